@@ -65,6 +65,9 @@ class _Console:
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return no_op  # it never disconnects
 
+    def mute(self, seconds: float) -> None:
+        """Do nothing: it has no quotas."""
+
 
 class LocalRequests:
     """The `Requests` to a dispatch in this process."""

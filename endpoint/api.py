@@ -18,6 +18,7 @@ from bmq.endpoint.large_requests import LargeRequests
 from bmq.endpoint.partitions import Owners
 from bmq.endpoint.produce.connection_order import ProduceOrder
 from bmq.endpoint.produce.queue import ProduceQueue
+from bmq.endpoint.quotas import NO_QUOTAS, RequestQuotas
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
 
@@ -38,6 +39,7 @@ class Services:
     large: LargeRequests = field(default_factory=LargeRequests)
     produce_order: ProduceOrder = field(default_factory=ProduceOrder)
     """Order of the produces of connections whose large produce is being handed to the owners."""
+    quotas: RequestQuotas = NO_QUOTAS
     apis: Sequence[Api[Any]] = ()
     """All APIs that the endpoint serves; `endpoint.dispatch.Endpoint` sets this."""
     authorizer: Authorizer = ALLOW_ALL

@@ -37,6 +37,7 @@ class Endpoint:
         self._services: Services = services
         self._large = services.large
         self._clock = services.clock
+        self._quotas = services.quotas
         self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
         assert all((api.handle is None) != (api.handle_raw is None) for api in apis), "one of the two handles it"
@@ -65,6 +66,12 @@ class Endpoint:
             return self._refuse(header)
         arrived = self._clock.monotonic()
         request = Request(key, version, correlation_id, client_id, frame[body_start:], client, arrived)
+        if self._quotas.is_active:
+            return self._quotas.serve(request, len(frame), partial(self._serve, api, request))
+        return self._serve(api, request)
+
+    def _serve(self, api: Api[Any], request: Request) -> Response | Awaitable[Response]:
+        """Return the response of a request, or an awaitable of it."""
         try:
             result = self._call(api, request)
             if isinstance(result, PendingResponse):
@@ -155,7 +162,7 @@ class Endpoint:
 
     async def _finish(self, api: Api[Any], request: Request, work: Awaitable[Any]) -> Response:
         try:
-            result = await work
+            result = await (work if request.quota is None else request.quota.timed(work))
             if type(result) is not Response and is_large(result):
                 box = [result]
                 del result

@@ -7,6 +7,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.produce import handler as produce
 from bmq.proxy.handlers import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     create_acls,
@@ -18,6 +19,7 @@ from bmq.proxy.handlers import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_delegation_token,
@@ -90,6 +92,8 @@ ALL_APIS: tuple[Api[ProxyServices], ...] = tuple(
         elect_leaders,
         alter_partition_reassignments,
         list_partition_reassignments,
+        describe_client_quotas,
+        alter_client_quotas,
     )
     for api in module.APIS
 )

@@ -14,6 +14,7 @@ from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens
+from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.metadata_cache import MetadataCache
 
 
@@ -29,6 +30,7 @@ class ProxyServices(Services):
     producer_ids: ProducerIds
     tokens: DelegationTokens | None = None
     """Delegation tokens; None without delegation.token.secret.key."""
+    client_quotas: QuotasView
     log_levels: LogLevels = field(default_factory=LogLevels)
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""

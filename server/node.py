@@ -52,6 +52,7 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
@@ -63,9 +64,12 @@ from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
+from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
+from bmq.proxy.quotas.request_quotas import RequestQuotas
+from bmq.proxy.quotas.sharing import QuotaShares
 from bmq.proxy.reachability.failure_reports import Reports
 from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
 from bmq.proxy.relay.pool import RelayPool
@@ -170,6 +174,10 @@ class Node:
         self.producer_ids = ProducerIds(kv, config.cluster)
         self.tokens = self._make_tokens()
         self.acls = AclStore(kv, config.cluster, self._failed) if config.authorizer_class_name else None
+        self.client_quotas = QuotasView(kv, config.cluster, self._failed)
+        self.quota_shares = QuotaShares(self.view, clock)
+        self.quotas = RequestQuotas(self.client_quotas, clock, self.quota_shares.of)
+        self.quota_shares.follow(self.quotas.holdings)
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -181,13 +189,15 @@ class Node:
             coordinator=self.coordinator,
             producer_ids=self.producer_ids,
             tokens=self.tokens,
+            client_quotas=self.client_quotas,
+            quotas=self.quotas,
             fetch_service=self.fetch_service,
             log_levels=self.log_levels,
             authorizer=self._make_authorizer(),
             acls=self.acls,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
-        self._of_console = replace(self._services, metrics=Metrics())
+        self._of_console = replace(self._services, metrics=Metrics(), quotas=NO_QUOTAS)
         self.console_endpoint = Endpoint(self._of_console, ALL_APIS)
         """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
         self._of_listeners = dict.fromkeys(self._proxies_by_listener, self._services)
@@ -226,6 +236,7 @@ class Node:
         await self.catalog.start()
         if self.acls is not None:
             await self.acls.start()
+        await self.client_quotas.start()
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
         for proxies in self._proxies_by_listener.values():
             proxies.refresh()
@@ -288,6 +299,7 @@ class Node:
             parts.push_async_callback(self.catalog.close)
             if self.acls is not None:
                 parts.push_async_callback(self.acls.close)
+            parts.push_async_callback(self.client_quotas.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.remote_owners.close)
             if self.broker is not None:
@@ -468,6 +480,7 @@ class Node:
             **self.view.unreadable,
             **(self.tokens.unreadable if self.tokens is not None else {}),
             **(self.acls.unreadable if self.acls is not None else {}),
+            **self.client_quotas.unreadable,
             **{f"topic {name}": why for name, why in topics.items()},
         }
 

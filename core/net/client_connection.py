@@ -102,11 +102,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     receive buffer serves all connections.
     """
 
-    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since", "_frames",
-                 "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_reading",
-                 "_is_write_due", "_listener", "_on_close", "_on_open", "_out", "_out_releases", "_out_size",
-                 "_read_mark", "_read_since", "_seen", "_since", "_started", "_transport", "_unsent", "_unsent_bytes",
-                 "_waiting", "client_id", "client_software", "host", "is_closed", "peer", "session")  # fmt: skip
+    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since",
+                 "_frames", "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_muted",
+                 "_is_reading", "_is_write_due", "_listener", "_mute_timer", "_muted_until", "_on_close",
+                 "_on_open", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen", "_since",
+                 "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id", "client_software",
+                 "host", "is_closed", "peer", "session")  # fmt: skip
 
     def __init__(
         self,
@@ -142,6 +143,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_gated = False  # waits for the budget to call ``read_on``
         self._is_blocked = False  # the kernel does not take all that was written
+        self._is_muted = False  # its client is over its quota
+        self._muted_until = 0.0
+        self._mute_timer: asyncio.TimerHandle | None = None
         self._is_draining = False
         self._is_write_due = False
         self._is_begin_due = False  # more may begin than began in this turn
@@ -155,6 +159,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return (
             f"<ClientConnection {self.peer} started={len(self._started)} waiting={len(self._waiting)}"
             f" held={self._bytes_held}{' blocked' if self._is_blocked else ''}{' gated' if self._is_gated else ''}"
+            f"{' muted' if self._is_muted else ''}"
             f"{' closed' if self.is_closed else ''}>"
         )
 
@@ -179,6 +184,29 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Take the bounds of ``limit_frames`` away."""
         self._frames.limit(self._listener.config.socket_request_max_bytes)
         self._held_max = UNANSWERED_BYTES_MAX
+
+    def mute(self, seconds: float) -> None:
+        """Begin no further request, and read nothing, for so long: see ``core.net.request.Client``.
+
+        Reading pauses at the end of the event in progress, like all that a request changes.
+        """
+        loop = self._listener.loop
+        until = loop.time() + seconds
+        if self.is_closed or self._is_draining or until <= self._muted_until:
+            return
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+        self._is_muted, self._muted_until = True, until
+        self._mute_timer = loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
+        self._is_muted = False
+        self._since = self._frame_since = self._listener.loop.time()
+        self._frame_mark = self._frames.partial_bytes
+        self._go_on()
 
     @property
     def has_begun(self) -> bool:
@@ -265,7 +293,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._waiting.append(frame)
 
     def _may_begin(self, frame: memoryview) -> bool:
-        return not self._is_blocked and (not self._started or self._dispatch.is_pipelined(frame))
+        if self._is_blocked or self._is_muted:
+            return False
+        return not self._started or self._dispatch.is_pipelined(frame)
 
     def _begin_waiting(self) -> None:
         begun = 0
@@ -425,6 +455,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return  # until ``read_on``
         reads = (
             not self._is_blocked
+            and not self._is_muted
             and not self._is_draining
             and len(self._started) + len(self._waiting) < UNANSWERED_MAX
             and self._bytes_held < self._held_max
@@ -522,7 +553,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_gated:
             self._is_gated = False
             self._listener.budget.forget(self)
-        self._settle()
+        if self._is_muted:
+            self._unmute()  # what it has sent gets its responses before it is closed
+        else:
+            self._settle()
 
     def close(self) -> None:
         """Close at once.  What the kernel has not taken of earlier responses is lost."""
@@ -565,7 +599,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._out.clear()
         _call_all(self._out_releases)
         _call_all(self._unsent)
-        self._is_gated = False
+        self._is_gated = self._is_muted = False
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
         self._on_close.notify_last()
         self._bytes_held = 0
         held, complete = self._counted, self._counted_complete

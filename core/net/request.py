@@ -41,11 +41,31 @@ class Client(Protocol):
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call ``call`` once, when the connection closes.  Return a function that unsubscribes it."""
 
+    def mute(self, seconds: float) -> None:
+        """Begin no further request, and read nothing, for so long (KIP-219).
+
+        Responses of what has begun are sent.  A shorter time than one that runs already has no effect.
+        """
+
+
+class RequestQuota(Protocol):
+    """The quotas that count a request."""
+
+    @property
+    def fetch_bytes_max(self) -> int | None:
+        """Bytes of records that a fetch may have, beside its first batch; None without a limit."""
+
+    def admit(self, size: int) -> bool:
+        """Return whether a fetch's response may have records of ``size`` bytes, and count them if so."""
+
+    def timed(self, work: Awaitable[Any]) -> Awaitable[Any]:
+        """Return ``work`` with its processor time counted, beyond its first step."""
+
 
 class Request:
     """A frame with its header parsed.  ``body`` is what follows the header: writable, and this request's own."""
 
-    __slots__ = ("api_key", "api_version", "arrived", "body", "client", "client_id", "correlation_id")
+    __slots__ = ("api_key", "api_version", "arrived", "body", "client", "client_id", "correlation_id", "quota")
 
     def __init__(
         self,
@@ -64,6 +84,7 @@ class Request:
         self.body = body
         self.client = client
         self.arrived = arrived  # seconds of the monotonic clock
+        self.quota: RequestQuota | None = None  # None: nothing is counted
 
 
 class Response:

@@ -308,6 +308,9 @@ class _Here:
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return no_op
 
+    def mute(self, seconds: float) -> None:
+        """Do nothing: it has no quotas."""
+
 
 def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple[int, int]) -> HelloResponse:
     """Return the highest protocol that both sides speak, or the error for which the connection is refused."""

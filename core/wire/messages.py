@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any
 
 from kafka.protocol.admin import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlterPartitionReassignmentsRequest,
@@ -33,6 +35,8 @@ from kafka.protocol.admin import (
     DeleteTopicsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -103,6 +107,8 @@ from bmq.core.wire.delegation_token_messages import (
 )
 
 __all__ = [
+    "AlterClientQuotasRequest",
+    "AlterClientQuotasResponse",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
@@ -127,6 +133,8 @@ __all__ = [
     "DeleteTopicsResponse",
     "DescribeAclsRequest",
     "DescribeAclsResponse",
+    "DescribeClientQuotasRequest",
+    "DescribeClientQuotasResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
@@ -190,6 +198,7 @@ __all__ = [
 _REQUESTS: dict[int, Any] = {
     request.API_KEY: request
     for request in (
+        AlterClientQuotasRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         ApiVersionsRequest,
@@ -202,6 +211,7 @@ _REQUESTS: dict[int, Any] = {
         DeleteRecordsRequest,
         DeleteTopicsRequest,
         DescribeAclsRequest,
+        DescribeClientQuotasRequest,
         DescribeClusterRequest,
         DescribeConfigsRequest,
         DescribeDelegationTokenRequest,

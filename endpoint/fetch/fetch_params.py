@@ -7,6 +7,8 @@ from collections.abc import Callable
 from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.meta.catalog import Topic
 
+Admit = Callable[[int], bool]
+"""Function from the bytes of a response's records to whether its client may have them now; it counts them."""
 Nearer = Callable[[Topic, int], int]
 """Function from a topic and the number of its partition to the node id of a proxy, or -1 for this one."""
 
@@ -16,10 +18,11 @@ class FetchParams:
 
     ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
     -1; if ``nearer`` is None, the client always reads from this process.  ``may_read`` says which topics the client may
-    read; if it is None, it may read all.
+    read; if it is None, it may read all.  ``admit`` is called once the records are there, and before they are sent; if
+    it is None, the client has no quota.
     """
 
-    __slots__ = ("committed", "max_bytes", "max_wait_s", "may_read", "min_bytes", "nearer")
+    __slots__ = ("admit", "committed", "max_bytes", "max_wait_s", "may_read", "min_bytes", "nearer")
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class FetchParams:
         committed: bool,
         nearer: Nearer | None = None,
         may_read: MayRead | None = None,
+        admit: Admit | None = None,
     ) -> None:
         self.max_bytes = max_bytes
         self.min_bytes = min(min_bytes, max_bytes)
@@ -37,3 +41,4 @@ class FetchParams:
         self.committed = committed
         self.nearer = nearer
         self.may_read = may_read
+        self.admit = admit

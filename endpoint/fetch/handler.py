@@ -129,13 +129,17 @@ def _listed(asked: FetchRequest) -> list[SessionPartition]:
 
 
 def _params(services: Services, request: Request, asked: FetchRequest) -> FetchParams:
+    max_bytes, admit = asked.max_bytes, None
+    if request.quota is not None and (allowed := request.quota.fetch_bytes_max) is not None:
+        max_bytes, admit = min(max_bytes, allowed), request.quota.admit
     return FetchParams(
         asked.min_bytes,
-        asked.max_bytes,
+        max_bytes,
         asked.max_wait_ms / 1000,
         committed=asked.isolation_level == READ_COMMITTED,
         nearer=services.nearer(asked.rack_id) if asked.rack_id else None,
         may_read=services.rights(request).may_read() if services.authorizer.is_on else None,
+        admit=admit,
     )
 
 

@@ -193,6 +193,9 @@ class FetchOperation:
             self._begin_round(self._bytes_of(reservation))
             self._check(tuple(self._watch.changed))
             reservation.resize(self._planned)
+        if not self._is_admitted():
+            reservation.release()
+            return None
         results, rest = self._news(is_late=is_late)
         results += map(self._rest_of, rest)
         self._note_sent(results)
@@ -378,10 +381,18 @@ class FetchOperation:
             if not (self._size or self._is_enough() or self._is_over()):
                 reservation.release()
                 return None
+            if not self._is_admitted():
+                reservation.release()
+                return await run_in_turns(self._finish_empty())
             return await run_in_turns(self._finish(reservation, is_late=self._is_late()))
         except BaseException:
             reservation.release()
             raise
+
+    def _is_admitted(self) -> bool:
+        """Return whether the client's quota lets it have the records that were found, which count from now on."""
+        admit = self._params.admit
+        return not self._size or admit is None or admit(self._size)
 
     async def _reserve(self) -> Reservation | None:
         """Reserve bytes for what was found, or for the part of it that there is room for.
@@ -521,7 +532,7 @@ class FetchOperation:
         return self._found(results, reservation)
 
     def _finish_empty(self) -> Steps[FetchResult]:
-        """Build a response without records, after the budget had no room for POOL_PATIENCE_S."""
+        """Build a response without records: the budget had no room for POOL_PATIENCE_S, or the quota is used up."""
         for result in self._fresh:
             result.buffers, result.size, result.reads = (), 0, False
         self._size = self._kept = 0

@@ -27,6 +27,10 @@ class FakeClient:
     def __init__(self) -> None:
         self.is_closed = False
         self.calls = Subscribers[[]]()
+        self.muted: list[float] = []
+
+    def mute(self, seconds: float) -> None:
+        self.muted.append(seconds)
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return self.calls.add(call)

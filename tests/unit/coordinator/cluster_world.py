@@ -177,6 +177,9 @@ class Link:
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return self._closed.add(call)
 
+    def mute(self, seconds: float) -> None:
+        raise AssertionError("it has no quotas")
+
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
         return self._lost.add(call)
 

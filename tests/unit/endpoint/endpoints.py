@@ -19,6 +19,7 @@ from bmq.endpoint import api_versions
 from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import ResponseBudget
 
 
@@ -33,12 +34,20 @@ class Asker:
     def on_close(self, call: Any) -> Any:
         return lambda: None
 
+    def mute(self, seconds: float) -> None:
+        raise AssertionError("it has no quotas")
+
 
 def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
     heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
     produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
     services: Any = SimpleNamespace(
-        metrics=Metrics(), clock=clock or LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30)
+        metrics=Metrics(),
+        clock=clock or LoopClock(),
+        apis=(),
+        large=LargeRequests(),
+        responses=ResponseBudget(1 << 30),
+        quotas=NO_QUOTAS,
     )
     made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
     assert services.apis == (produce, heartbeat, *api_versions.APIS)

@@ -18,6 +18,7 @@ from bmq.core.wire.messages import request_class
 from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import INLINE_BYTES, LargeRequests
+from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import COUNTED_LEAST, ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.fakes import FakeClient
@@ -38,7 +39,12 @@ class World:
         self.error: Exception | None = None
         self.responses = ResponseBudget(LIMIT)
         services: Any = SimpleNamespace(
-            metrics=Metrics(), clock=LoopClock(), apis=(), large=LargeRequests(), responses=self.responses
+            quotas=NO_QUOTAS,
+            metrics=Metrics(),
+            clock=LoopClock(),
+            apis=(),
+            large=LargeRequests(),
+            responses=self.responses,
         )
         self.endpoint = Endpoint(services, [Api(ApiKey.HEARTBEAT, 0, 4, self._handle, response_bytes=estimate)])
 
@@ -138,6 +144,7 @@ def test_apis_with_large_responses_reserve_room_first() -> None:
     assert takes == {
         ApiKey.METADATA,
         ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.DESCRIBE_LOG_DIRS,

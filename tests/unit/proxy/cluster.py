@@ -340,6 +340,7 @@ class Cluster:
             admin=nobody,
             coordinator=nobody,
             producer_ids=nobody,
+            client_quotas=nobody,
             fetch_service=self.fetch_service,
         )
         self.client = FakeClient()

@@ -134,6 +134,8 @@ def _sample_simple(rng: random.Random, kind: str, metadata: Any, *, is_tagged: b
             return rng.choice((UUID(int=rng.getrandbits(128)), UUID(int=0)))
         case "bool":
             return rng.random() < 0.5
+        case "float64":
+            return rng.choice((0.0, -1.5, 1e300, rng.random()))
     least, most = _RANGES[kind]
     return rng.choice((least, most, 0, rng.randint(least, most), rng.randint(least, most)))
 

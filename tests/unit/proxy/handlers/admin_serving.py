@@ -20,6 +20,7 @@ from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
+from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.services import ProxyServices
 from tests.harness.fakes import FakeClient
 from tests.harness.members import OneProxy
@@ -97,10 +98,16 @@ class AdminServing(AdminWorld):
             admin=self.admin,
             coordinator=cast(Any, None),
             producer_ids=ProducerIds(self.kv, "c"),
+            client_quotas=QuotasView(self.kv, "c"),
             fetch_service=cast(Any, None),
         )
 
+    async def start(self) -> None:
+        await super().start()
+        await self.services.client_quotas.start()
+
     async def close(self) -> None:
+        await self.services.client_quotas.close()
         await self.services.producer_ids.close()
         await super().close()
 

@@ -1,0 +1,113 @@
+"""AlterClientQuotas, versions 0 to 1 (KIP-546).
+
+Behaviour: each entity gets a result of its own, and those that are valid are written by this process, compared with
+what the store had.  The response goes out once this process's view shows them; other proxies follow within a message of
+the store.  Errors are those of Kafka's ``ClientQuotaControlManager``.
+
+Version notes: 1 is flexible.
+
+Not implemented: names of hosts as ips, which Kafka would resolve once, in each of its brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.logging.fields import fields
+from bmq.core.net.request import Request
+from bmq.core.security.acls import AclOperation, ResourceType
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.messages import AlterClientQuotasResponse
+from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Need
+from bmq.meta.kv import KvError
+from bmq.meta.security.client_quotas import Entity, InvalidQuota, check_value, make_entity
+from bmq.proxy.services import ProxyServices
+
+_log = logging.getLogger("bmq.proxy")
+ALTER_S = 30.0
+"""Time-out of a request, which carries none: Kafka's request.timeout.ms, also the clients' default."""
+Ops = dict[str, float | None]
+
+
+async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+    if not services.rights(request).allow_on_cluster(AclOperation.ALTER_CONFIGS):
+        refused = RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
+        entries = [_answer(entry, refused) for entry in message.entries]
+        return AlterClientQuotasResponse(throttle_time_ms=0, entries=entries)
+    errors: list[RequestError | None] = [None] * len(message.entries)
+    changes: dict[Entity, Ops] = {}
+    places: list[int] = []
+    counts = Counter(frozenset(_pairs(entry)) for entry in message.entries)
+    turns = Turns()
+    for place, entry in enumerate(message.entries):
+        if turns.is_over():
+            await next_turn()
+        try:
+            entity, ops = _parse(entry)
+            if counts[frozenset(_pairs(entry))] > 1:
+                raise InvalidQuota("Ignoring duplicate entity")
+        except InvalidQuota as error:
+            errors[place] = RequestError(ErrorCode.INVALID_REQUEST, str(error))
+        else:
+            changes[entity] = ops
+            places.append(place)
+    if changes and not message.validate_only:
+        failed = await _write(services, changes)
+        for place in places if failed is not None else ():
+            errors[place] = failed
+    return AlterClientQuotasResponse(
+        throttle_time_ms=0,
+        entries=[_answer(entry, error) for entry, error in zip(message.entries, errors, strict=True)],
+    )
+
+
+def _pairs(entry: Any) -> list[tuple[str, str | None]]:
+    return [(each.entity_type, each.entity_name) for each in entry.entity]
+
+
+def _parse(entry: Any) -> tuple[Entity, Ops]:
+    """Return an entity with its changes.  Raises InvalidQuota."""
+    entity = make_entity(_pairs(entry))
+    ops: Ops = {}
+    for op in entry.ops:
+        if op.key in ops:
+            raise InvalidQuota(f"Duplicate quota key {op.key} not updating quota for this entity")
+        if not op.remove:
+            check_value(entity, op.key, op.value)
+        ops[op.key] = None if op.remove else op.value
+    return entity, ops
+
+
+async def _write(services: ProxyServices, changes: dict[Entity, Ops]) -> RequestError | None:
+    """Write the changes.  Return the error of all of them, some of which may have been written."""
+    try:
+        async with asyncio.timeout(ALTER_S):
+            await services.client_quotas.alter(changes)
+    except InvalidQuota as error:
+        return RequestError(ErrorCode.POLICY_VIOLATION, str(error))
+    except (TimeoutError, KvError) as error:
+        _log.warning("quotas cannot be written: the metadata store does not answer", extra=fields(error=error))
+        return RequestError(ErrorCode.REQUEST_TIMED_OUT, "the metadata store does not answer; it may still be done")
+    except FormatError as error:
+        _log.error("quotas are not written: a later version has written them", extra=fields(error=error))
+        return RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, "a later version of BMQ has written these quotas")
+    return None
+
+
+def _answer(entry: Any, error: RequestError | None) -> Any:
+    answer = AlterClientQuotasResponse.EntryData
+    return answer(
+        error_code=error.code if error is not None else ErrorCode.NONE,
+        error_message=error.message if error is not None else None,
+        entity=[answer.EntityData(entity_type=kind, entity_name=name) for kind, name in _pairs(entry)],
+    )
+
+
+NEEDS = (Need(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),)
+APIS = (Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, handle, needs=NEEDS),)

@@ -1,0 +1,82 @@
+"""A muted connection (KIP-219): it reads and begins nothing until its time is over, and costs nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.core.net.test_client_connection import frames
+from tests.unit.core.net.world import PRODUCE, World, turn
+
+
+async def test_a_muted_connection_reads_nothing_until_its_time_is_over() -> None:
+    world = World()
+    peer, other = world.peer(), world.peer()
+    peer.send(frames(1))
+    peer.connection.mute(2.0)
+    peer.send(frames(2))  # is read before the pause, and waits
+    assert peer.is_paused
+    peer.send(frames(3))
+    other.send(frames(9))
+    await asyncio.sleep(1.9)
+    assert (peer.answers(), other.answers(), len(peer.unread)) == ([1], [9], len(frames(3)))
+    await asyncio.sleep(0.2)
+    assert peer.answers() == [1, 2, 3]
+    assert not peer.is_paused
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_what_has_begun_gets_its_response_at_once() -> None:
+    world = World()
+    world.script.later(1, 2)
+    peer = world.peer()
+    peer.send(frames(1, 2, key=PRODUCE))
+    peer.connection.mute(5.0)
+    peer.send(frames(3, key=PRODUCE))
+    world.script.answer(1, 2)
+    await turn()
+    assert (peer.answers(), world.script.begun) == ([1, 2], [1, 2])
+    await asyncio.sleep(5.1)
+    assert peer.answers() == [1, 2, 3]
+
+
+async def test_the_longest_mute_counts() -> None:
+    world = World()
+    peer = world.peer()
+    peer.connection.mute(3.0)
+    peer.connection.mute(1.0)
+    peer.send(frames(1))
+    await asyncio.sleep(2.0)
+    assert peer.answers() == []
+    peer.connection.mute(4.0)
+    await asyncio.sleep(3.9)
+    assert peer.answers() == []
+    await asyncio.sleep(0.2)
+    assert peer.answers() == [1]
+
+
+@pytest.mark.parametrize("is_closed_by_client", [False, True])
+async def test_a_connection_that_closes_while_it_is_muted_leaves_nothing(is_closed_by_client: bool) -> None:
+    world = World()
+    peer = world.peer()
+    peer.connection.mute(3.0)
+    peer.send(frames(1))
+    if is_closed_by_client:
+        peer.leave()
+    else:
+        peer.connection.close()
+    await asyncio.sleep(4.0)
+    assert world.script.begun == []
+    assert world.metrics.request_bytes_held == 0
+    peer.connection.mute(1.0)
+
+
+async def test_a_drain_answers_what_a_muted_connection_has_sent() -> None:
+    world = World()
+    peer = world.peer()
+    peer.connection.mute(100.0)
+    peer.send(frames(1))
+    peer.connection.drain()
+    await turn()
+    assert (peer.answers(), peer.is_gone) == ([1], True)
