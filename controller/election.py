@@ -195,6 +195,8 @@ class Election:
                 else:
                     wait_s = self._ttl_s / 3 if leadership.may_act else RETRY_S
                 await wait_for(changed, wait_s)
+                if self._is_another(leadership):
+                    return  # before the store is asked, which may not respond
                 changed.clear()
         finally:
             leadership.is_over = True

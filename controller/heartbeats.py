@@ -78,12 +78,13 @@ class Heartbeats:
 
     async def _beat(self, name: str) -> None:
         """Ping one member again and again, until it is none any more."""
+        silent_since: float | None = None
         while True:
             await self._wait_turn()
             member = self._find(name)
             if member is None:
                 return
-            await self._ping(member)
+            silent_since = await self._ping(member, silent_since)
             await asyncio.sleep(BEAT_S)
 
     async def _wait_turn(self) -> None:
@@ -92,13 +93,16 @@ class Heartbeats:
         at, self._next_at = self._next_at, max(now, self._next_at) + 1 / BEATS_PER_S
         await asyncio.sleep(at - now)
 
-    async def _ping(self, member: Member) -> None:
+    async def _ping(self, member: Member, silent_since: float | None) -> float | None:
         """Ping a member.  Suspect it while it does not respond, and learn from a response that comes late.
 
-        A time in which this process itself was held up says nothing of the member.
+        Takes and returns since when, by the loop's clock, the member has been silent: a connection without a response
+        is given up before patience ends, and the response comes on the next one.  A time in which this process itself
+        was held up says nothing of the member.
         """
         loop = asyncio.get_running_loop()
         began, held_up = loop.time(), HeldUp(SUSPECT_S / TICKS)
+        since = began if silent_since is None else silent_since
         ping = asyncio.ensure_future(self._client.ping(member, MOST_S))
         try:
             held_up_s = 0.0
@@ -106,9 +110,13 @@ class Heartbeats:
                 if held_up.seconds == held_up_s:
                     self._suspect(member.incarnation)
                 held_up_s = held_up.seconds
+            since += held_up.seconds
             if ping.result():
                 now = self._responded_at[member.incarnation] = self._clock.monotonic()
-                self._patience.responded(loop.time() - began - held_up.seconds, now)
+                self._patience.responded(loop.time() - since, now)
+                return None
+            is_silence = silent_since is not None or loop.time() - began > SUSPECT_S
+            return since if is_silence else None
         finally:
             held_up.close()
             await cancel_and_wait(ping)

@@ -15,7 +15,7 @@ from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
 from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import MemberClient
-from bmq.controller.patience import Patience
+from bmq.controller.patience import MOST_S, Patience
 from bmq.controller.probing import Isolated
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
@@ -40,11 +40,11 @@ _log = logging.getLogger(__name__)
 
 FOLLOWED_S = 3.0
 """How long a leader that is cut off leaves room for another before it leads as the last resort."""
-STAND_BACK_S = 10.0
+STAND_BACK_S = 2 * MOST_S + FOLLOWED_S + 3.0
 """Pause before a leader that was cut off, and that another follows, stands for election again.
 
-It is longer than another that is cut off, too, takes to notice that and to become the last resort: the two would
-otherwise resign in turn for ever.
+It is longer than another that is cut off, too, takes to notice that (a probe of a member, then one of the others, with
+the most patience) and to become the last resort: the two would otherwise resign in turn for ever.
 """
 VACATED_MAX = 64
 """Leaders found ended that are remembered: each is removed once only, since one that leads again was not."""

@@ -118,6 +118,22 @@ async def test_the_term_is_over_when_the_lease_or_the_key_is_gone(how: str) -> N
     await a.view.close()
 
 
+async def test_a_leader_whose_key_another_removed_stops_without_a_response_of_the_store() -> None:
+    """A process that finds connections to it refused removes the key of a leader that lives (a firewall)."""
+    store = MemoryStore()
+    a, b = Candidate(store, "a"), Candidate(store, "b")
+    leadership = await a.elected()
+    keeping = asyncio.ensure_future(a.election.keep(leadership))
+    await asyncio.sleep(5)
+    a.kv.pause()
+    await b.election.vacate(leadership.revision)
+    async with asyncio.timeout(0.1):
+        await keeping
+    assert not leadership.may_act
+    a.kv.resume()
+    await a.view.close()
+
+
 async def test_a_leader_that_stood_still_does_not_act_when_it_goes_on() -> None:
     store = MemoryStore()
     a, b = Candidate(store, "a"), Candidate(store, "b")

@@ -20,6 +20,7 @@ from bmq.meta.cluster.member import Member
 from tests.harness.waiting import until
 
 OWN = "leader"
+NEVER = float("inf")
 
 
 class Beaten:
@@ -30,6 +31,8 @@ class Beaten:
     def __init__(self, *names: str) -> None:
         self.members = {name: Member(incarnation=name, roles=frozenset()) for name in (OWN, *names)}
         self.delay_s = dict.fromkeys(names, 0.001)
+        self.lost_after_s = float("inf")
+        """Time after which a connection without a response is given up."""
         self.pinged: list[tuple[str, float]] = []
         self.suspected: list[tuple[str, float]] = []
         self.patience = Patience()
@@ -39,6 +42,7 @@ class Beaten:
         name = member.incarnation
         self.pinged.append((name, self.now()))
         delay_s = self.delay_s[name]
+        timeout_s = min(timeout_s, self.lost_after_s)
         await asyncio.sleep(min(delay_s, timeout_s))
         return delay_s <= timeout_s
 
@@ -94,6 +98,28 @@ async def test_a_member_that_responds_late_is_suspected_and_has_more_patience_fr
         await asyncio.sleep(2)
         assert one.suspected
         assert one.patience.seconds(one.now()) == pytest.approx(FACTOR * 1.0)
+
+
+async def test_a_silence_that_outlasts_a_connection_is_learned_from_as_a_whole() -> None:
+    """Lose the connection in the middle of a silence: the response comes on the next one."""
+    async with beaten("a") as one:
+        await asyncio.sleep(5)
+        one.delay_s["a"], one.lost_after_s = NEVER, 0.6
+        await asyncio.sleep(1)
+        one.delay_s["a"] = 0.2
+        await asyncio.sleep(1)
+        assert one.patience.seconds(one.now()) > FACTOR * (0.6 + BEAT_S), "more than each connection had shown"
+
+
+async def test_connections_that_cannot_be_made_are_no_silence() -> None:
+    """Refuse connections for a while, as the host of a member does of which the key has gone for a moment."""
+    async with beaten("a") as one:
+        one.delay_s["a"], one.lost_after_s = NEVER, 0.0
+        await asyncio.sleep(2)
+        one.delay_s["a"] = 0.001
+        one.lost_after_s = NEVER
+        await asyncio.sleep(1)
+        assert one.patience.seconds(one.now()) == LEAST_S
 
 
 async def test_one_that_is_a_member_no_more_is_not_pinged() -> None:

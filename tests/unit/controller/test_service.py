@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bmq.controller.election import TTL_S
+from bmq.controller.patience import LEAST_S, MOST_S
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.probing import LAST_RESORT_S
 from bmq.controller.service import FOLLOWED_S
@@ -187,9 +188,14 @@ async def reporting(w: World) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def test_two_isolated_leaders_do_not_resign_in_turn_for_ever() -> None:
-    """Isolate both controllers: the second becomes the last resort, and neither declares a member dead."""
+@pytest.mark.parametrize("probe_s", [0.05, LEAST_S, MOST_S])
+async def test_two_isolated_leaders_do_not_resign_in_turn_for_ever(probe_s: float) -> None:
+    """Isolate both controllers: the second becomes the last resort, and neither declares a member dead.
+
+    Their patience is that of a leader that has seen no slow member, or the most.
+    """
     async with world("a", "b", "c", "d", controllers=("c1", "c2")) as w:
+        w.members.probe_s = probe_s
         w.members.isolated.update(("c1", "c2"))
         leaders: list[str] = []
         async with reporting(w):

@@ -53,6 +53,8 @@ class FakeMembers:
         self.open_file_reports: dict[str, OpenFileReport] = {}
         self.shares: dict[str, int | None] = {}  # the share last sent to each
         self.broken: list[Callable[[str, str], None]] = []
+        self.probe_s = 0.05
+        """Seconds that a probe takes."""
         self.kept: list[str] = []
         """Members to which a controller has asked for a connection, in that order."""
 
@@ -73,7 +75,7 @@ class FakeMembers:
         name = member.incarnation
         self.probes.append(name)
         self.patience.append(patience_s)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self.probe_s)
         if controller in self.isolated or name in self.cut_off.get(controller, ()):
             return Evidence.REFUSED if name in self.ended else Evidence.SILENCE
         if name in self.silent:
