@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import urllib.request
 from collections.abc import Iterator
@@ -22,14 +23,18 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Api:
     """Calls of the HTTP API, by which a test prepares the cluster."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, user: str = "") -> None:
+        """`user` is ``name:password``, where clients log in."""
         self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if user:
+            self._headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
 
     def __call__(self, method: str, path: str, body: Any = None) -> Any:
         request = urllib.request.Request(
             f"{self._url}/api/v1/{path}",
             None if body is None else json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            self._headers,
             method=method,
         )
         with _HTTP.open(request, timeout=HTTP_TIMEOUT_S) as answer:
