@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import ssl
 import urllib.error
 import urllib.request
 
@@ -17,10 +18,22 @@ from bmq.core.config import ConfigError, parse_address
 
 TEXT_BYTES_MAX = 64 << 10
 """Most bytes that are read of a response's text, which names the failed checks."""
+
+
+def _of_this_machine() -> ssl.SSLContext:
+    """Return a context that takes any certificate: the server's has its public name, and nothing secret is sent."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address to use for a server that listens on every address."""
 # Calls stay on this machine, whatever proxy the environment names.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_OPENER = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_of_this_machine())
+)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,13 +54,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Print the server's response and return the exit status."""
     try:
-        address = load_settings(arguments.config, {"http": arguments.http}).http
+        settings = load_settings(arguments.config, {"http": arguments.http})
+        address = settings.http
     except ConfigError as error:
         return fail(str(error), status=2)
     host, port = parse_address(address, "http")
     host = LOCAL.get(host, host)
     host = f"[{host}]" if ":" in host else host
-    url = f"http://{host}:{port}/{'readyz' if arguments.ready else 'healthz'}"
+    url = f"{'https' if settings.http_tls else 'http'}://{host}:{port}/{'readyz' if arguments.ready else 'healthz'}"
     try:
         with _OPENER.open(url, timeout=arguments.timeout) as response:
             print(_text(response.read(TEXT_BYTES_MAX)))

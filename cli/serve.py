@@ -98,11 +98,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_certificates(config: NodeConfig) -> None:
-    """Raise ConfigError if a listener's TLS cannot be made: before storage and workers are begun with."""
-    if any(each.has_tls for each in config.listener_security().values()):
+    """Raise ConfigError if a port's TLS or log-ins cannot be made: before storage and workers are begun with."""
+    if config.http_tls or any(each.has_tls for each in config.listener_security().values()):
         from bmq.server.certificates import open_certificates
 
         open_certificates(config)
+    if config.http_authentication != ("none",):
+        from bmq.server.http_access import HttpAccess
+
+        HttpAccess(config)
 
 
 def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeConfig | None = None) -> NodeConfig:

@@ -38,6 +38,7 @@ from bmq.console.records_api import RecordsApi
 from bmq.console.refusals import refusal
 from bmq.console.state import ConsoleState
 from bmq.console.static_files import StaticFiles
+from bmq.console.tls_acceptor import ServerCertificate, TlsAcceptor
 from bmq.console.topics_api import TopicsApi
 from bmq.core.errors import RequestError
 
@@ -70,29 +71,35 @@ class HttpServer:
         port: int,
         names: Collection[str] = (),
         access: AccessConfig = NOBODY_ASKED,
+        certificate: ServerCertificate | None = None,
     ) -> None:
-        """Port 0 takes a free one.  ``names``: see `Hosts`."""
+        """Port 0 takes a free one.  ``names``: see `Hosts`.  With a certificate all connections have TLS."""
         self._runner = web.AppRunner(
             make_app(state, Hosts(host, names), access), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
         )
         self._host = host
         self._port = port
         self._listening: asyncio.Server | None = None
+        self._tls = TlsAcceptor(certificate, self._connect) if certificate is not None else None
         self.connections = Connections()
 
     async def start(self) -> None:
         """Begin to listen.  Raises HttpBindError if the address is taken, or not one of this machine's."""
         await self._runner.setup()
         try:
-            loop = asyncio.get_running_loop()
-            self._listening = await loop.create_server(
-                lambda: HttpConnection(self._runner.server, self.connections, loop=loop), self._host, self._port
-            )
+            if self._tls is not None:
+                self._port = await self._tls.start(self._host, self._port)
+            else:
+                loop = asyncio.get_running_loop()
+                self._listening = await loop.create_server(self._connect, self._host, self._port)
+                self._port = self._listening.sockets[0].getsockname()[1]
         except OSError as error:
-            await self._runner.cleanup()
+            await self.stop()
             text = f"HTTP cannot listen on {_address(self._host, self._port)}: {error.strerror or error}"
             raise HttpBindError(f"{text}; choose another address with --http HOST:PORT") from error
-        self._port = self._listening.sockets[0].getsockname()[1]
+
+    def _connect(self) -> HttpConnection:
+        return HttpConnection(self._runner.server, self.connections, loop=asyncio.get_running_loop())
 
     @property
     def port(self) -> int:
@@ -108,12 +115,15 @@ class HttpServer:
     @property
     def url(self) -> str:
         """The server's address as a URL."""
-        return f"http://{_address(self._host, self._port)}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{_address(self._host, self._port)}"
 
     async def stop(self) -> None:
         """Listen no more, and close all connections, after `STOP_TIMEOUT_S` at most."""
         if self._listening is not None:
             self._listening.close()
+        if self._tls is not None:
+            await self._tls.stop()
         await self._runner.cleanup()
 
 

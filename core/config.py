@@ -50,6 +50,11 @@ class NodeConfig(SecuritySettings):
         "host names, comma-separated, by which HTTP clients may address this process beside its machine's own, * for"
         " any; when empty: any, but only its machine's own where http is a loopback address",
     )
+    http_tls: bool = _option(
+        False,
+        "serve the HTTP port by https, with the certificate of listener.name.http.ssl.keystore.location, else that of"
+        " all listeners",
+    )
     http_authentication: tuple[str, ...] = _option(
         ("none",),
         "how clients of the HTTP port log in: basic (a user's password, by the mechanisms of"
@@ -369,7 +374,8 @@ class NodeConfig(SecuritySettings):
 
     def http_security(self) -> ListenerSecurity:
         """Return the security settings of the HTTP port: those of a listener with the name `HTTP_LISTENER`."""
-        return listener_settings.security_of(HTTP_LISTENER, "SASL_PLAINTEXT", self, self.listener_settings)
+        protocol = "SASL_SSL" if self.http_tls else "SASL_PLAINTEXT"
+        return listener_settings.security_of(HTTP_LISTENER, protocol, self, self.listener_settings)
 
     def shared_listeners(self) -> tuple[ListenerAddress, ...]:
         """Return the addresses that are shared with other workers; empty if there are none.

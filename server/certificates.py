@@ -1,23 +1,26 @@
-"""The TLS of a process's Kafka listeners, and the watch of the files that it is made of."""
+"""The TLS of a process's Kafka listeners and of its HTTP port, and the watch of the files that it is made of."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 
-from bmq.core.config import NodeConfig
+from bmq.core.config import HTTP_LISTENER, NodeConfig
 from bmq.core.security.tls import ServerTls
+from bmq.meta.cluster.member import PROXY
 
 RELOAD_S = 5.0
 """Time between two looks at the files of certificates."""
 
 
 def open_certificates(config: NodeConfig) -> dict[str, ServerTls]:
-    """Return the TLS of each listener that has it, by its name.
+    """Return the TLS of each port that has it, by its name: a proxy's listeners, and the HTTP port.
 
     Raises ConfigError, which names the setting, if one cannot be made.
     """
-    return {name: ServerTls(each) for name, each in config.listener_security().items() if each.has_tls}
+    wanted = dict(config.listener_security()) if PROXY in config.roles else {}
+    wanted[HTTP_LISTENER] = config.http_security()
+    return {name: ServerTls(each) for name, each in wanted.items() if each.has_tls}
 
 
 async def watch_certificates(certificates: Mapping[str, ServerTls]) -> None:

@@ -120,7 +120,7 @@ class Node:
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
-        self.certificates = open_certificates(config) if PROXY in config.roles else {}
+        self.certificates = open_certificates(config)
         """The TLS of the listeners that have it, by their names."""
         self.log_levels = LogLevels()
         self.is_serving = False

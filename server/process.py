@@ -24,7 +24,7 @@ from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import SystemClock
-from bmq.core.config import ROLES, ConfigError, NodeConfig, parse_address
+from bmq.core.config import HTTP_LISTENER, ROLES, ConfigError, NodeConfig, parse_address
 from bmq.core.descriptors import raise_limit
 from bmq.core.errors import BmqError
 from bmq.core.extras import how_to_install
@@ -139,7 +139,13 @@ async def _serve(config: NodeConfig) -> int:
         state = console_state(node, meter, history, registry, lag, descriptors)
         await access.start()
         stack.push_async_callback(access.close)
-        http = HttpServer(state, *parse_address(config.http, "http"), config.http_hosts, access.config())
+        http = HttpServer(
+            state,
+            *parse_address(config.http, "http"),
+            config.http_hosts,
+            access.config(),
+            node.certificates.get(HTTP_LISTENER),
+        )
         await http.start()
         stack.push_async_callback(http.stop)
         leaving = Leaving(None if node.broker is None else node.broker.broker)

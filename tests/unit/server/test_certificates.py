@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bmq.core.aio.tasks import cancel_and_wait
-from bmq.core.config import NodeConfig, load
+from bmq.core.config import ConfigError, NodeConfig, load
 from bmq.server import certificates
 from bmq.server.certificates import open_certificates, watch_certificates
 from tests.harness.certificates import Certificates
@@ -31,6 +31,15 @@ async def test_changed_files_are_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     made.issue_server()
     await until(lambda: opened["SSL"].context is not first)
     await cancel_and_wait(watch)
+
+
+def test_the_http_port_has_its_own_certificate_or_that_of_all_listeners(tmp_path: Path) -> None:
+    made = Certificates.make(tmp_path)
+    for key in ("ssl.keystore.location", "listener.name.http.ssl.keystore.location"):
+        config = load(file={"http_tls": True, "roles": "broker", key: str(made.server)}, environment={}, flags={})
+        assert list(open_certificates(config)) == ["HTTP"]
+    with pytest.raises(ConfigError, match="listener HTTP: SASL_SSL needs a certificate"):
+        open_certificates(NodeConfig(http_tls=True))
 
 
 async def test_a_process_without_tls_watches_nothing() -> None:
