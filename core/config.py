@@ -177,8 +177,8 @@ class NodeConfig(SecuritySettings):
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = _option(
         (),
-        "protocol of each listener: INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT; not needed for a listener named PLAINTEXT or"
-        " SSL; SASL_... is not built yet",
+        "protocol of each listener: INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL; not needed for a listener that is named as its"
+        " protocol",
         kafka="listener.security.protocol.map",
     )
     # Kafka's: connections.

@@ -15,6 +15,7 @@ from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens
 from bmq.meta.security.quotas_view import QuotasView
+from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.metadata_cache import MetadataCache
 
 
@@ -28,6 +29,8 @@ class ProxyServices(Services):
     """Controller, wherever it runs: changes topics and configs."""
     coordinator: GroupCoordinator
     producer_ids: ProducerIds
+    scram_users: ScramCredentials
+    """The cluster's SCRAM users."""
     tokens: DelegationTokens | None = None
     """Delegation tokens; None without delegation.token.secret.key."""
     client_quotas: QuotasView

@@ -6,12 +6,13 @@ import asyncio
 import functools
 import logging
 import socket
+from collections.abc import Callable
 
 from bmq.console.http import HttpServer
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
-from bmq.core.net.listener import Listener
+from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.listener_config import ANY_HOST, ListenerAddress, address_text
 from bmq.core.net.request import Dispatch
 from bmq.core.net.strangers import Strangers
@@ -84,9 +85,11 @@ class Sockets:
         """Listen on one address of a Kafka listener; return the port.  Raises ConfigError naming the setting."""
         assert self._kafka is not None
         name = address.name
+        gate = self._node.gates.get(name)
         return await _listen(
             self._kafka, address, setting, is_shared=is_shared, dispatch=self._node.endpoints[name],
-            session=Session(listener=name, protocol=address.protocol), tls=self._node.certificates.get(name),
+            on_open=None if gate is None else gate.opened, session=Session(listener=name, protocol=address.protocol),
+            tls=self._node.certificates.get(name),
         )  # fmt: skip
 
     def _addresses(self) -> dict[str, Address]:
@@ -145,11 +148,14 @@ async def _listen(
     dispatch: Dispatch | None = None,
     session: Session = ANONYMOUS_SESSION,
     tls: ServerTls | None = None,
+    on_open: Callable[[ClientConnection], None] | None = None,
 ) -> int:
     """Return the port that was bound.  Raises ConfigError naming the setting."""
     host, port = address.host, address.port
     try:
-        return await listener.start(host, port, is_shared=is_shared, dispatch=dispatch, session=session, tls=tls)
+        return await listener.start(
+            host, port, is_shared=is_shared, dispatch=dispatch, on_open=on_open, session=session, tls=tls
+        )
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {address_text(host, port)}: {error.strerror or error}; choose another address with"

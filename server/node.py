@@ -48,6 +48,8 @@ from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsR
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
+from bmq.endpoint.authentication.gate import AuthenticationGate
+from bmq.endpoint.authentication.mechanisms import make_gate
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.endpoint.dispatch import Endpoint
@@ -65,6 +67,7 @@ from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
 from bmq.meta.security.quotas_view import QuotasView
+from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
@@ -178,6 +181,7 @@ class Node:
         self.quota_shares = QuotaShares(self.view, clock)
         self.quotas = RequestQuotas(self.client_quotas, clock, self.quota_shares.of)
         self.quota_shares.follow(self.quotas.holdings)
+        self.scram_users = ScramCredentials(kv, config.cluster, self._failed)
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -191,6 +195,7 @@ class Node:
             tokens=self.tokens,
             client_quotas=self.client_quotas,
             quotas=self.quotas,
+            scram_users=self.scram_users,
             fetch_service=self.fetch_service,
             log_levels=self.log_levels,
             authorizer=self._make_authorizer(),
@@ -209,6 +214,9 @@ class Node:
             services = replace(self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache())
             self._of_listeners[name] = services
             self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
+        self.gates = self._make_gates()
+        """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
+        self.endpoints.update(self.gates)
         self._relay: Relay | None = None
         self._serve_inside()
         self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
@@ -242,6 +250,10 @@ class Node:
             proxies.refresh()
         if self.tokens is not None:
             await self.tokens.start()
+        if PROXY in self.config.roles:
+            await self.scram_users.start()
+        for gate in self.gates.values():
+            await gate.start()
         self.remote_owners.start()
         for lookout in self._lookouts:
             lookout.start()
@@ -307,6 +319,9 @@ class Node:
             parts.push_async_callback(self.producer_ids.close)
             if self.tokens is not None:
                 parts.push_async_callback(self.tokens.close)
+            parts.push_async_callback(self.scram_users.close)
+            for gate in self.gates.values():
+                parts.push_async_callback(gate.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             if self.controller is not None:
@@ -324,6 +339,20 @@ class Node:
     def _traced(self, endpoint: Endpoint, services: ProxyServices) -> Dispatch:
         """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
         return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
+
+    def _make_gates(self) -> dict[str, AuthenticationGate]:
+        """Return the gates of this process's SASL listeners.  Raises ConfigError if a mechanism's setting is wrong."""
+        config = self.config
+        if PROXY not in config.roles:
+            return {}
+        return {
+            name: make_gate(
+                self.endpoints[name], security, self._clock, self.metrics,
+                delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users,
+            )
+            for name, security in config.listener_security().items()
+            if security.has_sasl
+        }  # fmt: skip
 
     def _make_remote_owners(self) -> RemoteOwners:
         peers, cluster = self.joined.peers, self.config.cluster
@@ -477,6 +506,7 @@ class Node:
         topics = self.broker.refused_topics if self.broker is not None else {}
         return {
             **self.catalog.unreadable,
+            **self.scram_users.unreadable,
             **self.view.unreadable,
             **(self.tokens.unreadable if self.tokens is not None else {}),
             **(self.acls.unreadable if self.acls is not None else {}),

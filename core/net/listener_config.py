@@ -20,7 +20,6 @@ from itertools import pairwise
 
 PLAINTEXT = "PLAINTEXT"
 PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-NOT_BUILT = ("SASL_PLAINTEXT", "SASL_SSL")
 LISTENERS_MAX = 16
 """Listeners of one process at most.  Each keeps its own encoded metadata."""
 NAME_LENGTH_MAX = 64
@@ -154,7 +153,7 @@ def _ip_version(listener: ListenerAddress) -> int:
 
 
 def _protocols_of(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
-    """Return the protocol of each listener.  Raises ListenerError if one has none, or one that is not built yet."""
+    """Return the protocol of each listener.  Raises ListenerError if one has none."""
     protocols, found = _protocol_map(parts), {}
     for name in names:
         protocol = protocols.get(name)
@@ -163,8 +162,6 @@ def _protocols_of(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
                 f"listener.security.protocol.map: no security protocol is defined for listener {name};"
                 f" add {name}:PLAINTEXT"
             )
-        if protocol in NOT_BUILT:
-            raise ListenerError(f"listener {name}: {protocol} is not built yet; PLAINTEXT and SSL are")
         found[name] = protocol
     return found
 

@@ -58,6 +58,12 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from kafka.protocol.admin.users import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from kafka.protocol.consumer import (
     FetchRequest,
     HeartbeatRequest,
@@ -113,6 +119,8 @@ __all__ = [
     "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
     "AlterPartitionReassignmentsResponse",
+    "AlterUserScramCredentialsRequest",
+    "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "CreateDelegationTokenRequest",
@@ -149,6 +157,8 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
+    "DescribeUserScramCredentialsRequest",
+    "DescribeUserScramCredentialsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
     "ExpireDelegationTokenRequest",
@@ -201,6 +211,7 @@ _REQUESTS: dict[int, Any] = {
         AlterClientQuotasRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
+        AlterUserScramCredentialsRequest,
         ApiVersionsRequest,
         CreateDelegationTokenRequest,
         CreateAclsRequest,
@@ -219,6 +230,7 @@ _REQUESTS: dict[int, Any] = {
         DescribeLogDirsRequest,
         DescribeProducersRequest,
         DescribeTopicPartitionsRequest,
+        DescribeUserScramCredentialsRequest,
         ElectLeadersRequest,
         ExpireDelegationTokenRequest,
         FindCoordinatorRequest,

@@ -102,6 +102,16 @@ class AuthenticationGate:
     def __repr__(self) -> str:
         return f"<AuthenticationGate {self.settings.listener} connections={len(self._connections)}>"
 
+    async def start(self) -> None:
+        """Start the mechanisms."""
+        for mechanism in self.mechanisms.values():
+            await mechanism.start()
+
+    async def close(self) -> None:
+        """Close the mechanisms.  Idempotent."""
+        for mechanism in self.mechanisms.values():
+            await mechanism.close()
+
     def opened(self, client: GatedClient) -> None:
         """Take a new connection: it has no session."""
         client.session = self._nobody

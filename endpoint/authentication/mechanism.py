@@ -31,6 +31,7 @@ from typing import NamedTuple, Protocol
 
 from bmq.core.clock import Clock
 from bmq.core.security.principal import Principal
+from bmq.endpoint.authentication.accounts import ScramTokens, ScramUsers
 
 
 class Challenge(NamedTuple):
@@ -129,6 +130,10 @@ class MechanismContext:
     settings: Mapping[str, str]
     """The settings of this mechanism on this listener, by Kafka's names without a prefix, like sasl.jaas.config."""
     clock: Clock
+    users: ScramUsers | None = None
+    """The cluster's SCRAM users."""
+    tokens: ScramTokens | None = None
+    """The cluster's delegation tokens; None if it has none."""
 
     def setting(self, name: str, default: str = "") -> str:
         """Return a setting; `default` if it is not given."""

@@ -121,6 +121,7 @@ class World:
             coordinator=cast(Any, None),
             producer_ids=cast(Any, None),
             client_quotas=cast(Any, None),
+            scram_users=cast(Any, None),
             fetch_service=cast(Any, None),
         )
         self.endpoint = Endpoint(self.services, [api for module in MODULES for api in module.APIS])

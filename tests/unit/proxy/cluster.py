@@ -341,6 +341,7 @@ class Cluster:
             coordinator=nobody,
             producer_ids=nobody,
             client_quotas=nobody,
+            scram_users=nobody,
             fetch_service=self.fetch_service,
         )
         self.client = FakeClient()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.core.config import ConfigError, NodeConfig, load
-from bmq.core.net.listener_config import LISTENERS_MAX, ListenerAddress, ListenerError, check_apart, resolve
+from bmq.core.net.listener_config import LISTENERS_MAX, PROTOCOLS, ListenerAddress, ListenerError, check_apart, resolve
 
 TWO = ("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094")
 MAP = ("INSIDE:PLAINTEXT", "OUTSIDE:PLAINTEXT")
@@ -25,6 +25,8 @@ def test_listeners_keep_their_order_and_each_has_its_advertised_address() -> Non
         (("PLAINTEXT://h:9092",), [("PLAINTEXT", "h", 9092)]),
         (("plaintext://h:0",), [("PLAINTEXT", "h", 0)]),
         (("SSL://h:9093",), [("SSL", "h", 9093)]),
+        (("SASL_SSL://h:9093",), [("SASL_SSL", "h", 9093)]),
+        (("SASL_PLAINTEXT://h:9093",), [("SASL_PLAINTEXT", "h", 9093)]),
         (("PLAINTEXT://:9092",), [("PLAINTEXT", "0.0.0.0", 9092)]),
         (("PLAINTEXT://[::]:9092",), [("PLAINTEXT", "::", 9092)]),
         (("INSIDE://h:0", "OUTSIDE://h:0"), [("INSIDE", "h", 0), ("OUTSIDE", "h", 0)]),
@@ -32,7 +34,7 @@ def test_listeners_keep_their_order_and_each_has_its_advertised_address() -> Non
     ],
 )
 def test_forms_that_kafka_takes(listeners: tuple[str, ...], found: list[tuple[str, str, int]]) -> None:
-    resolved = resolve(listeners, (), (*MAP, "PLAINTEXT:PLAINTEXT", "SSL:SSL"))
+    resolved = resolve(listeners, (), (*MAP, *(f"{each}:{each}" for each in PROTOCOLS)))
     assert [(each.name, each.host, each.port) for each in resolved] == found
     assert all(each.public_host == each.host for each in resolved)
 
@@ -52,8 +54,6 @@ def test_forms_that_kafka_takes(listeners: tuple[str, ...], found: list[tuple[st
         (("INSIDE://10.0.0.1:1", "OUTSIDE://10.0.0.2:1"), (), MAP, "have the same port 1"),
         (("INSIDE://h:1",), (), (), "no security protocol is defined for listener INSIDE; add INSIDE:PLAINTEXT"),
         (("PLAINTEXT://h:1",), (), MAP, "no security protocol is defined for listener PLAINTEXT"),
-        (("SASL_SSL://h:1",), (), (), "listener SASL_SSL: SASL_SSL is not built yet"),
-        (("INSIDE://h:1",), (), ("INSIDE:SASL_SSL",), "listener INSIDE: SASL_SSL is not built yet"),
         (("INSIDE://h:1",), (), ("INSIDE:TLS",), "'TLS' of INSIDE is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (("INSIDE://h:1",), (), ("INSIDE",), "'INSIDE' is not NAME:PROTOCOL"),
         (("INSIDE://h:1",), (), ("INSIDE:PLAINTEXT", "inside:PLAINTEXT"), "INSIDE is listed twice"),
@@ -118,7 +118,6 @@ def test_settings_have_kafkas_names_in_every_layer(value: object) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "SASL_SSL://h:1"}, "SASL_SSL is not built yet"),
         ({"advertised.listeners": "PLAINTEXT://h:1"}, "there are no listeners; give advertise with listen"),
         ({"listeners": "PLAINTEXT://h:1", "advertise": "k:1"}, "with listeners give advertised.listeners"),
         (

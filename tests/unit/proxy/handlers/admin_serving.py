@@ -21,6 +21,7 @@ from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.meta.security.quotas_view import QuotasView
+from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.services import ProxyServices
 from tests.harness.fakes import FakeClient
 from tests.harness.members import OneProxy
@@ -99,6 +100,7 @@ class AdminServing(AdminWorld):
             coordinator=cast(Any, None),
             producer_ids=ProducerIds(self.kv, "c"),
             client_quotas=QuotasView(self.kv, "c"),
+            scram_users=ScramCredentials(self.kv, "c"),
             fetch_service=cast(Any, None),
         )
 

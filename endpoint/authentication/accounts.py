@@ -1,0 +1,39 @@
+"""Accounts of SCRAM: the users and delegation tokens that it looks up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bmq.core.security.principal import Principal
+from bmq.core.security.scram import ScramCredential, ScramMechanism
+
+
+class ScramUsers(Protocol):
+    """The cluster's SCRAM users (``meta.security.scram_credentials``)."""
+
+    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """Return a user's credential; None if there is none."""
+
+    def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
+        """Return the credential of a user that does not exist: the same one each time."""
+
+    async def prepare_decoys(self) -> None:
+        """Get what `decoy` needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAccount:
+    """A delegation token that may be used."""
+
+    credential: ScramCredential = field(repr=False)
+    owner: Principal
+    expires_at_ms: int
+    """Wall time, in milliseconds since 1970 UTC."""
+
+
+class ScramTokens(Protocol):
+    """The cluster's delegation tokens (KIP-48)."""
+
+    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenAccount | None:
+        """Return a token's account; None if there is none, or if it has expired."""

@@ -1,0 +1,110 @@
+"""SCRAM-SHA-256 and -512: users of the cluster, and delegation tokens, prove that they know their password.
+
+A name that does not exist goes through the same steps, with a made-up credential that is the same each time, and fails
+at the end like a wrong password.  ``core.security.scram`` has the computations.
+
+Departures from Kafka: there, a name that does not exist fails at its first message, and so can be told from others.
+"""
+
+from __future__ import annotations
+
+from bmq.core.errors import FormatError
+from bmq.core.security.principal import user
+from bmq.core.security.scram import (
+    BY_NAME,
+    ClientFirst,
+    ScramMechanism,
+    ScramServer,
+    parse_client_final,
+    parse_client_first,
+)
+from bmq.endpoint.authentication.accounts import ScramTokens, ScramUsers, TokenAccount
+from bmq.endpoint.authentication.mechanism import (
+    Authenticated,
+    Challenge,
+    Failure,
+    MechanismContext,
+    Peer,
+    Result,
+    Stateless,
+)
+
+_OTHER_IDENTITY = "Authentication failed: Client requested an authorization id that is different from username"
+
+
+class ScramAuthentication(Stateless):
+    """One SCRAM mechanism on one listener."""
+
+    def __init__(self, mechanism: ScramMechanism, users: ScramUsers, tokens: ScramTokens | None = None) -> None:
+        """``tokens`` None: no delegation token is accepted."""
+        self.mechanism = mechanism
+        self.users = users
+        self.tokens = tokens
+
+    def __repr__(self) -> str:
+        return f"<ScramAuthentication {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The mechanism's name."""
+        return self.mechanism.name
+
+    async def start(self) -> None:
+        """Get the secret of made-up credentials."""
+        await self.users.prepare_decoys()
+
+    def begin(self, peer: Peer) -> ScramExchange:
+        """Return a new exchange."""
+        return ScramExchange(self)
+
+
+class ScramExchange(Stateless):
+    """One client's attempt."""
+
+    __slots__ = ("_first", "_is_known", "_of", "_server", "_token")
+
+    def __init__(self, of: ScramAuthentication) -> None:
+        self._of = of
+        self._first: ClientFirst | None = None
+        self._server: ScramServer | None = None
+        self._token: TokenAccount | None = None
+        self._is_known = False
+
+    def evaluate(self, token: bytes) -> Result:
+        """Evaluate the first message, then the final one."""
+        try:
+            return self._on_first(token) if self._server is None else self._on_final(token, self._server)
+        except FormatError as error:
+            return Failure(str(error))
+
+    def _on_first(self, message: bytes) -> Result:
+        first = self._first = parse_client_first(message)
+        if first.acts_as and first.acts_as != first.name:
+            return Failure(_OTHER_IDENTITY, _OTHER_IDENTITY)
+        mechanism, users, tokens = self._of.mechanism, self._of.users, self._of.tokens
+        nobody = users.decoy(mechanism, first.name)  # always, so that it takes as long for those who exist
+        if first.is_by_token:
+            self._token = tokens.find(mechanism, first.name) if tokens is not None else None
+            found = self._token.credential if self._token is not None else None
+        else:
+            found = users.find(mechanism, first.name)
+        self._is_known = found is not None
+        self._server = ScramServer(mechanism, first, nobody if found is None else found)
+        return Challenge(self._server.first_message.encode())
+
+    def _on_final(self, message: bytes, server: ScramServer) -> Result:
+        assert self._first is not None
+        answer = server.final_message(parse_client_final(message))
+        name = self._first.name
+        if answer is None or not self._is_known:
+            kind = "token" if self._first.is_by_token else "user"
+            return Failure(f"wrong password of {kind} {name!r}" if self._is_known else f"unknown {kind}")
+        if self._token is not None:
+            return Authenticated(self._token.owner, answer.encode(), self._token.expires_at_ms, by_token=True)
+        return Authenticated(user(name), answer.encode())
+
+
+def make_scram(context: MechanismContext) -> ScramAuthentication:
+    """Return the mechanism of the context's name."""
+    assert context.users is not None, "a process with SASL listeners has the users"
+    return ScramAuthentication(BY_NAME[context.mechanism], context.users, context.tokens)

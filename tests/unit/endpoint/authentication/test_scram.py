@@ -1,0 +1,132 @@
+"""SCRAM on a listener: users, tokens and strangers, who all take the same steps."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.core.clock import SystemClock
+from bmq.core.security.principal import user
+from bmq.core.security.scram import (
+    BY_NAME,
+    SCRAM_SHA_256,
+    ScramCredential,
+    ScramMechanism,
+    credential_of_password,
+    decoy,
+)
+from bmq.endpoint.authentication.accounts import TokenAccount
+from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, MechanismContext, Peer, Result
+from bmq.endpoint.authentication.scram import ScramAuthentication, ScramExchange, make_scram
+from tests.unit.core.security.test_scram import proof_of
+
+
+@dataclass
+class Users:
+    passwords: dict[str, str] = field(default_factory=lambda: {"alice": "secret", "a,b=c": "x"})
+    prepared: int = 0
+
+    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        password = self.passwords.get(user)
+        return None if password is None else credential_of_password(mechanism, password, 4096, b"salt of it")
+
+    def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
+        return decoy(mechanism, b"of the cluster", user, 4096)
+
+    async def prepare_decoys(self) -> None:
+        self.prepared += 1
+
+
+class Tokens:
+    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenAccount | None:
+        if token_id != "tok":
+            return None
+        return TokenAccount(credential_of_password(mechanism, "hmac", 4096, b"salt"), user("owner"), 5_000)
+
+
+def made(mechanism: ScramMechanism = SCRAM_SHA_256, *, has_tokens: bool = False) -> ScramAuthentication:
+    context = MechanismContext(
+        mechanism=mechanism.name, listener="L", protocol="SASL_SSL", settings={}, clock=SystemClock(), users=Users(),
+        tokens=Tokens() if has_tokens else None,
+    )  # fmt: skip
+    return make_scram(context)
+
+
+def first_challenge(exchange: ScramExchange, first: str) -> str:
+    result = exchange.evaluate(first.encode())
+    assert isinstance(result, Challenge)
+    return result.token.decode()
+
+
+def log_in(by: ScramAuthentication, name: str, password: str, *, extension: str = "", gs2: str = "n,,") -> Result:
+    exchange = by.begin(Peer("10.0.0.1"))
+    first = f"{gs2}n={name},r=clients{extension}"
+    challenge = first_challenge(exchange, first)
+    nonce = challenge.partition(",")[0][2:]
+    bare = f"c={base64.b64encode(gs2.encode()).decode()},r={nonce}"
+    return exchange.evaluate(proof_of(by.mechanism, password, first, challenge, bare).encode())
+
+
+@pytest.mark.parametrize("mechanism", BY_NAME.values(), ids=list(BY_NAME))
+@pytest.mark.parametrize(("sent", "name", "password"), [("alice", "alice", "secret"), ("a=2Cb=3Dc", "a,b=c", "x")])
+def test_the_password_gives_the_principal(mechanism: ScramMechanism, sent: str, name: str, password: str) -> None:
+    result = log_in(made(mechanism), sent, password)
+    assert isinstance(result, Authenticated)
+    assert result._replace(token=b"") == Authenticated(user(name))
+    assert result.token.startswith(b"v=")
+
+
+def test_a_wrong_password_and_an_unknown_name_fail_alike() -> None:
+    wrong, unknown = log_in(made(), "alice", "Secret"), log_in(made(), "carol", "secret")
+    assert isinstance(wrong, Failure)
+    assert isinstance(unknown, Failure)
+    assert wrong.text == unknown.text == ""
+    assert (wrong.reason, unknown.reason) == ("wrong password of user 'alice'", "unknown user")
+
+
+def test_an_unknown_name_gets_the_same_salt_each_time() -> None:
+    challenges = [first_challenge(made().begin(Peer("h")), "n,,n=carol,r=x") for _ in range(2)]
+    salts = {challenge.split(",")[1] for challenge in challenges}
+    assert len(salts) == 1
+    assert {challenge.split(",")[2] for challenge in challenges} == {"i=4096"}
+
+
+def test_another_identity_is_refused_whoever_exists() -> None:
+    for name in ("alice", "carol"):
+        result = made().begin(Peer("h")).evaluate(f"n,a=bob,n={name},r=x".encode())
+        assert isinstance(result, Failure)
+        assert "different from username" in result.text
+    assert isinstance(log_in(made(), "alice", "secret", gs2="n,a=alice,"), Authenticated)
+
+
+def test_a_delegation_token_is_its_owners() -> None:
+    result = log_in(made(has_tokens=True), "tok", "hmac", extension=",tokenauth=true")
+    assert isinstance(result, Authenticated)
+    assert (result.principal, result.expires_at_ms, result.by_token) == (user("owner"), 5_000, True)
+    for by, name, password in (
+        (made(has_tokens=True), "tok", "HMAC"),
+        (made(has_tokens=True), "alice", "secret"),  # a user is not a token
+        (made(), "tok", "hmac"),
+    ):
+        assert isinstance(log_in(by, name, password, extension=",tokenauth=true"), Failure)
+    assert isinstance(log_in(made(has_tokens=True), "tok", "hmac"), Failure)  # a token is not a user
+
+
+async def test_decoys_are_prepared_before_it_listens() -> None:
+    users = Users()
+    by = ScramAuthentication(SCRAM_SHA_256, users)
+    await by.start()
+    await by.close()
+    assert users.prepared == 1
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"n,,n=alice,r=x", b"c=biws,r=x,p=YQ=="]), max_size=3))
+def test_any_messages_have_a_result(messages: list[bytes]) -> None:
+    exchange = made().begin(Peer("h"))
+    for message in messages:
+        if not isinstance(exchange.evaluate(message), Challenge):
+            break
