@@ -18,6 +18,11 @@ from tests.simulation.frail_files import STEPS
 PLACES_MAX = 14
 DOWN_S = (0.0, 0.5, 3.0, 15.0)
 """How long a process that ended is not started again."""
+HANGS_S = (0.3, 1.4, 3.0, 6.0, 25.0)
+"""The longest that a process hangs: less than a heartbeat waits, as long as a probe takes, longer than all patience,
+and longer than leases last."""
+TURNS_SLOWLY_S = 8.0
+"""The longest that a process turns slowly: less than ``ClusterWorld.heal`` waits."""
 
 
 class Events:
@@ -32,7 +37,7 @@ class Events:
             self._pause, self._cut, self._cut, self._cut_clients, self._cut_store, self._cut_storage, self._store_away,
             self._split, self._datanode_dies, self._datanode_stops, self._namenode_restarts, self._connections_break,
             self._add, self._operate, self._operate, self._lack_descriptors, self._die_at_a_step,
-            self._cut_store_of_some,
+            self._cut_store_of_some, self._turn_slowly, self._store_pauses,
         ]  # fmt: skip
 
     def befall(self) -> None:
@@ -101,12 +106,26 @@ class Events:
         return f"{[place.host for place in places]} are restarted"
 
     def _pause(self) -> str:
-        place, for_s = self._place(), self._rng.choice((0.3, 3.0, 25.0)) * self._rng.uniform(0.5, 1.0)
+        place, for_s = self._place(), self._rng.choice(HANGS_S) * self._rng.uniform(0.5, 1.0)
         process = place.process
         if process is not None:
             process.stop()
             self._after(for_s, process.resume)
         return f"{place.host} hangs for {for_s:.1f} s"
+
+    def _turn_slowly(self) -> str:
+        """Have a process run for a moment only, again and again."""
+        place, turn_s = self._place(), self._rng.choice((0.1, 0.5, 1.0))
+        for_s = TURNS_SLOWLY_S * self._rng.uniform(0.2, 1.0)
+        if place.process is not None:
+            self._turn(place.process, turn_s, self._world.loop.time() + for_s)
+        return f"{place.host} turns once in {turn_s} s for {for_s:.1f} s"
+
+    def _turn(self, process: Process, turn_s: float, until: float) -> None:
+        process.resume()
+        if self._world.loop.time() < until:
+            self._after(0.001, process.stop)
+            self._after(turn_s, self._turn, process, turn_s, until)
 
     def _lack_descriptors(self) -> str:
         place, for_s = self._place(), self._rng.choice((0.5, 8.0)) * self._rng.uniform(0.5, 1.0)
@@ -188,6 +207,16 @@ class Events:
         world.store.stop()
         self._after(for_s, self._store_back)
         return f"the store is away for {for_s:.1f} s"
+
+    def _store_pauses(self) -> str:
+        """Let the store stand still while its clock goes on, so that leases end."""
+        world, for_s = self._world, self._rng.choice((1.0, 5.0, 15.0)) * self._rng.uniform(0.5, 1.0)
+        if world.store.down:
+            return "nothing"
+        until = world.loop.time() + for_s
+        world.store.stall(until)
+        self._after(for_s - 0.001, world.store.expire, until - 0.001)
+        return f"the store stands still for {for_s:.1f} s"
 
     def _store_back(self) -> None:
         if self._world.store.down:

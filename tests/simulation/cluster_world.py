@@ -327,6 +327,7 @@ class ClusterWorld:
         self.network.heal_all()
         if self.store.down:
             self.store.start(self.loop.time())
+        self.store.stall(self.loop.time())
         for place in self.places:
             place.cut_store(False)
             place.cut_storage(False)
