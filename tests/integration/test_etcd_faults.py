@@ -345,6 +345,28 @@ def test_a_commit_on_its_way_to_a_leader_that_stops_is_repeated_when_another_lea
     asyncio.run(main())
 
 
+def test_a_commit_at_a_member_that_loses_the_others_has_an_unknown_outcome_soon(etcd_new: EtcdFactory) -> None:
+    """Stop the others: the member gives its status and goes on in its term, and never responds to the commit."""
+    cluster = etcd_new(members=3)
+
+    async def main() -> None:
+        leader = cluster.leader()
+        follower = (leader + 1) % 3
+        others = [member for member in range(3) if member != follower]
+        async with opened(f"etcd://{cluster.endpoints[follower]}", EtcdSettings(call_timeout_s=60.0)) as kv:
+            await kv.commit([], [Put("a", b"1")])
+            for member in others:
+                cluster.pause(member)
+            async with asyncio.timeout(10):
+                with pytest.raises(KvUnknown, match="no leader"):
+                    await kv.commit([], [Put("a", b"2")])
+            for member in others:
+                cluster.resume(member)
+            assert (await kv.commit([], [Put("a", b"3")])).succeeded
+
+    asyncio.run(main())
+
+
 def test_a_watch_on_a_member_that_falls_silent_goes_on_at_another(etcd_new: EtcdFactory) -> None:
     """A call finds the silence within a second; alone the watch would find it after nine."""
     cluster = etcd_new(members=3)
