@@ -6,6 +6,7 @@ The server itself is in ``server.process``, imported when it is started: other c
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import tomllib
@@ -18,9 +19,11 @@ from urllib.parse import quote
 from bmq.cli.output import fail
 from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
 from bmq.core.logging import handler as log_handler
+from bmq.core.logging.fields import fields
 from bmq.core.urls import normal_url, scheme_of, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
+from bmq.server.open_ports import check_open_ports
 from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
@@ -30,6 +33,7 @@ FILE_BYTES_MAX = 64 << 10
 """Largest file of settings: many times what all of them take."""
 DATA = "bmq-data"
 """The folder, below the working directory, of a server without a setting for its data."""
+_log = logging.getLogger("bmq")
 
 _DESCRIPTION = """\
 Serve Kafka clients. Without flags: every role in this process, data in ./bmq-data.
@@ -52,11 +56,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         if option.metadata["flag"]:
             shown = default_text(option)
             default = f" [{shown}]" if shown else ""
+            help_text = f"{option.metadata['doc']}{default} ({environment_name(option)})"
+            if isinstance(option.default, bool):
+                parser.add_argument(
+                    option.metadata["flag"], dest=option.name, action="store_const", const=True, help=help_text
+                )
+                continue
             parser.add_argument(
-                option.metadata["flag"],
-                dest=option.name,
-                metavar=option.metadata["metavar"],
-                help=f"{option.metadata['doc']}{default} ({environment_name(option)})",
+                option.metadata["flag"], dest=option.name, metavar=option.metadata["metavar"], help=help_text
             )
     parser.add_argument("--config", metavar="FILE.toml", help="settings, one key = value each (BMQ_CONFIG)")
     parser.set_defaults(run=run)
@@ -84,11 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = _with_places(load_settings(arguments.config, flags, DEFAULTS))
         _check_certificates(config)
+        open_ports = check_open_ports(config)
         for line in unknown_names(os.environ):
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
         return fail(str(error), status=2)
     log_handler.install(sys.stderr, config.log_format, config.log_level)
+    if open_ports:
+        _log.warning(
+            "ports are open to every client that reaches them, since insecure is set",
+            extra=fields(listener="; ".join(open_ports)),
+        )
     from bmq.server.process import CannotServe, serve
 
     try:
@@ -173,7 +186,7 @@ def _with_places(config: NodeConfig) -> NodeConfig:
         raise ConfigError(f"root: {unknown_root(root, WRITABLE_SCHEMES)}")
     if not config.root or not config.meta:
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make {data}: {error.strerror}; give --root and --meta") from None
     node_id = config.node_id if is_shared(meta) else max(0, config.node_id)

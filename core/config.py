@@ -66,6 +66,11 @@ class NodeConfig(SecuritySettings):
         True, "whether /metrics asks for a log-in too, where http_authentication does"
     )
     http_session_ms: int = _option(28_800_000, "longest session of the console's users, who then log in again")
+    insecure: bool = _option(
+        False,
+        "let ports that ask nobody who he is listen on other addresses than this machine's own",
+        flag="--insecure",
+    )
     internal: str = _option(
         "127.0.0.1:9093", "address for the cluster's other processes", flag="--internal", metavar="HOST:PORT"
     )

@@ -66,6 +66,7 @@ class CannotServe(Exception):
 
 def serve(config: NodeConfig) -> int:
     """Serve until a signal or a failure ends the process; return the exit status.  Raises CannotServe."""
+    os.umask(0o077)  # nobody else of this machine reads the files and folders that are made from now on
     if config.workers > 1:
         return asyncio.run(_supervise(config))
     if has_password(config.meta):

@@ -27,7 +27,7 @@ _MARK, _OBJECT = "# --", "(object)"
 
 CHARTS_OWN = frozenset(
     {
-        "advertise", "advertised.listeners", "cluster", "drain_ms", "hadoop_conf_dir", "http", "internal",
+        "advertise", "advertised.listeners", "cluster", "drain_ms", "hadoop_conf_dir", "http", "insecure", "internal",
         "internal.secret", "internal.secret.required", "internal_advertise", "listen",
         "listener.security.protocol.map", "listeners", "log_format", "meta", "meta_password", "meta_user", "node_id",
         "roles", "root", "shared_listen", "workers", "zone",

@@ -83,6 +83,7 @@ class Container:
             "BMQ_LISTEN": self.bootstrap,
             "BMQ_HTTP": f"0.0.0.0:{http}",
             "BMQ_INTERNAL": f"127.0.0.1:{internal}",
+            "BMQ_INSECURE": "true",
             **settings,
         }
         self.log = folder / f"{name}.log"

@@ -178,6 +178,29 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in second.stderr
 
 
+def test_an_open_port_must_be_asked_for(tmp_path: Path) -> None:
+    """Refuse an address that others reach, say how it is secured, and take it with --insecure, with a warning."""
+    kafka, http = (f"0.0.0.0:{port}" for port in free_ports(2))
+    refused = run("--listen", kafka, "--http", http, folder=tmp_path)
+    assert refused.returncode == 2
+    for said in (kafka, http, "ssl.client.auth=required", "http_authentication=basic", "--insecure"):
+        assert said in refused.stderr
+    assert not (tmp_path / "bmq-data" / "log").exists()
+    server = subprocess.Popen(
+        [BMQ, "serve", "--listen", kafka, "--http", http, "--insecure"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    assert server.stdout.readline().startswith("ready ")
+    produce(kafka.replace("0.0.0.0", "127.0.0.1"), 10)
+    server.send_signal(signal.SIGTERM)
+    _, log = server.communicate(timeout=TIMEOUT_S)
+    assert "since insecure is set" in log
+    data = tmp_path / "bmq-data"
+    assert {path.stat().st_mode & 0o777 for path in (data, *data.rglob("*")) if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o077 for path in data.rglob("*") if path.is_file()} == {0}
+
+
 def test_an_address_in_use_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -47,6 +47,8 @@ class BmqServer:
             self.http_port = self.port + workers + 1
             self.internal_port = self.http_port + workers
             arguments = ("--workers", str(workers), *arguments)
+        if host != HOST:
+            environment = {"BMQ_INSECURE": "true", **(environment or {})}
         command = [
             *prefix, str(program or Path(sys.executable).with_name("bmq")), "serve", "--listen", f"{host}:{self.port}",
             "--http", f"{host}:{self.http_port}", "--internal", f"{host}:{self.internal_port}",

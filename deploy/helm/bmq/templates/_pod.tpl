@@ -284,6 +284,8 @@ most, after its drain, to close what could not be handed over. */}}
   value: {{ printf "%s:%d" (include "bmq.podAddress" $root) (int64 $root.Values.service.internalPort) | quote }}
 - name: BMQ_HTTP
   value: {{ printf "%s:%d" $any (int64 $root.Values.service.httpPort) | quote }}
+- name: BMQ_INSECURE
+  value: {{ $root.Values.insecure | quote }}
 - name: BMQ_LOG_FORMAT
   value: {{ $root.Values.logFormat | quote }}
 {{- if $root.Values.tracing.endpoint }}
