@@ -17,6 +17,9 @@ from bmq.core.security.session import Session
 ANSWERS_MAX = 200_000
 """Answers that are kept, of all clients together, at some 200 bytes each: a client that asks for all topics of a large
 cluster has as many as these."""
+NAME_MAX = 256
+"""Characters of the names whose answers are kept: topics have 249 at most.  Clients choose the names that they ask for,
+and a group's may be as long as a request."""
 _SOME = "hardcode"
 """The resource of which Kafka asks first when any would do, which finds super users and rights on all resources."""
 
@@ -78,14 +81,15 @@ class CachedAuthorizer:
         return client
 
     def _match(self, client: _Client, resource_type: ResourceType, name: str) -> int:
-        self._count()
         self.matches += 1
         if client.is_super:
             allowed = ALL_OPERATIONS
         else:
             found = self._acls.allowed(client.principal, client.host, resource_type, name)
             allowed = self._without_acls if found is None else found
-        client.operations[resource_type, name] = allowed
+        if len(name) <= NAME_MAX:
+            self._count()
+            client.operations[resource_type, name] = allowed
         return allowed
 
     def _count(self) -> None:

@@ -87,6 +87,15 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked.is_allowed(ALICE, HOST, READ, TOPIC, "orders")
 
 
+def test_long_names_are_not_kept() -> None:
+    asked = authorizer(acl("x" * 257), acl("x" * 256))
+    for _ in range(2):
+        assert asked.is_allowed(ALICE, HOST, READ, TOPIC, "x" * 257)
+        assert asked.is_allowed(ALICE, HOST, READ, TOPIC, "x" * 256)
+    assert [len(name) for _, name in asked._clients[ALICE.principal, HOST].operations] == [256]
+    assert asked.matches == 3
+
+
 def test_a_right_on_some_is_found_while_the_question_empties_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
