@@ -50,6 +50,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
 from bmq.endpoint.authentication.gate import AuthenticationGate
 from bmq.endpoint.authentication.mechanisms import make_gate
+from bmq.endpoint.authentication.token_accounts import TokenAccounts
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.endpoint.dispatch import Endpoint
@@ -345,10 +346,11 @@ class Node:
         config = self.config
         if PROXY not in config.roles:
             return {}
+        accounts = TokenAccounts(self.tokens) if self.tokens is not None else None
         return {
             name: make_gate(
                 self.endpoints[name], security, self._clock, self.metrics,
-                delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users,
+                delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users, tokens=accounts,
             )
             for name, security in config.listener_security().items()
             if security.has_sasl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,5 +36,5 @@ class TokenAccount:
 class ScramTokens(Protocol):
     """The cluster's delegation tokens (KIP-48)."""
 
-    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenAccount | None:
-        """Return a token's account; None if there is none, or if it has expired."""
+    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenAccount | Awaitable[TokenAccount | None] | None:
+        """Return a token's account, or an awaitable of it; None if there is none, or if it has expired."""

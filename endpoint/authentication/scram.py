@@ -8,11 +8,14 @@ Departures from Kafka: there, a name that does not exist fails at its first mess
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from bmq.core.errors import FormatError
 from bmq.core.security.principal import user
 from bmq.core.security.scram import (
     BY_NAME,
     ClientFirst,
+    ScramCredential,
     ScramMechanism,
     ScramServer,
     parse_client_final,
@@ -70,26 +73,39 @@ class ScramExchange(Stateless):
         self._token: TokenAccount | None = None
         self._is_known = False
 
-    def evaluate(self, token: bytes) -> Result:
+    def evaluate(self, token: bytes) -> Result | Awaitable[Result]:
         """Evaluate the first message, then the final one."""
         try:
             return self._on_first(token) if self._server is None else self._on_final(token, self._server)
         except FormatError as error:
             return Failure(str(error))
 
-    def _on_first(self, message: bytes) -> Result:
+    def _on_first(self, message: bytes) -> Result | Awaitable[Result]:
         first = self._first = parse_client_first(message)
         if first.acts_as and first.acts_as != first.name:
             return Failure(_OTHER_IDENTITY, _OTHER_IDENTITY)
         mechanism, users, tokens = self._of.mechanism, self._of.users, self._of.tokens
         nobody = users.decoy(mechanism, first.name)  # always, so that it takes as long for those who exist
-        if first.is_by_token:
-            self._token = tokens.find(mechanism, first.name) if tokens is not None else None
-            found = self._token.credential if self._token is not None else None
-        else:
-            found = users.find(mechanism, first.name)
+        if not first.is_by_token:
+            return self._challenge(first, users.find(mechanism, first.name), nobody)
+        account = tokens.find(mechanism, first.name) if tokens is not None else None
+        if isinstance(account, Awaitable):
+            return self._after(account, first, nobody)
+        return self._challenge_token(first, account, nobody)
+
+    async def _after(
+        self, account: Awaitable[TokenAccount | None], first: ClientFirst, nobody: ScramCredential
+    ) -> Result:
+        """Go on with the account of a token that this proxy sees for the first time."""
+        return self._challenge_token(first, await account, nobody)
+
+    def _challenge_token(self, first: ClientFirst, account: TokenAccount | None, nobody: ScramCredential) -> Result:
+        self._token = account
+        return self._challenge(first, None if account is None else account.credential, nobody)
+
+    def _challenge(self, first: ClientFirst, found: ScramCredential | None, nobody: ScramCredential) -> Result:
         self._is_known = found is not None
-        self._server = ScramServer(mechanism, first, nobody if found is None else found)
+        self._server = ScramServer(self._of.mechanism, first, nobody if found is None else found)
         return Challenge(self._server.first_message.encode())
 
     def _on_final(self, message: bytes, server: ScramServer) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 import pytest
@@ -56,8 +57,15 @@ def made(mechanism: ScramMechanism = SCRAM_SHA_256, *, has_tokens: bool = False)
     return make_scram(context)
 
 
+def evaluate(exchange: ScramExchange, message: bytes) -> Result:
+    """Return the result of a message that nothing has to be awaited for."""
+    result = exchange.evaluate(message)
+    assert not isinstance(result, Awaitable)
+    return result
+
+
 def first_challenge(exchange: ScramExchange, first: str) -> str:
-    result = exchange.evaluate(first.encode())
+    result = evaluate(exchange, first.encode())
     assert isinstance(result, Challenge)
     return result.token.decode()
 
@@ -68,7 +76,7 @@ def log_in(by: ScramAuthentication, name: str, password: str, *, extension: str 
     challenge = first_challenge(exchange, first)
     nonce = challenge.partition(",")[0][2:]
     bare = f"c={base64.b64encode(gs2.encode()).decode()},r={nonce}"
-    return exchange.evaluate(proof_of(by.mechanism, password, first, challenge, bare).encode())
+    return evaluate(exchange, proof_of(by.mechanism, password, first, challenge, bare).encode())
 
 
 @pytest.mark.parametrize("mechanism", BY_NAME.values(), ids=list(BY_NAME))
