@@ -112,10 +112,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_certificates(config: NodeConfig) -> None:
     """Raise ConfigError if a port's TLS or log-ins cannot be made: before storage and workers are begun with."""
-    if config.http_tls or any(each.has_tls for each in config.listener_security().values()):
-        from bmq.server.certificates import open_certificates
+    has_tls = config.http_tls or config.has_internal_tls
+    if has_tls or any(each.has_tls for each in config.listener_security().values()):
+        from bmq.server.certificates import open_certificates, open_internal_tls
 
         open_certificates(config)
+        open_internal_tls(config)
     if config.http_authentication != ("none",):
         from bmq.server.http_access import HttpAccess
 

@@ -124,6 +124,43 @@ class NodeConfig(SecuritySettings):
         "refuse processes that do not show the secret; false while a cluster without one gets it, process by process",
         kafka="internal.secret.required",
     )
+    internal_ssl_keystore_location: str = _option(
+        "", "file of this process's certificate and key for the internal port, PEM or PKCS#12: TLS on both sides",
+        kafka="internal.ssl.keystore.location",
+    )  # fmt: skip
+    internal_ssl_keystore_password: str = _option(
+        "", "password of a PKCS#12 keystore",
+        kafka="internal.ssl.keystore.password", is_secret=True,
+    )  # fmt: skip
+    internal_ssl_key_password: str = _option(
+        "", "password of an encrypted private key in PEM",
+        kafka="internal.ssl.key.password", is_secret=True,
+    )  # fmt: skip
+    internal_ssl_keystore_key: str = _option(
+        "", "private key in PEM, in place of a keystore's file",
+        kafka="internal.ssl.keystore.key", is_secret=True,
+    )  # fmt: skip
+    internal_ssl_keystore_certificate_chain: str = _option(
+        "", "certificate and its chain in PEM, with that key",
+        kafka="internal.ssl.keystore.certificate.chain", is_secret=True,
+    )  # fmt: skip
+    internal_ssl_truststore_location: str = _option(
+        "", "file of the authorities that sign the processes' certificates, the cluster's own alone",
+        kafka="internal.ssl.truststore.location",
+    )  # fmt: skip
+    internal_ssl_truststore_password: str = _option(
+        "", "password of a PKCS#12 truststore",
+        kafka="internal.ssl.truststore.password", is_secret=True,
+    )  # fmt: skip
+    internal_ssl_truststore_certificates: str = _option(
+        "", "these authorities in PEM, in place of a file",
+        kafka="internal.ssl.truststore.certificates", is_secret=True,
+    )  # fmt: skip
+    internal_ssl_endpoint_identification_algorithm: str = _option(
+        "",
+        "https: a process that is called must have its host in its certificate; when empty the authority alone counts",
+        kafka="internal.ssl.endpoint.identification.algorithm", choices=("", "https"),
+    )  # fmt: skip
     shared_listen: str = _option(
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
     )
@@ -338,7 +375,18 @@ class NodeConfig(SecuritySettings):
     @property
     def is_internal_authenticated(self) -> bool:
         """True if no process is served on the internal port that does not show that it belongs to the cluster."""
-        return self.shared_secret().is_enforced
+        return self.has_internal_tls or self.shared_secret().is_enforced
+
+    @property
+    def has_internal_tls(self) -> bool:
+        """True if connections between processes are TLS, with certificates of both."""
+        return bool(self.internal_ssl_keystore_location or self.internal_ssl_keystore_key)
+
+    def internal_tls_settings(self) -> dict[str, Any]:
+        """Return the TLS settings of the internal port, by their keys without ``internal.``."""
+        options = {option_name(each): each.name for each in OPTIONS}
+        keys = [key for key in listener_settings.TABLE if f"internal.{key}" in options]
+        return {key: getattr(self, options[f"internal.{key}"]) for key in keys}
 
     def kafka_listeners(self) -> tuple[ListenerAddress, ...]:
         """Return the addresses of the Kafka endpoint, in the settings' order.  Raises ConfigError if they are wrong."""

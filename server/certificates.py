@@ -1,4 +1,4 @@
-"""The TLS of a process's Kafka listeners and of its HTTP port, and the watch of the files that it is made of."""
+"""The TLS of a process's ports, and the watch of the files that it is made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from bmq.core.config import HTTP_LISTENER, NodeConfig
+from bmq.core.security.internal_tls import InternalTls
 from bmq.core.security.tls import ServerTls
 from bmq.meta.cluster.member import PROXY
 
@@ -21,6 +22,14 @@ def open_certificates(config: NodeConfig) -> dict[str, ServerTls]:
     wanted = dict(config.listener_security()) if PROXY in config.roles else {}
     wanted[HTTP_LISTENER] = config.http_security()
     return {name: ServerTls(each) for name, each in wanted.items() if each.has_tls}
+
+
+def open_internal_tls(config: NodeConfig) -> InternalTls | None:
+    """Return the TLS between processes; None without.  Raises ConfigError, which names the setting."""
+    if not config.has_internal_tls:
+        return None
+    checks_name = config.internal_ssl_endpoint_identification_algorithm == "https"
+    return InternalTls(config.internal_tls_settings(), config, checks_name=checks_name)
 
 
 async def watch_certificates(certificates: Mapping[str, ServerTls]) -> None:

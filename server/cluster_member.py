@@ -23,6 +23,7 @@ from bmq.meta.cluster.membership import TTL_S, Membership
 from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
+from bmq.server.certificates import open_internal_tls
 from bmq.server.root_guard import RootGuard
 from bmq.server.secret_check import check_secret
 from bmq.storage.cluster_files import FORMAT, ClusterFile
@@ -49,7 +50,9 @@ class ClusterMember:
             incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit,
             secret=secret,
         )  # fmt: skip
-        self.peers = Peers(incarnation, config.cluster, here=self.endpoint, secret=secret)
+        self.tls = open_internal_tls(config)
+        """The TLS of the internal port and of connections to those of others; None without."""
+        self.peers = Peers(incarnation, config.cluster, here=self.endpoint, secret=secret, tls=self.tls)
         self._guard = RootGuard(kv, fs, config.cluster)
         member = Member(
             incarnation=incarnation,
@@ -96,7 +99,7 @@ class ClusterMember:
 
         Raises ConfigError if one does not accept this process's secret.
         """
-        asking = Peers(self.member.incarnation, self._cluster, secret=self._secret)
+        asking = Peers(self.member.incarnation, self._cluster, secret=self._secret, tls=self.tls)
         try:
             await check_secret(asking, self.view.members.values())
         finally:

@@ -69,7 +69,9 @@ class Sockets:
         warn_of_loopback_names(config, has_clients=self._kafka is not None, has_peers=self._internal is not None)
         if self._internal is not None:
             address = ListenerAddress("internal", *parse_address(config.internal, "internal"))
-            port = await _listen(self._internal, address, "--internal")
+            tls = node.joined.tls
+            session = ANONYMOUS_SESSION if tls is None else Session(listener=tls.name, protocol="SSL")
+            port = await _listen(self._internal, address, "--internal", session=session, tls=tls)
             node.joined.is_at(internal=_internal_address(config, port), http=self._http_address())
         if self._kafka is not None:
             self._ports = {each.name: each.port for each in self._listeners}

@@ -126,6 +126,8 @@ class Node:
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
         self.certificates = open_certificates(config)
         """The TLS of the listeners that have it, by their names."""
+        if joined.tls is not None:
+            self.certificates[joined.tls.name] = joined.tls
         self.log_levels = LogLevels()
         self.is_serving = False
         self.close_by: float | None = (

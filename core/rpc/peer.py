@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -92,8 +93,12 @@ class PeerLost(Exception):
         self.evidence = evidence
 
 
-class SecretRefused(PeerLost):
-    """A connection that was not made: one of both processes does not have the other's secret."""
+class NotAccepted(PeerLost):
+    """A connection that was not made: one of both processes does not accept the other's secret or certificate."""
+
+
+class ClosedAtOnce(PeerLost):
+    """A connection that the other side closed before it had responded: it may speak TLS, or may just have ended."""
 
 
 class PeerBusy(PeerLost):
@@ -132,6 +137,9 @@ class Peer(asyncio.BufferedProtocol):
         """True if this side closed it: it is lost, not broken."""
         self.why = ""
         """The reason for which it is lost."""
+        self.is_refused_by_tls = False
+        """True if it is lost because the other side does not accept this process's certificate."""
+        self.has_received = False
         self.protocol = -1
         """The version of the internal protocol that both sides speak, -1 before Hello."""
         self.refused_by = ""
@@ -291,8 +299,9 @@ class Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
         self._transport = stream
-        # Blocked as soon as the kernel does not take everything: what waits here is certainly not sent.
-        stream.set_write_buffer_limits(high=0)
+        # Blocked as soon as the kernel does not take everything: what waits here is certainly not sent.  The loops' TLS
+        # blocks at the bound, not above it.
+        stream.set_write_buffer_limits(high=0 if transport.get_extra_info("ssl_object") is None else 1)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -306,6 +315,7 @@ class Peer(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_lost:
             return
+        self.has_received = True
         self._liveness.received(self._loop.time())
         for frame in self._frames.received(nbytes):
             self._on_response(frame)
@@ -321,6 +331,7 @@ class Peer(asyncio.BufferedProtocol):
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_refused_by_tls = isinstance(exc, ssl.SSLError)
         self._lose(str(exc) if exc is not None else "it has closed the connection")
 
     def _on_response(self, frame: memoryview) -> None:

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.lru import LruCache
@@ -34,20 +35,32 @@ from bmq.core.net.request import Buffer
 from bmq.core.rpc.message import InternalRequest, R, leading_error
 from bmq.core.rpc.messages.member import PingRequest, PingResponse, Unregistered
 from bmq.core.rpc.name_lookup import LookupFailed, look_up
-from bmq.core.rpc.peer import ConnectionKind, Evidence, NotShown, Peer, PeerBusy, PeerLost, PeerSettings, SecretRefused
+from bmq.core.rpc.peer import (
+    ClosedAtOnce,
+    ConnectionKind,
+    Evidence,
+    NotAccepted,
+    NotShown,
+    Peer,
+    PeerBusy,
+    PeerLost,
+    PeerSettings,
+)
+from bmq.core.security.internal_tls import InternalTls
 from bmq.core.security.shared_secret import NO_SECRET, SharedSecret
 
 __all__ = [
     "PROTOCOL",
     "Evidence",
     "ConnectionKind",
+    "ClosedAtOnce",
     "MemberLike",
+    "NotAccepted",
     "Peer",
     "PeerBusy",
     "PeerLost",
     "PeerSettings",
     "Peers",
-    "SecretRefused",
     "ask_peer",
 ]
 
@@ -114,19 +127,22 @@ async def ask_peer(peer: Callee, request: InternalRequest[R]) -> R:
     return cast("R", response)
 
 
-async def _connect(make: Callable[[], Peer], addresses: Sequence[str], port: int) -> Peer:
+async def _connect(make: Callable[[], Peer], addresses: Sequence[str], host: Host, tls: InternalTls | None) -> Peer:
     """Return a connection to the first address that accepts one.  Raises OSError, the last address's, if none does."""
     loop = asyncio.get_running_loop()
+    secured: dict[str, Any] = {} if tls is None else {"ssl": tls.callers_context, "server_hostname": host.host}
     for address in addresses[:-1]:
         with contextlib.suppress(OSError):
-            return (await loop.create_connection(make, address, port))[1]
-    return (await loop.create_connection(make, addresses[-1], port))[1]
+            return (await loop.create_connection(make, address, host.port, **secured))[1]
+    return (await loop.create_connection(make, addresses[-1], host.port, **secured))[1]
 
 
 def _evidence_of(error: Exception) -> Evidence:
     """Return the evidence of a failed attempt to connect."""
     if FAILURES.note(error) or isinstance(error, LookupFailed):
         return Evidence.NONE
+    if isinstance(error, ssl.SSLError):
+        return Evidence.LIFE  # as of a secret: nobody is to be declared dead for a certificate
     return Evidence.REFUSED if isinstance(error, ConnectionRefusedError) else Evidence.SILENCE
 
 
@@ -165,8 +181,10 @@ class Peers:
         protocols: tuple[int, int] = PROTOCOL,
         here: Callee | None = None,
         secret: SharedSecret = NO_SECRET,
+        tls: InternalTls | None = None,
     ) -> None:
         """Create no connection yet.  ``here`` serves what this process asks itself."""
+        self._tls = tls
         self._own = own
         self._here = here
         self._cluster = cluster
@@ -369,17 +387,17 @@ class Peers:
         report_bug(task, f"connecting to {link.member.incarnation} failed")
 
     async def _open(self, member: MemberLike, kind: ConnectionKind, timeout_s: float) -> Peer:
-        """Return a connection on which both sides have said Hello.  Raises PeerLost, SecretRefused among them."""
+        """Return a connection on which both sides have said Hello.  Raises PeerLost, NotAccepted among them."""
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
         make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
         peer: Peer | None = None
-        kind_of_loss = PeerLost
+        kind_of_loss: type[PeerLost] = PeerLost
         evidence = Evidence.NONE  # whatever fails before the peer's address is known
         try:
             async with asyncio.timeout(timeout_s):
                 addresses = await look_up(member.internal.host, member.internal.port)
                 evidence = Evidence.SILENCE
-                peer = await _connect(make, addresses, member.internal.port)
+                peer = await _connect(make, addresses, member.internal, self._tls)
                 await peer.hello(self._cluster, self._own, self._protocols, self._secret)
                 return peer
         except TimeoutError:
@@ -388,19 +406,24 @@ class Peers:
         except (OSError, PeerLost, FormatError) as error:
             evidence = _evidence_of(error)
             why = f"{where}: {error}"
+            if isinstance(error, ssl.SSLError) or (peer is not None and peer.is_refused_by_tls):
+                evidence, kind_of_loss = Evidence.LIFE, NotAccepted
+            elif isinstance(error, ConnectionResetError) if peer is None else peer.is_lost and not peer.has_received:
+                kind_of_loss = ClosedAtOnce
+                why = f"{where}: {str(error) or 'it has closed the connection'}"
         except RequestError as error:
             why = f"{where} refuses: {error}"
             assert peer is not None, "a connected process refuses"
             is_there = peer.refused_by == member.incarnation and error.code is not ErrorCode.INCONSISTENT_CLUSTER_ID
             evidence = Evidence.LIFE if is_there else Evidence.REPLACED
             if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-                kind_of_loss = SecretRefused
+                kind_of_loss = NotAccepted
             if peer.unregistered is not None:
                 self._on_unregistered.notify(peer.unregistered)
         except NotShown as error:
             evidence = Evidence.LIFE  # as its own refusal: nobody is to declare it dead for the lack of a secret
             why = f"{where}: {error}"
-            kind_of_loss = SecretRefused
+            kind_of_loss = NotAccepted
         finally:
             if peer is not None and not peer.is_up:
                 peer.close()

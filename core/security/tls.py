@@ -124,17 +124,30 @@ def _rules(security: ListenerSecurity) -> MappingRules:
         raise ConfigError(f"listener {security.name}: ssl.principal.mapping.rules: {error}") from None
 
 
-def _made(security: ListenerSecurity) -> tuple[ssl.SSLContext, float]:
+def client_context(security: ListenerSecurity, *, checks_name: bool) -> ssl.SSLContext:
+    """Return the context of connections that this process makes with a listener's certificate and authorities.
+
+    The other side must show a certificate of these authorities; with `checks_name`, one that has its host's name.
+    Raises ConfigError.
+    """
+    context, _ = _made(security, ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = checks_name
+    return context
+
+
+def _made(security: ListenerSecurity, protocol: int = ssl.PROTOCOL_TLS_SERVER) -> tuple[ssl.SSLContext, float]:
     """Return a context of the settings, and when its certificate expires.  Raises ConfigError."""
     where = f"listener {security.name}"
     identity = _identity(security, where)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # of a client's context alone; its verify mode could not be set else
     versions = [_VERSIONS[each] for each in security.get("ssl.enabled.protocols")]
     if not versions:
         raise ConfigError(f"{where}: ssl.enabled.protocols is empty; give TLSv1.2,TLSv1.3")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    context.num_tickets = 0  # a client that comes again shows its certificate again
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # a client that comes again shows its certificate again
     # No sni_callback: Python writes a traceback for a name that is not ASCII, which any client can send.
     _set_ciphers(context, security.get("ssl.cipher.suites"), where)
     try:

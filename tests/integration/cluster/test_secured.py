@@ -1,4 +1,4 @@
-"""Three processes with a secret over a real etcd and a local folder: who is kept out, and how a cluster gets a secret.
+"""Three processes with a secret, or TLS, over a real etcd and a local folder: who is kept out, how a secret changes.
 
 No process is down for longer than a restart takes, and what was produced before each step is read after it.
 """
@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 
 import pytest
+import trustme
 from confluent_kafka import Consumer, Producer
 
 from tests.integration.cluster.conftest import SETTINGS
@@ -61,6 +62,10 @@ def cluster(root: Path, etcd: EtcdCluster, **environment: str) -> BmqCluster:
     )  # fmt: skip
 
 
+def wait_end(server: BmqServer) -> None:
+    wait_for(lambda: not server.process.is_running, "the end of the process that is kept out", timeout_s=60)
+
+
 def text_of(server: BmqServer) -> str:
     return server.log.read_text()
 
@@ -75,9 +80,9 @@ def test_a_process_without_the_secret_is_kept_out_and_the_cluster_goes_on(
         members = three.registered()
         fourth = BmqServer(tmp_path.as_uri(), etcd.url, environment={**SETTINGS, **given})
         fourth.start(wait=False)
-        wait_for(lambda: not fourth.process.is_running, "the end of the fourth process", timeout_s=60)
+        wait_end(fourth)
         said = text_of(fourth)
-        assert "internal.secret: this process and a member do not accept each other" in said
+        assert "this process and a member do not accept each other" in said
         assert "ready" not in said.split()
         logs = "".join(text_of(each) for each in three.members.values())
         assert "the other process does not have this cluster's secret" in logs
@@ -106,3 +111,35 @@ def test_an_open_cluster_gets_a_secret_and_then_another_one_process_by_process(t
             traffic.check()
         logs = "".join(text_of(each) for each in three.members.values())
         assert "does not have this cluster's secret" not in logs
+
+
+def certificates(folder: Path, authority: trustme.CA, name: str) -> dict[str, str]:
+    """Return the settings of a process with a certificate of this authority."""
+    keystore, truststore = folder / f"{name}.pem", folder / f"{name}-ca.pem"
+    keystore.write_bytes(authority.issue_cert(name).private_key_and_cert_chain_pem.bytes())
+    authority.cert_pem.write_to_path(truststore)
+    return {
+        "BMQ_INTERNAL_SSL_KEYSTORE_LOCATION": str(keystore),
+        "BMQ_INTERNAL_SSL_TRUSTSTORE_LOCATION": str(truststore),
+    }
+
+
+def test_processes_with_certificates_talk_and_others_are_kept_out(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    settings = certificates(tmp_path, authority, "member")
+    root = tmp_path / "root"
+    root.mkdir()
+    with EtcdCluster() as etcd, cluster(root, etcd, **settings) as three:
+        traffic = Traffic(three)
+        traffic.check()
+        members = three.registered()
+        for given in (certificates(tmp_path, trustme.CA(), "alien"), {}, {"BMQ_INTERNAL_SECRET": SECRET}):
+            fourth = BmqServer(root.as_uri(), etcd.url, environment={**SETTINGS, **given})
+            fourth.start(wait=False)
+            wait_end(fourth)
+            assert "this process and a member do not accept each other" in text_of(fourth)
+            fourth.remove(keep_log=False)
+        assert three.registered() == members
+        three.kill("node-1")
+        three.start_again("node-1")
+        traffic.check()

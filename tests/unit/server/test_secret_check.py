@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from bmq.core.config import ConfigError
+from bmq.core.net.request import Client, CloseConnection, Response
 from bmq.core.rpc.peers import Peers
-from bmq.core.rpc.server import Admission
+from bmq.core.rpc.server import Admission, InternalEndpoint
 from bmq.core.security.shared_secret import NO_SECRET, SharedSecret
 from bmq.meta.cluster.member import Address, Member
-from bmq.server.secret_check import TIMEOUT_S, check_secret
+from bmq.server.secret_check import TIMEOUT_S, TRIES, check_secret
 from tests.unit.core.rpc.world import World
 
 RIGHT = SharedSecret((b"the right secret",))
@@ -44,6 +45,23 @@ async def test_a_process_joins_members_that_accept_it_although_they_do_not_know_
 async def test_a_process_without_their_secret_does_not_join(own: SharedSecret, theirs: SharedSecret) -> None:
     with pytest.raises(ConfigError, match="this process and a member do not accept each other: b-1 at b:9093"):
         await check(own, theirs)
+
+
+async def test_a_member_that_closes_each_connection_without_a_word_keeps_a_process_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TLS at the other side shows in no other way to a process without it."""
+
+    def close(self: InternalEndpoint, frame: memoryview, client: Client) -> Response:
+        raise CloseConnection("plain bytes at a TLS port")
+
+    monkeypatch.setattr(InternalEndpoint, "__call__", close)
+    async with World() as world:
+        asking = Peers("n-1", "test")
+        with pytest.raises(ConfigError, match="one of both may speak TLS"):
+            await check_secret(asking, [LIVING])
+        assert len(world.network.attempts) == TRIES
+        await asking.close()
 
 
 async def test_members_that_do_not_answer_keep_nobody_out_and_take_a_second() -> None:

@@ -16,7 +16,7 @@ from bmq.core.net.request import Buffer
 from bmq.core.net.strangers import HELLO_BYTES_MAX, STRANGER_S, STRANGERS_MAX
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
-from bmq.core.rpc.peer import PeerSettings, SecretRefused
+from bmq.core.rpc.peer import NotAccepted, PeerSettings
 from bmq.core.rpc.peers import ConnectionKind, Evidence, PeerLost, Peers
 from bmq.core.rpc.server import Admission
 from bmq.core.security.shared_secret import NO_SECRET, NONCE_BYTES, NOT_SHOWN, SharedSecret
@@ -67,7 +67,7 @@ async def test_processes_that_do_not_agree_refuse_each_other_and_both_logs_say_w
     caller: SharedSecret, callee: SharedSecret, why: str, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with World(PeerSettings(), secret=callee, callers_secret=caller) as world:
-        with pytest.raises(SecretRefused) as caught:
+        with pytest.raises(NotAccepted) as caught:
             await world.peers.probe(B, 1)
         assert why in str(caught.value)
         assert caught.value.evidence is Evidence.LIFE, "it is not declared dead"
