@@ -9,11 +9,12 @@ from typing import Any
 
 from bmq.console.access.authenticators import BASIC, BEARER, Basic, Bearer, HttpAuthenticator, PasswordCheck
 from bmq.console.access.config import AccessConfig
-from bmq.console.access.mechanisms import passwords_of_plain, tokens_of_oauthbearer
+from bmq.console.access.mechanisms import ScramUsers, passwords_of_plain, passwords_of_scram, tokens_of_oauthbearer
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.config import HTTP_LISTENER, ConfigError, NodeConfig
 from bmq.core.options import MECHANISM
 from bmq.core.security.listener_settings import TABLE, ListenerSecurity
+from bmq.core.security.scram import BY_NAME
 from bmq.endpoint.authentication.mechanism import Factory, Mechanism, MechanismContext
 from bmq.endpoint.authentication.oauthbearer import make_oauthbearer
 from bmq.endpoint.authentication.plain import PLAIN, make_plain
@@ -29,8 +30,18 @@ def now_ms() -> int:
 class HttpAccess:
     """The mechanisms by which the users of one HTTP port are known."""
 
-    def __init__(self, config: NodeConfig, clock: Clock | None = None, now_ms: Callable[[], int] = now_ms) -> None:
-        """Make the mechanisms.  Raises ConfigError if a setting of theirs is wrong, or none can be used."""
+    def __init__(
+        self,
+        config: NodeConfig,
+        users: ScramUsers | None = None,
+        clock: Clock | None = None,
+        now_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """Make the mechanisms.  Raises ConfigError if a setting of theirs is wrong, or none can be used.
+
+        `users` are the cluster's; without them the settings are checked only.
+        """
+        self._users = users
         self._config = config
         self._security = config.http_security()
         self._clock = clock or SystemClock()
@@ -67,10 +78,13 @@ class HttpAccess:
         checks: list[PasswordCheck] = []
         if PLAIN in enabled:
             checks.append(passwords_of_plain(self._make(PLAIN, make_plain), self._now_ms))
-        if not checks:
+        scram = [BY_NAME[each] for each in enabled if each in BY_NAME]
+        if scram and self._users is not None:
+            checks.append(passwords_of_scram(scram, self._users))
+        if not checks and not scram:
             raise ConfigError(
                 f"http_authentication: basic needs passwords, and none of {', '.join(enabled)} has them; give"
-                f" {_NAME}.sasl.enabled.mechanisms={PLAIN}"
+                f" {_NAME}.sasl.enabled.mechanisms=SCRAM-SHA-512"
             )
         return Basic(checks)
 

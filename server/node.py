@@ -253,7 +253,7 @@ class Node:
             proxies.refresh()
         if self.tokens is not None:
             await self.tokens.start()
-        if PROXY in self.config.roles:
+        if PROXY in self.config.roles or "basic" in self.config.http_authentication:
             await self.scram_users.start()
         for gate in self.gates.values():
             await gate.start()

@@ -94,7 +94,6 @@ async def _supervise(config: NodeConfig) -> int:
 
 async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
-    access = HttpAccess(config)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(running(write_left_out_forever()))
         collections = LongCollections()
@@ -138,6 +137,7 @@ async def _serve(config: NodeConfig) -> int:
         lag = GroupLagHistory(node)
         lag.register()
         state = console_state(node, meter, history, registry, lag, descriptors)
+        access = HttpAccess(config, node.scram_users)
         await access.start()
         stack.push_async_callback(access.close)
         http = HttpServer(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 from bmq.console.access.authenticators import Client, Login, PasswordCheck, TokenCheck
+from bmq.core.security.principal import user
+from bmq.core.security.scram import ScramCredential, ScramMechanism, credential_of_password
 from bmq.core.security.session import Session
 from bmq.endpoint.authentication.mechanism import Authenticated, Mechanism, Peer
 
@@ -24,6 +29,40 @@ def passwords_of_plain(mechanism: Mechanism, now_ms: Callable[[], int]) -> Passw
         return await _log_in(mechanism, f"\0{name}\0{password}".encode(), client, now_ms)
 
     return check
+
+
+class ScramUsers(Protocol):
+    """The SCRAM users of the cluster."""
+
+    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """Return a user's credential; None if there is none."""
+
+
+def passwords_of_scram(mechanisms: Sequence[ScramMechanism], users: ScramUsers) -> PasswordCheck:
+    """Return the check of the cluster's SCRAM users, by any of the mechanisms.
+
+    Each check is a PBKDF2, in a thread: ten milliseconds.  A user that does not exist costs none; the delay of failed
+    log-ins hides the difference.
+    """
+
+    async def check(name: str, password: str, client: Client) -> Login | None:
+        for mechanism in mechanisms:
+            credential = users.find(mechanism, name)
+            if credential is not None and await asyncio.to_thread(_is_password, mechanism, credential, password):
+                session = Session(principal=user(name), protocol=client.protocol, mechanism=mechanism.name)
+                return Login(session, partial(_is_current, users, mechanism, name, credential))
+        return None
+
+    return check
+
+
+def _is_password(mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
+    made = credential_of_password(mechanism, password, credential.iterations, credential.salt)
+    return hmac.compare_digest(made.stored_key, credential.stored_key)
+
+
+def _is_current(users: ScramUsers, mechanism: ScramMechanism, name: str, credential: ScramCredential) -> bool:
+    return users.find(mechanism, name) == credential
 
 
 def tokens_of_oauthbearer(mechanism: Mechanism, now_ms: Callable[[], int]) -> TokenCheck:

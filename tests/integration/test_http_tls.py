@@ -98,7 +98,7 @@ def test_a_setting_that_is_wrong_ends_the_start_with_status_2(tmp_path: Path) ->
     root = f"file://{tmp_path / 'log'}"
     for settings, told in (
         ({"BMQ_HTTP_TLS": "true"}, "needs a certificate"),
-        ({"BMQ_HTTP_AUTHENTICATION": "basic"}, "basic needs passwords"),
+        ({"BMQ_HTTP_AUTHENTICATION": "bearer"}, "jwks.endpoint.url is not set"),
     ):
         ended = bmq("serve", "--root", root, "--meta", f"sqlite:///{tmp_path / 'm.db'}", environment=settings)
         assert ended.returncode == 2
