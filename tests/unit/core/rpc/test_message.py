@@ -70,6 +70,10 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     ),
     message_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
     broker.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
+    member.CallerNonce: st.binary(max_size=40),
+    member.CallerProof: st.binary(max_size=40),
+    member.CalleeNonce: st.binary(max_size=40),
+    member.CalleeProof: st.binary(max_size=40),
     member.UnregisteredCaller: st.none()
     | st.builds(Unregistered, int64, st.frozensets(st.text(max_size=20), max_size=4)),
     broker.PartitionQuestions: st.lists(

@@ -74,9 +74,13 @@ async def test_secrets_are_not_described(version: int) -> None:
             assert meta.config_type == 9  # PASSWORD
         assert (node["root"].value, node["root"].is_sensitive) == ("hdfs://***@nn:8020/a", False)
         assert [config.name for config in node.values() if config.is_sensitive] == [
-            "delegation.token.secret.key", "internal.secret", "listener.name.plaintext.plain.sasl.jaas.config", "meta",
-            "sasl.jaas.config", "schema_registry_url", "ssl.key.password", "ssl.keystore.certificate.chain",
-            "ssl.keystore.key", "ssl.keystore.password", "ssl.truststore.certificates", "ssl.truststore.password",
+            "delegation.token.secret.key", "internal.secret", "internal.ssl.key.password",
+            "internal.ssl.keystore.certificate.chain", "internal.ssl.keystore.key", "internal.ssl.keystore.password",
+            "internal.ssl.truststore.certificates", "internal.ssl.truststore.password",
+            "listener.name.plaintext.plain.sasl.jaas.config", "meta",
+            "meta_password", "sasl.jaas.config", "schema_registry_url", "ssl.key.password",
+            "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.password",
+            "ssl.truststore.certificates", "ssl.truststore.password",
         ]  # fmt: skip
         own = node["listener.name.plaintext.ssl.client.auth"]
         assert (own.value, own.config_source, own.read_only) == ("required", 4, True)
