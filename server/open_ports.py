@@ -33,10 +33,13 @@ def _open_ports(config: NodeConfig) -> Iterator[tuple[str, str]]:
         for each in (*config.kafka_listeners(), *config.shared_listeners()):
             if not security[each.name].asks and not is_loopback(each.host):
                 port = f"Kafka listener {each.name} on {address_text(each.host, each.port)}, {each.protocol}"
-                yield port, "give it the protocol SSL, with ssl.client.auth=required"
+                yield port, "give it the protocol SASL_SSL, or SSL with ssl.client.auth=required"
     host, number = parse_address(config.internal, "internal")
     if is_shared(config.meta) and not config.is_internal_authenticated and not is_loopback(host):
-        yield f"internal port on {address_text(host, number)}", "give internal.secret"
+        yield (
+            f"internal port on {address_text(host, number)}",
+            "give internal.secret, or internal.ssl.keystore.location",
+        )
     host, number = parse_address(config.http, "http")
     if "none" in config.http_authentication and not is_loopback(host):
         yield f"HTTP port on {address_text(host, number)}", "give http_authentication=basic"
