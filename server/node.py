@@ -25,6 +25,7 @@ from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
 from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import PeerMemberClient
+from bmq.controller.quota_shares_api import QuotaSharesApi
 from bmq.controller.service import Controller
 from bmq.controller.store_upkeep import StoreUpkeep, maintained
 from bmq.controller.topics.deletion import TopicCleaner
@@ -43,6 +44,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.net.request import Buffer, Dispatch
 from bmq.core.rpc.messages.broker import LogSizesRequest, PartitionsNotServedRequest
+from bmq.core.rpc.messages.controller import QuotaSharesRequest
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
 from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsRequest
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
@@ -181,9 +183,8 @@ class Node:
         self.tokens = self._make_tokens()
         self.acls = AclStore(kv, config.cluster, self._failed) if config.authorizer_class_name else None
         self.client_quotas = QuotasView(kv, config.cluster, self._failed)
-        self.quota_shares = QuotaShares(self.view, clock)
+        self.quota_shares = QuotaShares(self.view, joined.peers, clock)
         self.quotas = RequestQuotas(self.client_quotas, clock, self.quota_shares.of)
-        self.quota_shares.follow(self.quotas.holdings)
         self.scram_users = ScramCredentials(kv, config.cluster, self._failed)
         self._services = ProxyServices(
             config=config,
@@ -248,6 +249,8 @@ class Node:
         if self.acls is not None:
             await self.acls.start()
         await self.client_quotas.start()
+        if PROXY in self.config.roles:
+            self.quota_shares.start(self.quotas.holdings)
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
         for proxies in self._proxies_by_listener.values():
             proxies.refresh()
@@ -315,6 +318,7 @@ class Node:
             if self.acls is not None:
                 parts.push_async_callback(self.acls.close)
             parts.push_async_callback(self.client_quotas.close)
+            parts.push_async_callback(self.quota_shares.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.remote_owners.close)
             if self.broker is not None:
@@ -384,6 +388,8 @@ class Node:
             leader = LeaderAdmin(self.controller, self.catalog, members)
             service = AdminService(self.controller, joined.view, leader)
             service.register(joined.endpoint)
+            shares = QuotaSharesApi(self.controller, joined.view, self._clock)
+            joined.endpoint.register(QuotaSharesRequest, shares.handle, role=PROXY)
         return RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
 
     def _make_authorizer(self) -> Authorizer:

@@ -42,3 +42,4 @@ class InternalKey(IntEnum):
     MOVE_PARTITION = 10032
     BALANCE = 10033
     CLUSTER_STATUS = 10034
+    QUOTA_SHARES = 10035

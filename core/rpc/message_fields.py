@@ -8,6 +8,7 @@ the body where the type says ``Slice``.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Protocol, Self, get_type_hints
@@ -70,7 +71,7 @@ class Field(Protocol):
 class Fixed:
     """A number of one size; ``make`` converts it to the message's type, and raises ValueError for an illegal value."""
 
-    def __init__(self, layout: str, make: Callable[[int], Any] = int) -> None:
+    def __init__(self, layout: str, make: Callable[[Any], Any] = int) -> None:
         self.layout = layout
         self.is_plain = make is int
         self._struct = struct.Struct(">" + layout)
@@ -343,11 +344,19 @@ class Added:
         return value, end
 
 
+def _finite(value: float) -> float:
+    """Return a number.  Raises ValueError if it is infinite, or none at all."""
+    if not math.isfinite(value):
+        raise ValueError(f"{value} where a number is expected")
+    return value
+
+
 Bool = Annotated[bool, Fixed("b", bool)]
 Int8 = Annotated[int, Fixed("b")]
 Int16 = Annotated[int, Fixed("h")]
 Int32 = Annotated[int, Fixed("i")]
 Int64 = Annotated[int, Fixed("q")]
+Float64 = Annotated[float, Fixed("d", _finite)]
 Code = Annotated[ErrorCode, Fixed("h", ErrorCode)]
 Id = Annotated[UUID, _Id()]
 NullableId = Annotated[UUID | None, _NullableId()]

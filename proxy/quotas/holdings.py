@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from bmq.core.aio.subscribers import no_op
 from bmq.meta.security.client_quotas import Holder
 from bmq.proxy.quotas.rates import BURST_S, Allowance, Rate
 
@@ -16,6 +17,8 @@ HOLDERS_MAX = 10_000
 """Holders that are counted at a time, about 1 KB each; past them, the one unused for longest begins again."""
 IDLE_S = 3_600.0
 """Kafka's time after which an unused sensor is removed."""
+REPORT_LEAST_S = 0.1
+"""Time that a report's rate is taken over, at least."""
 FIRST_CREDIT_S = 0.25
 """Credit of a holder that is new here, if other proxies may serve it as well: theirs is not known yet."""
 
@@ -23,7 +26,8 @@ FIRST_CREDIT_S = 0.25
 class Holding:
     """One holder's quota of one kind."""
 
-    __slots__ = ("allowance", "holder", "kind", "limit", "rate", "throttle_ms", "throttles", "used_at", "was_short")
+    __slots__ = ("_before", "_reported_at", "_since", "_was_short", "allowance", "equal", "holder", "kind", "limit",
+                 "on_short", "rate", "throttle_ms", "throttles", "used_at")  # fmt: skip
 
     def __init__(self, kind: str, holder: Holder, limit: float, share: float, now: float) -> None:
         self.kind = kind
@@ -32,12 +36,17 @@ class Holding:
         """The cluster's limit."""
         credit_s = BURST_S if share >= limit else FIRST_CREDIT_S
         self.allowance = Allowance(share, now, credit_s=credit_s)
+        self.equal = share
+        """The limit by the number of proxies: what it can hope for, at least, wherever it needs it."""
         self.rate = Rate()
         self.used_at = now
-        self.was_short = False
-        """True if it was held up since the last report of demand."""
         self.throttles = 0
         self.throttle_ms = 0.0
+        self.on_short: Callable[[], None] = no_op
+        """Called when it is held up for the first time since its last report."""
+        self._since = self._before = 0.0  # amount since the last report; rate before that
+        self._reported_at = now
+        self._was_short = False
 
     def __repr__(self) -> str:
         return f"<Holding {self.kind} {self.holder} {self.allowance!r} of {self.limit:.0f}/s>"
@@ -45,21 +54,39 @@ class Holding:
     def take(self, amount: float, now: float) -> float:
         """Count an amount.  Return the seconds that its client must wait for."""
         self.take_quietly(amount, now)
-        return self.held_up(self.allowance.wait_s(now))
+        return self.held_up(self.wait_s(now))
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until its debt is paid, of which a small share here says nothing: shares follow demand."""
+        return self.allowance.wait_s(now, self.equal)
 
     def take_quietly(self, amount: float, now: float) -> None:
         """Count an amount for which nobody waits now."""
         self.used_at = now
+        self._since += amount
         self.rate.record(amount, now)
         self.allowance.take(amount, now)
 
     def held_up(self, seconds: float) -> float:
         """Count a time for which a client waits, and return it."""
         if seconds > 0:
-            self.was_short = True
             self.throttles += 1
             self.throttle_ms += seconds * 1000
+            if not self._was_short:
+                self._was_short = True
+                self.on_short()
         return seconds
+
+    def report(self, now: float) -> tuple[float, bool]:
+        """Return the rate since the last report, half of the one before at least, and whether it was held up."""
+        rate, before = self._since / max(now - self._reported_at, REPORT_LEAST_S), self._before
+        was_short = self._was_short or self.allowance.credit(now) < 0
+        self._since, self._before, self._reported_at, self._was_short = 0.0, rate, now, False
+        return max(rate, before / 2), was_short
+
+    def set_share(self, share: float, now: float) -> None:
+        """Change its share of the limit here."""
+        self.allowance.set_limit(share, now)
 
 
 class Holdings:
@@ -69,6 +96,8 @@ class Holdings:
         """``share_of`` returns the part of a limit that a holder has here at first."""
         self._share_of = share_of
         self._all: OrderedDict[tuple[str, Holder], Holding] = OrderedDict()
+        self.on_new: Callable[[Holding], None] = no_op
+        """Called with each holder that is counted from now on."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -84,6 +113,7 @@ class Holdings:
             if len(self._all) >= HOLDERS_MAX:
                 self._all.popitem(last=False)
             found = self._all[key] = Holding(kind, holder, limit, self._share_of(limit), now)
+            self.on_new(found)
         self._all.move_to_end(key)
         if found.limit != limit:
             self.set_limit(found, limit, now)
@@ -91,8 +121,8 @@ class Holdings:
 
     def set_limit(self, holding: Holding, limit: float, now: float) -> None:
         """Change the cluster's limit of a holder; its share changes with it."""
-        holding.allowance.set_limit(holding.allowance.limit * limit / holding.limit, now)
-        holding.limit = limit
+        holding.set_share(holding.allowance.limit * limit / holding.limit, now)
+        holding.limit, holding.equal = limit, self._share_of(limit)
 
     def forget_idle(self, now: float) -> None:
         """Remove holders that were not used for IDLE_S."""

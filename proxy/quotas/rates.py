@@ -84,9 +84,9 @@ class Allowance:
         self.credit(now)
         self._credit -= amount
 
-    def wait_s(self, now: float) -> float:
-        """Return the seconds until no debt is left."""
-        return max(0.0, -self.credit(now) / self.limit)
+    def wait_s(self, now: float, least: float = 0.0) -> float:
+        """Return the seconds until no debt is left, if the limit is ``least`` or more by then."""
+        return max(0.0, -self.credit(now) / max(self.limit, least))
 
     def set_limit(self, limit: float, now: float) -> None:
         """Change the limit from now on."""

@@ -181,7 +181,7 @@ class _Served:
         now = self._quotas.now()
         if consumer.allowance.credit(now) < 0:
             if self._until <= now:  # it is asked again once the fetch has checked its partitions
-                self.wait(consumer.held_up(consumer.allowance.wait_s(now) + FETCH_STEP_S))
+                self.wait(consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S))
             return False
         self._admitted = size
         seconds = consumer.take(size, now)

@@ -1,25 +1,61 @@
 """Shares of the cluster's byte rates: each proxy enforces a part of a limit, so that one proxy more does not raise it.
 
-A proxy's share is the limit by the number of proxies.
+The controllers' leader allots the shares by demand (``controller.quota_shares``).  A proxy reports to it, about once a
+second, the holders that have used something lately; sooner if one is new here, or was held up.  A holder that nothing
+is known of has an equal share, the limit by the number of proxies.  So have all, if no leader has answered for
+``LEASE_S``.  A proxy alone has the limit, and reports nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
+from heapq import nlargest
+from operator import attrgetter
 
+from bmq.core.aio.subscribers import no_op, wait_for
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.clock import Clock
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.logging.fields import fields
+from bmq.core.rpc.messages.controller import QuotaDemand, QuotaSharesRequest
+from bmq.core.rpc.peers import Peers
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.proxy.quotas.holdings import Holdings
+from bmq.proxy.quotas.holdings import Holding, Holdings
+from bmq.proxy.quotas.rates import SAMPLE_S, SAMPLES
+from bmq.proxy.routing.batched_queries import ask_member
+
+_log = logging.getLogger(__name__)
+REPORT_S = 1.0
+SOON_S = 0.25
+"""Time between two reports at least."""
+ASK_S = 1.0
+"""Time-out of a report."""
+LEASE_S = 5.0
+"""Time for which shares hold without a leader's answer: that of ``controller.quota_shares``."""
+USED_S = SAMPLES * SAMPLE_S
+"""Time after its last use for which a holder is reported."""
+ROWS_MAX = 1_000
+"""Holders in one report, those used last; the others keep their shares."""
+LIMIT_MAX = 1e15
+"""Bytes a second above which a limit is not shared: nobody reaches it."""
 
 
 class QuotaShares:
     """The shares of one proxy in the cluster's limits."""
 
-    def __init__(self, view: ClusterView, clock: Clock) -> None:
+    def __init__(self, view: ClusterView, peers: Peers, clock: Clock) -> None:
         self._view = view
+        self._peers = peers
         self._clock = clock
+        self._holdings: Holdings | None = None
         self._proxies = self._count()
+        self._answered = clock.monotonic()
+        self._soon = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._forget: Callable[[], None] = no_op
 
     def __repr__(self) -> str:
         return f"<QuotaShares proxies={self._proxies}>"
@@ -28,17 +64,74 @@ class QuotaShares:
         """Return the share of a limit for a holder that nothing is known of yet."""
         return limit / self._proxies
 
-    def follow(self, holdings: Holdings) -> Callable[[], None]:
-        """Keep the holders' shares up to date.  Return a function that ends it."""
+    def start(self, holdings: Holdings) -> None:
+        """Keep the holders' shares up to date from now on."""
+        self._holdings = holdings
+        self._forget = self._view.subscribe(self._changed)
+        self._proxies = self._count()
+        holdings.on_new = self._is_new
+        self._task = asyncio.create_task(self._run(holdings), name="shares of quotas")
 
-        def changed(change: ViewChange) -> None:
-            if change.members and self._count() != self._proxies:
-                self._proxies = self._count()
-                now = self._clock.monotonic()
-                for holding in holdings:
-                    holding.allowance.set_limit(self.of(holding.limit), now)
-
-        return self._view.subscribe(changed)
+    async def close(self) -> None:
+        """Report nothing more.  Idempotent."""
+        self._forget()
+        await cancel_and_wait(self._task)
 
     def _count(self) -> int:
         return max(1, sum(1 for each in self._view.members.values() if each.has(PROXY) and not each.is_starting))
+
+    def _changed(self, change: ViewChange) -> None:
+        if not change.members or self._count() == self._proxies or self._holdings is None:
+            return
+        was_alone, self._proxies = self._proxies == 1, self._count()
+        now = self._clock.monotonic()
+        self._answered = now if was_alone else self._answered
+        for holding in self._holdings:
+            holding.equal = self.of(holding.limit)
+            if was_alone or self._proxies == 1:
+                holding.set_share(holding.equal, now)
+        self._soon.set()
+
+    def _is_new(self, holding: Holding) -> None:
+        holding.on_short = self._soon.set
+        self._soon.set()
+
+    async def _run(self, holdings: Holdings) -> None:
+        while True:
+            await wait_for(self._soon, REPORT_S if self._has_any(holdings) else None)
+            self._soon.clear()
+            if self._proxies > 1:
+                await self._report(holdings)
+            await asyncio.sleep(SOON_S)
+
+    def _has_any(self, holdings: Holdings) -> bool:
+        return self._proxies > 1 and len(holdings) > 0
+
+    async def _report(self, holdings: Holdings) -> None:
+        now = self._clock.monotonic()
+        used = [each for each in holdings if now - each.used_at < USED_S and each.limit <= LIMIT_MAX]
+        if len(used) > ROWS_MAX:
+            used = nlargest(ROWS_MAX, used, key=attrgetter("used_at"))
+        leader = self._view.controller
+        if used and leader is not None:
+            request = QuotaSharesRequest(tuple(_demand(each, now) for each in used))
+            try:
+                response = await ask_member(self._peers, leader, request, ASK_S)
+            except (RequestError, FormatError) as error:
+                _log.debug("no leader allots shares of quotas, they stay for now", extra=fields(error=error))
+            else:
+                self._answered = now
+                for holding, (share,) in zip(used, response.shares, strict=False):
+                    holding.set_share(share, self._clock.monotonic())
+        if not used:
+            self._answered = now
+        elif now - self._answered >= LEASE_S:
+            for holding in holdings:
+                holding.set_share(holding.equal, now)
+
+
+def _demand(holding: Holding, now: float) -> QuotaDemand:
+    rate, was_short = holding.report(now)
+    user, client_id = holding.holder
+    quota = f"{holding.kind}/{len(user)}/{user}/{client_id}"
+    return QuotaDemand(quota, holding.limit, rate, holding.allowance.limit, was_short)

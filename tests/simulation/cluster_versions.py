@@ -40,6 +40,7 @@ LATER_APIS = (
     InternalKey.LOG_LEVELS,
     InternalKey.HISTORY,
     InternalKey.GROUP_LAG,
+    InternalKey.QUOTA_SHARES,
 )
 """The version before does not serve these."""
 _LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
-from bmq.core.rpc.message_fields import Text
+from bmq.core.rpc.message_fields import Array, Bool, Float64, Row, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,33 @@ class ReportRequest(InternalRequest[ReportResponse]):
 
     incarnation: Text
     why: Text
+
+
+class QuotaDemand(NamedTuple):
+    """A proxy's report on a holder of a quota, which ``quota`` names; rates and shares are a second's."""
+
+    quota: Text
+    limit: Float64
+    rate: Float64
+    share: Float64
+    was_short: Bool
+
+
+QuotaDemands = Annotated[tuple[QuotaDemand, ...], Array(Row.of(QuotaDemand))]
+Floats = Annotated[tuple[tuple[float], ...], Array(Row(Float64))]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSharesResponse(InternalResponse):
+    """The sender's shares, in the order of the request.  ``error``: this process does not lead."""
+
+    shares: Floats = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSharesRequest(InternalRequest[QuotaSharesResponse]):
+    """A request for the sender's shares in limits of the cluster."""
+
+    KEY = InternalKey.QUOTA_SHARES
+
+    demands: QuotaDemands = ()

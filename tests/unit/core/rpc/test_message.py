@@ -26,6 +26,7 @@ from bmq.core.rpc.messages.broker import (
     Question,
     Release,
 )
+from bmq.core.rpc.messages.controller import QuotaDemand
 from bmq.core.rpc.messages.member import ErrorResponse, PingRequest, PingResponse, Unregistered
 from bmq.core.rpc.messages.proxy import PartitionTraffic
 from bmq.meta.config_changes import ConfigChange, Operation
@@ -44,12 +45,14 @@ RESPONSES = [each for each in MESSAGES if issubclass(each, InternalResponse)]
 
 int16, int32, int64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 buffers = st.binary(max_size=300) | st.just(b"x" * APART_LEAST) | st.just(b"y" * (3 * APART_LEAST))
+numbers = st.floats(allow_nan=False, allow_infinity=False)
 replicas = st.lists(int32, max_size=3).map(tuple)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     message_fields.Bool: st.booleans(),
     message_fields.Int16: int16,
     message_fields.Int32: int32,
     message_fields.Int64: int64,
+    message_fields.Float64: numbers,
     message_fields.Code: st.sampled_from(ErrorCode),
     message_fields.Id: st.uuids(),
     message_fields.Text: st.text(),
@@ -64,6 +67,10 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     proxy.Traffics: st.lists(st.builds(PartitionTraffic, st.uuids(), int32, int64, int64, int64), max_size=5).map(
         tuple
     ),
+    controller.QuotaDemands: st.lists(
+        st.builds(QuotaDemand, st.text(), numbers, numbers, numbers, st.booleans()), max_size=5
+    ).map(tuple),
+    controller.Floats: st.lists(st.tuples(numbers), max_size=5).map(tuple),
     broker.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
     broker.NotServedPartitions: st.lists(st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5).map(
         tuple
@@ -138,7 +145,7 @@ def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
     assert {kind.KEY: kind.__name__ for kind in REQUESTS} == {key: f"{name}Request" for key, name in names.items()}
     assert len(REQUESTS) == len(InternalKey)
     assert {kind.RESPONSE for kind in REQUESTS} | {ErrorResponse} == set(RESPONSES)
-    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_035)), "10008 was another one"
+    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_036)), "10008 was another one"
 
 
 def test_responses_begin_with_their_error() -> None:

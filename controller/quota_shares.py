@@ -1,0 +1,104 @@
+"""Shares of the cluster's quotas, allotted by the leader to the proxies by what each of them needs.  Pure.
+
+Each proxy reports, about once a second, what the holders of quotas use there, whether they were held up, and the share
+that it enforces.  The response has its new shares::
+
+    need       of a holder that was held up: without bound; else its rate and a quarter
+    target     the limit, filled like water: nobody gets more than it needs while another gets less than it needs; what
+               is left over is given to all alike
+    share      the target, but no more than the others' shares leave of the limit
+
+So the sum of the shares is the limit at all times: a proxy's share grows after the others have shrunk, which takes one
+report of each.  A share that is not reported for ``LEASE_S`` is free again, since its proxy has ended or the holder is
+idle there.  A proxy that cannot report goes back to the limit by the number of proxies after that time.
+
+A new leader knows no shares.  It confirms those that proxies report, and allots nothing new, for ``CONFIRM_S``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+LEASE_S = 5.0
+CONFIRM_S = 2.5
+"""Two reports, and a half."""
+HEADROOM = 1.25
+LEAST_PART = 0.01
+"""Part of an equal share that each proxy gets at least, so that it can pay debts."""
+QUOTAS_MAX = 20_000
+"""Holders that shares are kept of; those past them have equal shares."""
+
+
+class Demand(NamedTuple):
+    """A proxy's report on one holder.  ``quota`` names kind and holder; rates and shares are a second's."""
+
+    quota: str
+    limit: float
+    rate: float
+    share: float
+    was_short: bool
+
+
+class _Claim:
+    __slots__ = ("need", "share", "until")
+
+    def __init__(self, need: float, share: float, until: float) -> None:
+        self.need = need
+        self.share = share
+        self.until = until
+
+
+class ShareAllocator:
+    """The shares of one leader's term.  Times are seconds of one clock."""
+
+    def __init__(self, now: float) -> None:
+        self._confirms_until = now + CONFIRM_S
+        self._claims: dict[str, dict[str, _Claim]] = {}  # by quota and proxy
+        self._swept = now
+
+    def __repr__(self) -> str:
+        return f"<ShareAllocator quotas={len(self._claims)}>"
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def allot(self, proxy: str, demands: Sequence[Demand], proxies: Collection[str], now: float) -> list[float]:
+        """Return the proxy's share of each limit.  ``proxies`` are those that are members."""
+        if now - self._swept >= LEASE_S:
+            self._sweep(proxies, now)
+        return [self._allot_one(proxy, each, proxies, now) for each in demands]
+
+    def _allot_one(self, proxy: str, demand: Demand, proxies: Collection[str], now: float) -> float:
+        equal = demand.limit / max(1, len(proxies))
+        claims = self._claims.get(demand.quota)
+        if claims is None:
+            if len(self._claims) >= QUOTAS_MAX:
+                return equal
+            claims = self._claims[demand.quota] = {}
+        for other in [each for each, claim in claims.items() if claim.until <= now or each not in proxies]:
+            del claims[other]
+        need = demand.limit if demand.was_short else min(demand.limit, demand.rate * HEADROOM)
+        mine = claims[proxy] = _Claim(need, demand.share, now + LEASE_S)
+        if now >= self._confirms_until:
+            others = sum(claim.share for each, claim in claims.items() if each != proxy)
+            target = _fill(demand.limit, claims, proxy)
+            mine.share = max(min(target, demand.limit - others), equal * LEAST_PART)
+        return mine.share
+
+    def _sweep(self, proxies: Collection[str], now: float) -> None:
+        """Remove the quotas that no proxy reports any more."""
+        self._swept = now
+        for quota, claims in tuple(self._claims.items()):
+            if all(claim.until <= now or each not in proxies for each, claim in claims.items()):
+                del self._claims[quota]
+
+
+def _fill(limit: float, claims: dict[str, _Claim], proxy: str) -> float:
+    """Return the proxy's part of a limit, filled like water."""
+    left, waiting = limit, sorted((claim.need, each) for each, claim in claims.items())
+    parts: dict[str, float] = {}
+    for place, (need, each) in enumerate(waiting):
+        parts[each] = min(need, left / (len(waiting) - place))
+        left -= parts[each]
+    return parts[proxy] + left / len(waiting)

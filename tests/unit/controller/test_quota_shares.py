@@ -1,0 +1,228 @@
+"""Shares of the cluster's quotas: their sum is the limit, they follow demand, and the cluster's rate keeps to it.
+
+The simulation has proxies with an allowance each, and connections that send as fast as they may.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bmq.controller.quota_shares import CONFIRM_S, LEASE_S, QUOTAS_MAX, Demand, ShareAllocator
+from bmq.meta.security.client_quotas import Holder
+from bmq.proxy.quotas.holdings import Holding
+from bmq.proxy.quotas.rates import SAMPLE_S, SAMPLES
+
+WINDOW_S = SAMPLES * SAMPLE_S
+LIMIT = 1_000.0
+PROXIES = ("a", "b", "c", "d")
+
+
+def settled() -> ShareAllocator:
+    return ShareAllocator(-CONFIRM_S)
+
+
+def demand(rate: float = 0.0, share: float = 0.0, *, short: bool = False, quota: str = "q") -> Demand:
+    return Demand(quota, LIMIT, rate, share, short)
+
+
+def test_a_proxy_alone_has_the_limit() -> None:
+    assert settled().allot("a", [demand(10.0, 250.0)], PROXIES, 0.0) == [LIMIT]
+
+
+def test_a_share_grows_after_the_others_have_shrunk() -> None:
+    shares = settled()
+    assert shares.allot("a", [demand(900.0, 500.0, short=True)], ("a", "b"), 0.0) == [LIMIT]
+    assert shares.allot("b", [demand(0.0, 500.0, short=True)], ("a", "b"), 0.1) == [5.0]
+    assert shares.allot("a", [demand(900.0, 1000.0, short=True)], ("a", "b"), 1.0) == [500.0]
+    assert shares.allot("b", [demand(10.0, 5.0, short=True)], ("a", "b"), 1.1) == [500.0]
+
+
+def test_who_needs_less_gets_what_it_needs_and_the_rest_is_the_others() -> None:
+    shares = settled()
+    for now in (0.0, 1.0, 2.0):
+        given = [
+            shares.allot("a", [demand(80.0)], PROXIES, now)[0],
+            shares.allot("b", [demand(500.0, short=True)], PROXIES, now)[0],
+            shares.allot("c", [demand(200.0, short=True)], PROXIES, now)[0],
+        ]
+    assert given == [100.0, 450.0, 450.0]
+
+
+def test_what_nobody_needs_is_given_to_all_alike() -> None:
+    shares = settled()
+    for now in (0.0, 1.0):
+        given = [shares.allot(each, [demand(80.0)], PROXIES, now)[0] for each in ("a", "b")]
+    assert given == [500.0, 500.0]
+
+
+def test_a_share_that_is_not_reported_is_free_after_its_lease() -> None:
+    shares = settled()
+    shares.allot("a", [demand(short=True)], PROXIES, 0.0)
+    assert shares.allot("b", [demand(short=True)], PROXIES, LEASE_S - 0.1) == [2.5]
+    assert shares.allot("b", [demand(short=True)], PROXIES, LEASE_S) == [LIMIT]
+
+
+def test_the_share_of_a_proxy_that_left_is_free_at_once() -> None:
+    shares = settled()
+    shares.allot("a", [demand(short=True)], PROXIES, 0.0)
+    assert shares.allot("b", [demand(short=True)], ("b", "c"), 0.1) == [LIMIT]
+
+
+def test_a_new_leader_confirms_shares_first() -> None:
+    shares = ShareAllocator(10.0)
+    assert shares.allot("b", [demand(0.0, 100.0, short=True)], PROXIES, 10.1) == [100.0]
+    assert shares.allot("a", [demand(0.0, 900.0)], PROXIES, 11.0) == [900.0]
+    assert shares.allot("b", [demand(0.0, 100.0, short=True)], PROXIES, 10.0 + CONFIRM_S) == [100.0]
+    assert shares.allot("a", [demand(0.0, 900.0)], PROXIES, 13.0) == [2.5]
+    assert shares.allot("b", [demand(0.0, 100.0, short=True)], PROXIES, 13.5) == [997.5]
+
+
+def test_quotas_are_bounded_and_forgotten() -> None:
+    shares = settled()
+    shares.allot("a", [demand(quota=str(number)) for number in range(QUOTAS_MAX)], PROXIES, 0.0)
+    assert shares.allot("a", [demand(quota="one more")], PROXIES, 0.0) == [LIMIT / 4]
+    assert len(shares) == QUOTAS_MAX
+    shares.allot("a", [demand()], PROXIES, LEASE_S)
+    assert len(shares) == 1
+
+
+class Proxy:
+    """A proxy in the simulation: its connections send ``size`` whenever they may, ``pause_s`` apart at least."""
+
+    def __init__(self, name: str, limit: float) -> None:
+        self.name = name
+        self.holding: Holding | None = None
+        self.limit = self.equal = limit
+        self.connections: list[float] = []
+        self.pause_s = 0.01
+        self.report_at = 0.0
+        self.reported_at = -1.0
+
+    def take(self, size: float, now: float) -> float:
+        if self.holding is None:
+            self.holding = Holding("producer_byte_rate", Holder("u", ""), self.limit, self.equal, now)
+            self.report_at = now + 0.05
+        self.holding.equal = self.equal
+        wait_s = self.holding.take(size, now)
+        if wait_s:
+            self.report_at = min(self.report_at, max(now, self.reported_at + 0.25))
+        return wait_s
+
+
+class Cluster:
+    """Proxies and an allocator; every report takes effect after a delay."""
+
+    def __init__(self, rng: random.Random, count: int, limit: float, size: float) -> None:
+        self.rng, self.limit, self.size = rng, limit, size
+        self.now = 0.0
+        self.shares = ShareAllocator(-CONFIRM_S)
+        self.proxies: dict[str, Proxy] = {}
+        self.late: list[tuple[float, Proxy, float]] = []
+        self.sent: list[tuple[float, float]] = []
+        self.reaches = True
+        for _ in range(count):
+            self.join()
+
+    def join(self) -> Proxy:
+        name = f"p{len(self.proxies)}-{self.now:.0f}-{self.rng.random()}"
+        self.proxies[name] = Proxy(name, self.limit)
+        self._count()
+        return self.proxies[name]
+
+    def leave(self) -> Proxy:
+        gone = self.proxies.pop(self.rng.choice(list(self.proxies)))
+        self._count()
+        return gone
+
+    def _count(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.equal = self.limit / len(self.proxies)
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.005
+            for proxy in self.proxies.values():
+                for place, ready in enumerate(proxy.connections):
+                    if ready <= self.now:
+                        self.sent.append((self.now, self.size))
+                        proxy.connections[place] = self.now + max(proxy.take(self.size, self.now), proxy.pause_s)
+                if proxy.holding is not None and self.now >= proxy.report_at and self.reaches:
+                    self._report(proxy, proxy.holding)
+            for at, proxy, share in [each for each in self.late if each[0] <= self.now]:
+                assert proxy.holding is not None
+                proxy.holding.set_share(share, self.now)
+                self.late.remove((at, proxy, share))
+
+    def _report(self, proxy: Proxy, holding: Holding) -> None:
+        rate, was_short = holding.report(self.now)
+        asked = [Demand("q", self.limit, rate, holding.allowance.limit, was_short)]
+        (given,) = self.shares.allot(proxy.name, asked, self.proxies, self.now)
+        self.late.append((self.now + self.rng.uniform(0.0, 0.1), proxy, given))
+        proxy.reported_at, proxy.report_at = self.now, self.now + 1.0
+
+    def most(self, since: float = 0.0) -> float:
+        """Return the most of any window, by the limit."""
+        starts = [since + each * 0.5 for each in range(int((self.now - since - WINDOW_S) * 2) + 1)]
+        return max(self._of_window(start) for start in starts)
+
+    def least(self, since: float = 0.0) -> float:
+        starts = [since + each * 0.5 for each in range(int((self.now - since - WINDOW_S) * 2) + 1)]
+        return min(self._of_window(start) for start in starts)
+
+    def _of_window(self, start: float) -> float:
+        total = sum(size for at, size in self.sent if start <= at < start + WINDOW_S)
+        return total / (self.limit * WINDOW_S)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_clusters_rate_is_within_a_tenth_while_demand_wanders(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = Cluster(rng, rng.choice((2, 3, 5)), 10_000_000.0, 50_000.0)
+    for _ in range(8):
+        proxies = list(cluster.proxies.values())
+        for proxy in proxies:
+            proxy.connections = []
+        for proxy in rng.sample(proxies, rng.randint(1, len(proxies))):
+            proxy.connections = [cluster.now + rng.random() / 10 for _ in range(rng.randint(4, 8))]
+        cluster.run(rng.uniform(8.0, 15.0))
+    assert cluster.most() <= 1.1
+    assert cluster.least() >= 0.85
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_clusters_rate_is_within_a_tenth_while_proxies_come_and_go(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = Cluster(rng, 3, 10_000_000.0, 50_000.0)
+    for proxy in cluster.proxies.values():
+        proxy.connections = [rng.random() for _ in range(4)]
+    for number in range(6):
+        cluster.run(6.0)
+        if number % 2:
+            moved = cluster.leave().connections
+            heir = rng.choice(list(cluster.proxies.values()))
+            heir.connections += [max(ready, cluster.now) for ready in moved]
+        else:
+            cluster.join().connections = [cluster.now + rng.random() / 10 for _ in range(3)]
+    assert cluster.most() <= 1.1
+    assert cluster.least() >= 0.85
+
+
+def test_shares_stay_while_a_leader_is_followed_by_another() -> None:
+    rng = random.Random(7)
+    cluster = Cluster(rng, 3, 10_000_000.0, 50_000.0)
+    one, two, _ = cluster.proxies.values()
+    one.connections = [rng.random() for _ in range(4)]
+    two.connections = [rng.random()]
+    two.pause_s = 0.05  # a tenth of the limit
+    cluster.run(12.0)
+    cluster.reaches = False
+    cluster.run(4.0)
+    cluster.reaches, cluster.shares = True, ShareAllocator(cluster.now)
+    cluster.run(12.0)
+    assert cluster.most() <= 1.1
+    assert cluster.least() >= 0.85
+    assert one.holding is not None
+    assert one.holding.allowance.limit > 0.7 * cluster.limit

@@ -1,0 +1,63 @@
+"""QuotaShares at the controller: only a leader allots, each term begins anew, and demands are checked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bmq.controller.quota_shares import CONFIRM_S
+from bmq.controller.quota_shares_api import QuotaSharesApi
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.rpc.messages.controller import QuotaDemand, QuotaSharesRequest, QuotaSharesResponse
+from bmq.core.rpc.server import InternalCall
+from tests.harness.fakes import FakeView
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.controller = SimpleNamespace(leading=object())
+        view = FakeView("p1")
+        for name in ("p1", "p2"):
+            view.join(name, role="proxy")
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.api = QuotaSharesApi(cast(Any, self.controller), view, cast(Any, clock))
+
+    def ask(self, caller: str, share: float, *, limit: float = 100.0, short: bool = True) -> QuotaSharesResponse:
+        request = QuotaSharesRequest((QuotaDemand("q", limit, 10.0, share, short),))
+        body = memoryview(b"".join(request.encode()))
+        answer = self.api.handle(body, InternalCall(0, cast(Any, None), None, 1, 0.0, caller))
+        return QuotaSharesResponse.decode(memoryview(b"".join(answer)))
+
+
+def test_a_leader_allots_shares() -> None:
+    w = World()
+    assert w.ask("p2", 50.0).shares == ((50.0,),)  # confirmed
+    w.now += CONFIRM_S
+    assert w.ask("p2", 50.0).shares == ((100.0,),)
+    assert w.ask("", 50.0).shares == ((0.5,),)  # this process itself
+    assert w.ask("p2", 100.0).shares == ((50.0,),)
+
+
+def test_another_term_begins_anew() -> None:
+    w = World()
+    w.ask("p2", 50.0)
+    w.now += CONFIRM_S
+    w.controller.leading = object()
+    assert w.ask("p2", 50.0).shares == ((50.0,),)
+
+
+def test_a_process_that_does_not_lead_refuses() -> None:
+    w = World()
+    w.controller.leading = None
+    assert w.ask("p2", 50.0).error is ErrorCode.NOT_CONTROLLER
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_demand_is_refused(limit: float) -> None:
+    with pytest.raises(FormatError):
+        World().ask("p2", 50.0, limit=limit)
+    with pytest.raises(FormatError):
+        World().ask("p2", limit if limit else float("nan"))
