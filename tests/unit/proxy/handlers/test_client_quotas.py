@@ -64,13 +64,11 @@ async def test_quotas_are_described_once_they_are_altered(version: int) -> None:
         entities += [ALICE, [("user", None)], [("client-id", "c"), ("user", "alice")]]
         values = [{PRODUCER: 1.0, CONSUMER: 2.0}, {PRODUCER: 3.0}, {"request_percentage": 0.5}]
         asked = [entry(entity, **each) for entity, each in zip(entities, values, strict=True)]
-        asked.append(entry([("ip", None)], connection_creation_rate=7.0))
-        assert await alter(w, *asked, version=version) == [(0, None)] * 4
+        assert await alter(w, *asked, version=version) == [(0, None)] * 3
         assert shown(await describe(w, version=version)) == [
             (ALICE, values[0]),
             ([("user", None)], values[1]),
             ([("user", "alice"), ("client-id", "c")], values[2]),
-            ([("ip", None)], {"connection_creation_rate": 7.0}),
         ]
         assert await alter(w, entry(ALICE, producer_byte_rate=None), version=version) == [(0, None)]
         assert (ALICE, {CONSUMER: 2.0}) in shown(await describe(w, version=version))
@@ -132,6 +130,18 @@ async def test_each_entity_has_a_result_of_its_own() -> None:
         )
         assert [code for code, _ in results] == [0] + 6 * [ErrorCode.INVALID_REQUEST]
         assert shown(await describe(w)) == [([("user", "bob")], {PRODUCER: 1.0})]
+
+
+@pytest.mark.parametrize(
+    ("entity", "key"),
+    [([("ip", None)], "connection_creation_rate"), ([("user", "alice")], "controller_mutation_rate")],
+)
+async def test_a_quota_that_nothing_would_enforce_is_refused_and_can_be_removed(entity: Pairs, key: str) -> None:
+    async with serving() as w:
+        ((code, message),) = await alter(w, entry(entity, **{key: 7.0}))
+        assert (code, message) == (ErrorCode.INVALID_REQUEST, f"{key} is not built yet: nothing would be limited by it")
+        assert await alter(w, entry(entity, **{key: None})) == [(0, None)]
+        assert shown(await describe(w)) == []
 
 
 async def test_validate_only_changes_nothing() -> None:
