@@ -66,7 +66,14 @@ class CannotServe(Exception):
 
 def serve(config: NodeConfig) -> int:
     """Serve until a signal or a failure ends the process; return the exit status.  Raises CannotServe."""
-    os.umask(0o077)  # nobody else of this machine reads the files and folders that are made from now on
+    before = os.umask(0o077)  # nobody else of this machine reads the files and folders that are made meanwhile
+    try:
+        return _run(config)
+    finally:
+        os.umask(before)
+
+
+def _run(config: NodeConfig) -> int:
     if config.workers > 1:
         return asyncio.run(_supervise(config))
     if has_password(config.meta):

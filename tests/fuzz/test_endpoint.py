@@ -31,6 +31,7 @@ from bmq.core.wire.produce import parse_produce
 from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.loop import run
@@ -88,8 +89,9 @@ class Fuzz:
         self.samples = samples
         self.metrics = Metrics()
         services: Any = SimpleNamespace(
-            metrics=self.metrics, clock=LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30)
-        )
+            metrics=self.metrics, clock=LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30),
+            quotas=NO_QUOTAS,
+        )  # fmt: skip
         config = NodeConfig(socket_request_max_bytes=SIZE_MAX, queued_max_request_bytes=SIZE_MAX)
         self.listener = StrictListener(Endpoint(services, list(map(trivial, apis))), config, self.metrics)
         self.peer: Peer | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -175,3 +176,13 @@ async def test_the_compiled_check_is_not_loaded_while_the_first_partitions_are_o
     began = loop.time()
     await process.load_walk()
     assert loads == [began + process.COMPILED_AFTER_S]
+
+
+def test_a_process_that_ends_gives_back_the_mode_of_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(process.CannotServe):
+            process.serve(config(tmp_path, meta="sqlite://h/x"))
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)

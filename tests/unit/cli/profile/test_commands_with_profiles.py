@@ -83,5 +83,5 @@ def test_every_command_that_asks_a_cluster_takes_a_profile() -> None:
     for command in walk(build_parser()):
         names = {name for option in command.options for name in option.names}
         if names & {"--bootstrap-server", "--http", "--root"} and command.path[1] not in ("serve", "health", "profile"):
-            reads_none = command.path[1:] in (("cluster", "rebuild"), ("cluster", "merge-root"))
+            reads_none = command.path[1:] in [("cluster", each) for each in ("rebuild", "merge-root", "add-scram")]
             assert ("--profile" in names) is not reads_none, command.name
