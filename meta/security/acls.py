@@ -191,13 +191,14 @@ class AclStore:
         would be too many, or if the store does not answer; some may then have been made.
         """
         wanted = {acl_key(self._cluster, acl): acl for acl in acls}
-        new = {key: acl for key, acl in wanted.items() if key not in self._acls}
-        if len(new) > CHANGED_MAX:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(new)} ACLs in one request, more than {CHANGED_MAX}")
-        if len(self._acls) + len(new) > ACLS_MAX:
+        new = sum(1 for key in wanted if key not in self._acls)
+        if new > CHANGED_MAX:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{new} ACLs in one request, more than {CHANGED_MAX}")
+        if len(self._acls) + new > ACLS_MAX:
             raise RequestError(ErrorCode.POLICY_VIOLATION, f"the cluster would have more than {ACLS_MAX} ACLs")
         revision = 0
-        for part in _parts([Put(key, encode_acl(acl)) for key, acl in new.items()]):
+        # Those that the view shows, too: another proxy may have deleted them a moment ago.
+        for part in _parts([Put(key, encode_acl(acl)) for key, acl in wanted.items()]):
             revision = max(revision, await self._create_some(part))
         await self._wait_shown(revision)
 

@@ -121,6 +121,16 @@ async def test_a_delete_finds_what_another_proxy_has_just_made() -> None:
             assert await there.delete(ALL) == [acl]
 
 
+async def test_an_acl_that_another_proxy_has_just_deleted_is_made_again() -> None:
+    async with proxies(2) as (here, there):
+        await here.create([ORDERS])
+        await here.delete(ALL)
+        await until(lambda: len(there) == 0)
+        there._acls[acl_key("c", ORDERS)] = ORDERS  # as if its view were behind
+        await there.create([ORDERS])
+        assert await here.delete(ALL) == [ORDERS], "it was reported as made"
+
+
 async def test_many_acls_take_several_commits() -> None:
     async with proxies() as (here,):
         await here.create(numbered(3 * acls.WRITES_A_COMMIT + 1))
