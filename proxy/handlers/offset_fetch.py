@@ -43,7 +43,7 @@ async def handle(services: ProxyServices, request: Request, message: OffsetFetch
         return await refusal(FETCH, message)
     asked, hidden = await _without_hidden(services, rights, message, by_id=False)
     response = await services.coordinator.offset_fetch(asked, client)
-    await _hide(rights, response, hidden, Single, Single.OffsetFetchResponsePartition)
+    await _hide(services, rights, response, hidden, Single, Single.OffsetFetchResponsePartition)
     return response
 
 
@@ -61,7 +61,7 @@ async def _fetch_groups(
         services, request, message, FETCH_GROUPS, AclOperation.DESCRIBE
     )
     for group in response.groups:
-        await _hide(rights, group, hidden[group.group_id], OfGroup, OfGroup.OffsetFetchResponsePartitions)
+        await _hide(services, rights, group, hidden[group.group_id], OfGroup, OfGroup.OffsetFetchResponsePartitions)
     return response
 
 
@@ -80,16 +80,33 @@ async def _without_hidden(
     return with_topics(group, allowed), hidden
 
 
-async def _hide(rights: Rights, group: Any, hidden: list[Any] | None, topic_class: Any, partition_class: Any) -> None:
+async def _hide(
+    services: ProxyServices,
+    rights: Rights,
+    group: Any,
+    hidden: list[Any] | None,
+    topic_class: Any,
+    partition_class: Any,
+) -> None:
     """Leave topics that the client may not see out of a group's response; if it asked for them, add their errors."""
     if group.error_code != ErrorCode.NONE:
         return
     if hidden is None:
-        group.topics, _ = await split_topics(rights, AclOperation.DESCRIBE, group.topics, lambda topic: topic.name)
+        shown = await map_in_turns(lambda topic: _may_see(services, rights, topic), group.topics)
+        group.topics = [topic for topic, is_shown in zip(group.topics, shown, strict=True) if is_shown]
         return
     for topic in hidden:
         partitions = await map_in_turns(partial(_refused, partition_class), topic.partition_indexes)
         group.topics.append(_topic(topic_class, topic, partitions))
+
+
+def _may_see(services: ProxyServices, rights: Rights, topic: Any) -> bool:
+    """Return whether the client may describe a response's topic.
+
+    From another proxy's coordinator it has no name, but an id, from version 10 on.
+    """
+    name = topic.name or name_of(services, topic, by_id=True)
+    return name is not None and rights.allow_on_topic(AclOperation.DESCRIBE, name, is_required=False)
 
 
 def _topic(topic_class: Any, topic: Any, partitions: list[Any]) -> Any:

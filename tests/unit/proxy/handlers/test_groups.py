@@ -6,16 +6,23 @@ import asyncio
 import inspect
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
+from bmq.core.security.acl_index import AclIndex
+from bmq.core.security.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
+from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
+from bmq.core.wire.codec_client import decode_response, encode_response_body
 from bmq.core.wire.header import response_is_flexible
 from bmq.endpoint.api import Api
+from bmq.endpoint.authorization.authorizer import Rights
+from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import (
     delete_groups,
@@ -266,3 +273,54 @@ async def test_concurrent_searches_for_coordinators_create_the_topic_once() -> N
         answers = await asyncio.gather(*(call(m.FindCoordinatorRequest(key=f"g{n}"), 3) for n in range(50)))
         assert {each.error_code for each in answers} == {0}
         assert world.log.epoch == 1
+
+
+@pytest.mark.parametrize("version", [7, 9, 10])
+async def test_all_offsets_of_another_proxys_group_are_those_of_topics_that_the_client_may_describe(
+    version: int,
+) -> None:
+    """The coordinator's response comes in bytes, which have ids in place of names from version 10 on."""
+    ids = {"orders": UUID(int=1), "secret": UUID(int=2), "deleted": UUID(int=3)}
+    asked = (
+        m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)])
+        if version >= 8
+        else m.OffsetFetchRequest(group_id="g", topics=None)
+    )
+    single, several = m.OffsetFetchResponse.OffsetFetchResponseTopic, m.OffsetFetchResponse.OffsetFetchResponseGroup
+    kept = several(
+        group_id="g",
+        topics=[several.OffsetFetchResponseTopics(name=name, topic_id=ids[name], partitions=[]) for name in ids],
+    )
+
+    async def elsewhere(request: Any, client: Any) -> Any:
+        response = (
+            m.OffsetFetchResponse(groups=[kept])
+            if version >= 8
+            else m.OffsetFetchResponse(topics=[single(name=name, partitions=[]) for name in ids])
+        )
+        return decode_response(ApiKey.OFFSET_FETCH, version, memoryview(encode_response_body(response, version)))
+
+    everything = Acl(
+        ResourceType.TOPIC, PatternType.LITERAL, "*", "User:ANONYMOUS", "*", AclOperation.READ, AclPermission.ALLOW
+    )
+    denied = [
+        everything._replace(name=name, operation=AclOperation.ALL, permission=AclPermission.DENY)
+        for name in ("secret", "deleted")
+    ]
+    acls = AclIndex([everything, *denied, everything._replace(resource_type=ResourceType.GROUP)])
+    authorizer = CachedAuthorizer(acls, (), allows_without_acls=False)
+    topics = {ids[name]: SimpleNamespace(name=name) for name in ("orders", "secret")}
+    services: Any = SimpleNamespace(
+        coordinator=SimpleNamespace(offset_fetch=elsewhere),
+        catalog=SimpleNamespace(by_id=topics.get),
+        rights=lambda request: Rights(authorizer, request),
+    )
+    client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", session=ANONYMOUS_SESSION)
+    body = memoryview(bytes(asked.encode(version=version)))
+    request = Request(int(ApiKey.OFFSET_FETCH), version, 1, "client", body, client, 0.0)
+    response = await offset_fetch.handle(services, request, decode_request(ApiKey.OFFSET_FETCH, version, body))
+    if version >= 10:
+        assert [topic.topic_id for topic in response.groups[0].topics] == [ids["orders"]]
+    else:
+        found = response.groups[0].topics if version >= 8 else response.topics
+        assert [topic.name for topic in found] == ["orders"]
