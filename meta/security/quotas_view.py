@@ -12,7 +12,7 @@ from itertools import islice
 
 from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import FormatError
-from bmq.meta.kv import Changes, Compare, Delete, KeyValue, KvUnknown, Put, Write
+from bmq.meta.kv import Changes, Compare, Delete, Entry, KeyValue, KvUnknown, Put, Write
 from bmq.meta.prefix_watch import RETRY_S, PrefixWatcher
 from bmq.meta.security.client_quotas import (
     ENTITIES_MAX,
@@ -109,11 +109,13 @@ class QuotasView:
 
     async def _write(self, changes: Mapping[Entity, Mapping[str, float | None]]) -> int:
         """Return the revision that shows the changes."""
-        known = {
-            entity: (self._watcher.revision_of(quotas_key(self._cluster, entity)), self._entities.get(entity, {}))
-            for entity in changes
-        }
+        known: dict[Entity, tuple[int, Values]] = {}
         by_key = {quotas_key(self._cluster, entity): entity for entity in changes}
+        for key, entity in by_key.items():
+            values: Values = self._entities.get(entity, {})
+            known[entity] = self._watcher.revision_of(key), values
+            if changed(values, changes[entity]) == values:  # by the view, which may be behind another proxy's change
+                known[entity] = _as_stored(entity, await self._kv.get(key))
         uncertain: KvUnknown | None = None
         for attempt in range(ATTEMPTS):
             compares: list[Compare] = []
@@ -135,8 +137,7 @@ class QuotasView:
             if done.succeeded:
                 return done.revision
             for key, entry in done.current.items():
-                entity = by_key[key]
-                known[entity] = (0, {}) if entry is None else (entry.revision, decode_quotas(entity, entry))
+                known[by_key[key]] = _as_stored(by_key[key], entry)
         raise uncertain or KvUnknown("others write the same quotas all the time")
 
     def _apply(self, changes: Changes) -> None:
@@ -154,6 +155,11 @@ class QuotasView:
                 self._entities.pop(entity, None)
         self._of_kind = _by_kind(self._entities.items())
         self._subscribers.notify()
+
+
+def _as_stored(entity: Entity, entry: Entry | None) -> tuple[int, Values]:
+    """Return the revision and the values of an entity's record.  Raises FormatError."""
+    return (0, {}) if entry is None else (entry.revision, decode_quotas(entity, entry))
 
 
 def _by_kind(entities: Iterable[tuple[Entity, Values]]) -> dict[str, dict[Entity, float]]:

@@ -15,6 +15,7 @@ from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.security import quotas_view
 from bmq.meta.security.client_quotas import CLIENT_ID, IP, USER, Entity, Holder, InvalidQuota, quotas_key
 from bmq.meta.security.quotas_view import QuotasView
+from tests.harness.waiting import until
 
 PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
 ALICE: Entity = ((USER, "alice"),)
@@ -80,6 +81,20 @@ async def test_a_write_that_others_have_overtaken_is_done_on_what_the_store_has(
         for view in (one, two):
             await view._watcher.wait_revision(revision)
             assert view.entities == {ALICE: {PRODUCER: 3.0}}
+
+
+async def test_a_change_that_a_view_behind_the_store_has_already_is_written() -> None:
+    async with views(MemoryStore(), 2) as (one, two):
+        await one.alter({ALICE: {PRODUCER: 1.0}})
+        await one.alter({ALICE: {PRODUCER: None}})
+        await until(lambda: not two.entities)
+        two._entities[ALICE] = {PRODUCER: 1.0}  # as if its view did not show the second change yet
+        await two.alter({ALICE: {PRODUCER: 1.0}, ((USER, "bob"),): {PRODUCER: 2.0}})
+        await until(lambda: len(one.entities) == 2)
+        assert one.entities[ALICE] == {PRODUCER: 1.0}
+        del two._entities[ALICE]
+        await two.alter({ALICE: {PRODUCER: None}})
+        await until(lambda: ALICE not in one.entities)
 
 
 @pytest.mark.parametrize("seed", range(20))
