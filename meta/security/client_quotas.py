@@ -15,7 +15,8 @@ For each request the first entity counts that has a value of the kind (``ClientQ
 The rate is that of the *holder*: all that the entity stands for is counted together, but each user or client id that a
 default stands for has a rate of its own.
 
-Departures from Kafka: an ip is an address, not a host's name; names have a limit, and so has the number of entities.
+Departures from Kafka: an ip is an address, not a host's name; a rate is 1 at least; names have a limit, and so has the
+number of entities.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def check_value(entity: Entity, key: str, value: float) -> None:
     most = keys[key]
     if math.isinf(value) or (most is not None and value > most):
         raise InvalidQuota(f"Proposed value for {key} is too large")
-    if most is not None and abs(value % 1.0) > 1e-6:
+    # Kafka takes a millionth, too; the wait for a request is endless then, or not even a number.
+    if most is not None and (abs(value % 1.0) > 1e-6 or value < 0.5):
         raise InvalidQuota(f"{key} cannot be a fractional value.")
 
 

@@ -86,6 +86,8 @@ def test_an_entity_has_its_types_in_one_order() -> None:
         (ALICE, REQUEST_PERCENTAGE, float("nan"), "must be greater than 0"),
         (ALICE, REQUEST_PERCENTAGE, float("inf"), "too large"),
         (ALICE, PRODUCER_BYTE_RATE, 1.5, "cannot be a fractional value"),
+        (ALICE, PRODUCER_BYTE_RATE, 1e-7, "cannot be a fractional value"),
+        (ALICE, PRODUCER_BYTE_RATE, 5e-324, "cannot be a fractional value"),
         (ALICE, PRODUCER_BYTE_RATE, 1e19, "too large"),
         (((IP, None),), CONNECTION_CREATION_RATE, 3e9, "too large"),
     ],
