@@ -245,7 +245,12 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
                 pieces.append(taken)
                 size += len(taken)
             self._backlog_bytes -= size
-            self._ssl.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            try:
+                self._ssl.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            except ssl.SSLError as error:  # the client has begun a handshake message, and not ended it
+                self._listener.malformed(self._connection, f"TLS: {_reason(error)}")
+                self._connection.close()
+                return
             self._send_encrypted()
 
     def _send_encrypted(self) -> None:
@@ -328,5 +333,7 @@ def _reason(error: ssl.SSLError | ssl.CertificateError) -> str:
     """Return what went wrong in words: OpenSSL's reason, where there are no better ones."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLWantReadError):
+        return "a message of TLS itself is not complete, and a response is to be sent"
     reason = getattr(error, "reason", None) or str(error)
     return _REASONS.get(reason, reason.replace("_", " ").lower())

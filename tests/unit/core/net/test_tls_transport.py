@@ -16,9 +16,13 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields_of
@@ -328,6 +332,64 @@ def _send_a_record_that_nobody_has_encrypted(port: int, context: ssl.SSLContext)
         socket.socket.send(sock, b"\x17\x03\x03\x00\x40" + bytes(64))
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             sock.recv(1)
+
+
+def _record(secret: bytes, number: int, kind: int, content: bytes) -> bytes:
+    """Return a record of TLS 1.3 with TLS_AES_256_GCM_SHA384, the ``number``-th of its side."""
+
+    def expanded(label: bytes, size: int) -> bytes:
+        info = struct.pack(">HB", size, len(label)) + label + b"\0"
+        return HKDFExpand(SHA384(), size, info).derive(secret)
+
+    nonce = int.from_bytes(expanded(b"tls13 iv", 12)) ^ number
+    plain = content + bytes([kind])
+    head = b"\x17\x03\x03" + struct.pack(">H", len(plain) + 16)
+    return head + AESGCM(expanded(b"tls13 key", 32)).encrypt(nonce.to_bytes(12), plain, head)
+
+
+def _shake_hands(port: int, context: ssl.SSLContext, keys: Path) -> tuple[socket.socket, bytes]:
+    """Return a connection whose handshake is done, and the secret of the client's records."""
+    context.keylog_filename = str(keys)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    raw = socket.create_connection(("127.0.0.1", port), timeout=10)
+    while True:
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            raw.sendall(outgoing.read())
+            incoming.write(raw.recv(1 << 16))
+    raw.sendall(outgoing.read())
+    assert client.cipher() == ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
+    (line,) = [each for each in keys.read_text().splitlines() if each.startswith("CLIENT_TRAFFIC_SECRET_0 ")]
+    return raw, bytes.fromhex(line.split()[2])
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_half_a_message_of_tls_closes_the_connection_and_gives_its_response_back(
+    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_later: bool
+) -> None:
+    """OpenSSL encrypts nothing then; without the bounds' release every such response would shrink them."""
+    async with listening(tls(made)) as world:
+        world.script.later(1)
+        if not is_later:
+            world.script.answer(1)
+        raw, secret = await asyncio.to_thread(
+            _shake_hands, world.listener.port, client_context(made), tmp_path / "keys"
+        )
+        with raw, caplog.at_level(logging.WARNING):
+            key_update = b"\x18\0\0\1"  # without its one byte
+            request = _record(secret, 0, 0x17, frame(1, key=PRODUCE))
+            raw.sendall(request + _record(secret, 1, 0x16, key_update))
+            await until(partial(_has_begun, world, 1))
+            if is_later:
+                world.script.answer(1)
+            await until(lambda: not world.listener.connections)
+        assert world.script.released == [1]
+    (line,) = caplog.records
+    assert "a message of TLS itself is not complete" in str(fields_of(line)["error"])
 
 
 @pytest.mark.loops("asyncio", "uvloop")
