@@ -126,8 +126,8 @@ class AuthenticationGate:
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         """Handle a frame, or let the endpoint do so.  Raises CloseConnection as ``core.net.request.Dispatch``."""
         expires_at = client.session.expires_at
-        if (expires_at is None or self._now() < expires_at) and frame[1] not in _SASL_KEYS:
-            return self.inner(frame, client)
+        if (expires_at is None or self._now() < expires_at) and (len(frame) < 2 or frame[1] not in _SASL_KEYS):
+            return self.inner(frame, client)  # which refuses one without a header: it came together with a raw token
         return self._connections[client].on_frame(frame)
 
 

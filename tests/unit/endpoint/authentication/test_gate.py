@@ -202,6 +202,20 @@ async def test_raw_tokens_follow_an_old_handshake() -> None:
         each.peer.leave()
 
 
+@pytest.mark.parametrize("size", range(8))
+async def test_a_frame_without_a_header_behind_the_last_raw_token_is_no_bug(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    client = world.client()
+    client.handshake(version=0)
+    with caplog.at_level(logging.WARNING):
+        client.peer.send(struct.pack(">i", len(ALICE)) + ALICE + struct.pack(">i", size) + bytes(size))
+    assert client.take() == b""
+    assert client.peer.is_gone
+    assert [line.message for line in caplog.records] == ["closing a connection: its request is invalid"]
+
+
 async def test_versions_that_are_not_served_may_be_asked_again() -> None:
     world = World()
     client = world.client()
