@@ -16,6 +16,7 @@ from bmq.core.security.scram import ScramCredential, ScramMechanism, credential_
 from bmq.core.security.session import Session
 from bmq.endpoint.authentication.mechanism import Authenticated, Mechanism, Peer
 
+_NO_SALT = bytes(16)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """A token's form in `Authorization` (RFC 6750): nothing in it can end a field of OAUTHBEARER's message."""
 
@@ -37,18 +38,22 @@ class ScramUsers(Protocol):
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """Return a user's credential; None if there is none."""
 
+    def usual_iterations(self, mechanism: ScramMechanism) -> int:
+        """Return the iterations that most users of a mechanism have."""
+
 
 def passwords_of_scram(mechanisms: Sequence[ScramMechanism], users: ScramUsers) -> PasswordCheck:
     """Return the check of the cluster's SCRAM users, by any of the mechanisms.
 
-    Each check is a PBKDF2, in a thread: ten milliseconds.  A user that does not exist costs none; the delay of failed
-    log-ins hides the difference.
+    Each check is a PBKDF2 for each mechanism, in a thread: ten milliseconds.  A user that does not exist costs as much:
+    the delay of failed log-ins may be 0, and hides nothing when many wait.
     """
 
     async def check(name: str, password: str, client: Client) -> Login | None:
         for mechanism in mechanisms:
             credential = users.find(mechanism, name)
-            if credential is not None and await asyncio.to_thread(_is_password, mechanism, credential, password):
+            judged = credential or ScramCredential(_NO_SALT, users.usual_iterations(mechanism), b"", b"")
+            if await asyncio.to_thread(_is_password, mechanism, judged, password) and credential is not None:
                 session = Session(principal=user(name), protocol=client.protocol, mechanism=mechanism.name)
                 return Login(session, partial(_is_current, users, mechanism, name, credential))
         return None

@@ -135,8 +135,12 @@ class ScramCredentials:
     def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """Return the credential of a user that does not exist, with as many iterations as most that do."""
         assert self._secret, "prepare_decoys comes first"
+        return decoy(mechanism, self._secret, user, self.usual_iterations(mechanism))
+
+    def usual_iterations(self, mechanism: ScramMechanism) -> int:
+        """Return the iterations that most users of a mechanism have."""
         usual = self._iterations[mechanism.name].most_common(1)
-        return decoy(mechanism, self._secret, user, usual[0][0] if usual else ITERATIONS_LEAST)
+        return usual[0][0] if usual else ITERATIONS_LEAST
 
     # ---------------------------------------------------------------------------------------------------- writing
 

@@ -30,6 +30,9 @@ class Users:
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         return self.by_name.get((mechanism, user))
 
+    def usual_iterations(self, mechanism: ScramMechanism) -> int:
+        return 8_192
+
 
 def logins_of(users: Users, *mechanisms: ScramMechanism) -> Logins:
     return Logins([Basic([passwords_of_scram(mechanisms, users)])])
@@ -63,3 +66,23 @@ async def test_a_changed_or_removed_credential_ends_what_was_kept() -> None:
     login = await logins.check(AT, "basic", basic_credentials("alice", "second"))
     users.by_name.clear()
     assert not login.is_current()
+
+
+@pytest.mark.loops("asyncio")
+async def test_a_user_that_does_not_exist_costs_what_others_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[tuple[str, int]] = []
+
+    def counted(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        computed.append((hash_name, iterations))
+        return bytes(32)
+
+    users = Users()
+    users.by_name[SCRAM_SHA_512, "alice"] = credential_of_password(SCRAM_SHA_512, "wonder:land", 8_192)
+    monkeypatch.setattr("hashlib.pbkdf2_hmac", counted)
+    costs = []
+    for name in ("alice", "nobody"):
+        with pytest.raises(NotAuthenticated):
+            await logins_of(users, SCRAM_SHA_256, SCRAM_SHA_512).check(AT, "basic", basic_credentials(name, "guess"))
+        costs.append(computed.copy())
+        computed.clear()
+    assert costs == [[("sha256", 8_192), ("sha512", 8_192)]] * 2
