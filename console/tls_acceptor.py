@@ -77,7 +77,7 @@ class TlsAcceptor:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, address = await loop.sock_accept(listening)
             except OSError as error:
                 _log.warning("an HTTP connection cannot be accepted", extra=fields(error=error))
                 await asyncio.sleep(RETRY_S)
@@ -86,12 +86,11 @@ class TlsAcceptor:
                 oldest = next(iter(self._handshakes))
                 del self._handshakes[oldest]
                 oldest.cancel()
-            task = loop.create_task(self._secure(accepted))
+            task = loop.create_task(self._secure(accepted, address[0]))
             self._handshakes[task] = None
             task.add_done_callback(partial(self._done, accepted))
 
-    async def _secure(self, accepted: socket.socket) -> None:
-        peer = accepted.getpeername()[0] if accepted.fileno() >= 0 else ""
+    async def _secure(self, accepted: socket.socket, peer: str) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await asyncio.get_running_loop().connect_accepted_socket(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -73,6 +76,18 @@ async def test_requests_are_served_and_the_cookie_is_for_tls_alone() -> None:
             cookie = {"Cookie": name}
             async with session.get("/api/v1/me", headers=cookie) as response:
                 assert (await response.json())["principal"] == "User:alice"
+
+
+async def test_a_client_that_resets_its_connection_at_once_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as (server, _):
+        acceptor = server._tls
+        assert acceptor is not None
+        client = socket.create_connection(("127.0.0.1", server.port))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        await until(lambda: acceptor.failed == 1)
+        assert acceptor.handshakes == 0
+    assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 async def test_plain_requests_and_wrong_bytes_get_nothing() -> None:
