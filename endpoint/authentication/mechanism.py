@@ -26,7 +26,7 @@ What a mechanism must keep to:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from bmq.core.clock import Clock
@@ -127,7 +127,7 @@ class MechanismContext:
     listener: str
     protocol: str
     """SASL_PLAINTEXT or SASL_SSL."""
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)
     """The settings of this mechanism on this listener, by Kafka's names without a prefix, like sasl.jaas.config."""
     clock: Clock
     users: ScramUsers | None = None

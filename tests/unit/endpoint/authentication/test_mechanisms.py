@@ -11,6 +11,7 @@ from bmq.core.config import ConfigError, NodeConfig, load
 from bmq.core.metrics.counters import Metrics
 from bmq.core.security.settings import SASL_MECHANISMS
 from bmq.endpoint.authentication.gate import AuthenticationGate
+from bmq.endpoint.authentication.mechanism import MechanismContext
 from bmq.endpoint.authentication.mechanisms import FACTORIES, make_gate
 from tests.unit.endpoint.authentication.test_scram import Users
 from tests.unit.endpoint.endpoints import endpoint
@@ -50,6 +51,13 @@ def test_settings_of_the_listener_and_its_mechanisms_reach_the_gate() -> None:
     assert settings.delay_s == 0.25
     assert settings.reauth_ms == {"PLAIN": 5000, "SCRAM-SHA-512": 9000}
     assert "hunter2" not in repr(gate)
+
+
+def test_a_mechanisms_settings_show_no_secret() -> None:
+    context = MechanismContext(
+        mechanism="PLAIN", listener="OUT", protocol="SASL_SSL", settings={"sasl.jaas.config": JAAS}, clock=LoopClock()
+    )
+    assert "hunter2" not in repr(context)
 
 
 def test_every_mechanism_that_may_be_enabled_has_a_factory() -> None:
