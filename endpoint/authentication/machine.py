@@ -206,6 +206,11 @@ def on_timed_out(machine: Machine, event: TimedOut, now: float) -> list[Effect]:
     return _close(machine, "it did not authenticate in time")
 
 
+def on_failure_timed_out(machine: Machine, event: TimedOut, now: float) -> list[Effect]:
+    machine.state = State.CLOSED
+    return [Close("its authentication failed, and it does not read the response")]
+
+
 def on_closed(machine: Machine, event: ConnectionClosed, now: float) -> list[Effect]:
     machine.state = State.CLOSED
     return [Dispose()]
@@ -249,6 +254,7 @@ def _dotted(principal: Principal | None) -> str:
 
 LATE, NEVER = Cell.LATE, Cell.NEVER
 _Row = tuple[type[Any], tuple[Handler[Any] | Cell, ...]]
+_AFTER_A_FAILURE: Mapping[type[Any], Handler[Any]] = {ConnectionClosed: on_closed, TimedOut: on_failure_timed_out}
 
 
 def _on(
@@ -259,9 +265,9 @@ def _on(
     evaluate: Handler[E_] | Cell,
     ready: Handler[E_] | Cell,
 ) -> _Row:
-    """Return an event's row: a cell for each state but the last two, in which only the end of the connection counts."""
-    last = on_closed if event is ConnectionClosed else LATE
-    return event, (new, versioned, token, evaluate, ready, last, LATE)
+    """Return an event's row: a cell for each state but the last two, in which only an end of the connection counts."""
+    failed = _AFTER_A_FAILURE.get(event, LATE)
+    return event, (new, versioned, token, evaluate, ready, failed, LATE)
 
 
 # fmt: off

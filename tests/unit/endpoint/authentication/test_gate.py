@@ -246,6 +246,20 @@ async def test_a_failure_waits_has_its_text_and_ends_the_connection(token: bytes
     assert not world.gate._connections
 
 
+async def test_a_client_that_does_not_read_why_it_failed_is_closed_in_time() -> None:
+    world = World()
+    client = world.client()
+    client.handshake()
+    client.peer.room = 10
+    client.token(b"\0alice\0wrong")
+    await asyncio.sleep(AUTHENTICATION_S - 1)
+    assert not client.peer.is_gone
+    await asyncio.sleep(3)
+    assert client.peer.is_gone
+    assert world.counted() == {("failed_authentication", "PLAIN"): 1}
+    assert not world.gate._connections
+
+
 async def test_what_follows_a_failed_token_is_never_served(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     client = world.client()

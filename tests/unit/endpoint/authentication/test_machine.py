@@ -29,7 +29,7 @@ EXPECTED: dict[type[ev.Event], set[State]] = {
     ev.Challenged: {State.EVALUATE},
     ev.Proven: {State.EVALUATE},
     ev.Refused: {State.EVALUATE},
-    ev.TimedOut: REQUESTS - {State.READY},
+    ev.TimedOut: REQUESTS - {State.READY} | {State.FAILED},
     ev.ConnectionClosed: set(State) - {State.CLOSED},
 }
 VERSIONS, GIVEN, OTHER = ev.VersionsRequested(), ev.VersionsGiven(), ev.OtherRequested("Metadata")
@@ -70,7 +70,7 @@ def test_the_table_is_the_design(at: State, event: type[ev.Event]) -> None:
 def test_what_is_late_is_dropped_and_what_is_impossible_is_a_bug() -> None:
     made = machine(handshake(), TOKEN, REFUSED)
     assert state(made) is State.FAILED
-    assert made.handle(TOKEN, 0.0) == made.handle(OTHER, 0.0) == made.handle(ev.TimedOut(), 0.0) == []
+    assert made.handle(TOKEN, 0.0) == made.handle(OTHER, 0.0) == []
     with pytest.raises(AssertionError, match="in NEW"):
         machine().handle(CHALLENGED, 0.0)
 
@@ -209,6 +209,12 @@ def test_the_time_is_over_with_the_authentication() -> None:
     made = machine(handshake(), TOKEN, PROVEN)
     assert made.handle(ev.TimedOut(), 0.0) == []
     assert state(made) is State.READY
+
+
+def test_time_closes_a_failure_that_is_not_read_without_counting_it_again() -> None:
+    made = machine(handshake(), TOKEN, REFUSED)
+    assert kinds(made.handle(ev.TimedOut(), 0.0)) == [ev.Close]
+    assert state(made) is State.CLOSED
 
 
 @pytest.mark.parametrize("before", [[], [handshake()], [handshake(), TOKEN], [handshake(), TOKEN, REFUSED]])
