@@ -251,7 +251,7 @@ def open_client(make: Callable[..., Client], servers: str, timeout_s: float, **c
     except KafkaError as error:
         raise ServerUnreachable(
             f"{servers} accepts connections but does not answer as Kafka within {timeout_s:g} s "
-            f"({_name(error)}): is it the Kafka port?"
+            f"({_name(error)}): is it the Kafka port of a PLAINTEXT listener? This command has no TLS and no log-in"
         ) from error
 
 

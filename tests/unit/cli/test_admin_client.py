@@ -53,7 +53,9 @@ def test_a_listener_that_does_not_speak_kafka_is_named(capsys: pytest.CaptureFix
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
-    assert "accepts connections but does not answer as Kafka within 0.5 s" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "accepts connections but does not answer as Kafka within 0.5 s" in error
+    assert "a PLAINTEXT listener? This command has no TLS and no log-in" in error
 
 
 def test_an_http_port_is_recognised_at_once(capsys: pytest.CaptureFixture[str]) -> None:
