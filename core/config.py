@@ -514,6 +514,13 @@ _TYPES = get_type_hints(NodeConfig)
 _META_PASSWORD_FILE = "meta_password_file"
 """An older name of ``meta_password.file``; in the environment both have the same."""
 _LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
+_SECURITY_PREFIXES = ("http_authentication", "http_metrics_authentication", "http_tls", "internal_s", "listener")
+_SECURITY_ENVIRONMENT = [
+    environment_name(each)
+    for each in OPTIONS
+    if each in listener_settings.SECURITY_OPTIONS or each.name.startswith(_SECURITY_PREFIXES)
+]
+"""Variables of the settings without which a process would serve whom it must not."""
 
 
 def is_long(option: Field[Any]) -> bool:
@@ -535,6 +542,7 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """Return a line for each variable of `environment` that looks like a misspelt setting.
 
     Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
+    Raises ConfigError if a setting of security is meant: a process must not start without what was to protect it.
     """
     names = [environment_name(option) for option in OPTIONS]
     known = {*names, *(in_environment(name) for option in OPTIONS for name, _ in secret_names(option))}
@@ -542,6 +550,8 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     for name in sorted(environment):
         is_unknown = name.startswith("BMQ_") and name not in known and not name.startswith(_LISTENERS_ENVIRONMENT)
         if is_unknown and (guess := meant(name, names)):
+            if guess == meant(name, _SECURITY_ENVIRONMENT):
+                raise ConfigError(f"unknown setting {name}{guess}")
             lines.append(f"unknown setting {name}{guess}")
     return lines
 

@@ -85,6 +85,22 @@ def test_what_is_wrong_is_named(
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("BMQ_AUTHORIZER_CLAS_NAME", "BMQ_AUTHORIZER_CLASS_NAME"),
+        ("BMQ_SSL_CLIENT_AUHT", "BMQ_SSL_CLIENT_AUTH"),
+        ("BMQ_SUPER_USER", "BMQ_SUPER_USERS"),
+        ("BMQ_INTERNAL_SECRETS", "BMQ_INTERNAL_SECRET"),
+        ("BMQ_HTTP_AUTENTICATION", "BMQ_HTTP_AUTHENTICATION"),
+        ("BMQ_LISTENER_SECURITY_PROTOCOLS_MAP", "BMQ_LISTENER_SECURITY_PROTOCOL_MAP"),
+    ],
+)
+def test_a_misspelt_variable_of_security_is_refused(name: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting {name}; did you mean {right}"):
+        unknown_names({name: "x"})
+
+
 def test_a_misspelt_variable_is_told() -> None:
     environment = {"BMQ_NUM_PARTITONS": "3", "BMQ_NUM_PARTITIONS": "3", "BMQ_PORT_9092_TCP": "x", "BMQ_CONFIG": "f"}
     assert unknown_names(environment) == ["unknown setting BMQ_NUM_PARTITONS; did you mean BMQ_NUM_PARTITIONS?"]
