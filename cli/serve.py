@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bmq.cli.output import fail
-from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, load, option_name, unknown_names
+from bmq.core.config import OPTIONS, ROLES, ConfigError, NodeConfig, environment_name, option_name
+from bmq.core.config_sources import load, unknown_names
 from bmq.core.logging import handler as log_handler
 from bmq.core.logging.fields import fields
 from bmq.core.urls import normal_url, scheme_of, without_userinfo

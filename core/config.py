@@ -1,4 +1,4 @@
-"""Settings of one process: default, then file, then environment, then flags, into one frozen dataclass.
+"""Settings of one process: a frozen dataclass, with each one's text, default and check.
 
 A setting that Kafka has too carries Kafka's name and default (``kafka=`` below: the key in the file, in ``BMQ_...``
 with dots as underscores, and in DescribeConfigs).  BMQ's own settings carry their field's name.
@@ -6,7 +6,6 @@ with dots as underscores, and in DescribeConfigs).  BMQ's own settings carry the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
@@ -15,13 +14,12 @@ from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, L
 from bmq.core.options import INT_MAX as INT_MAX
 from bmq.core.options import LONG_MAX as LONG_MAX
 from bmq.core.options import ConfigError as ConfigError
-from bmq.core.options import check_choice, check_range, in_environment, meant, parse_as, secret_names
+from bmq.core.options import check_choice, check_range, parse_as
 from bmq.core.options import environment_name as environment_name
 from bmq.core.options import option as _option
 from bmq.core.options import option_name as option_name
 from bmq.core.security import listener_settings
 from bmq.core.security.listener_settings import ListenerSecurity
-from bmq.core.security.secrets import read_secret
 from bmq.core.security.settings import SecuritySettings
 from bmq.core.security.shared_secret import SharedSecret, parse_secrets
 
@@ -506,21 +504,13 @@ _MOST = {
 """Largest values, where they are below the type's.  A topic has at most 100,000 partitions
 (``topic_rules.PARTITIONS_MAX``)."""
 _LONGS = ("cache_bytes", "internal_credit_bytes", "queued_max_request_bytes", "log_retention_bytes")
-_FIELDS: Mapping[str, Field[Any]] = {each.name: each for each in fields(NodeConfig) if "doc" in each.metadata}
 OPTIONS = tuple(
-    sorted(_FIELDS.values(), key=lambda each: each in listener_settings.SECURITY_OPTIONS)  # those of security last
+    sorted(
+        (each for each in fields(NodeConfig) if "doc" in each.metadata),
+        key=lambda each: each in listener_settings.SECURITY_OPTIONS,  # those of security last
+    )
 )
 _TYPES = get_type_hints(NodeConfig)
-_META_PASSWORD_FILE = "meta_password_file"
-"""An older name of ``meta_password.file``; in the environment both have the same."""
-_LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
-_SECURITY_PREFIXES = ("http_authentication", "http_metrics_authentication", "http_tls", "internal_s", "listener")
-_SECURITY_ENVIRONMENT = [
-    environment_name(each)
-    for each in OPTIONS
-    if each in listener_settings.SECURITY_OPTIONS or each.name.startswith(_SECURITY_PREFIXES)
-]
-"""Variables of the settings without which a process would serve whom it must not."""
 
 
 def is_long(option: Field[Any]) -> bool:
@@ -538,132 +528,9 @@ def parse_address(text: str, name: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable of `environment` that looks like a misspelt setting.
-
-    Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
-    Raises ConfigError if a setting of security is meant: a process must not start without what was to protect it.
-    """
-    names = [environment_name(option) for option in OPTIONS]
-    known = {*names, *(in_environment(name) for option in OPTIONS for name, _ in secret_names(option))}
-    lines = []
-    for name in sorted(environment):
-        is_unknown = name.startswith("BMQ_") and name not in known and not name.startswith(_LISTENERS_ENVIRONMENT)
-        if is_unknown and (guess := meant(name, names)):
-            if guess == meant(name, _SECURITY_ENVIRONMENT):
-                raise ConfigError(f"unknown setting {name}{guess}")
-            lines.append(f"unknown setting {name}{guess}")
-    return lines
-
-
 def parse_value(option: Field[Any], value: object, where: str) -> Any:
     """Return ``value`` (a text, or a value from TOML) as the setting's type.
 
     Raises ConfigError, which begins with ``where``, if it is not of that type.
     """
     return parse_as(option, _TYPES[option.name], value, where)
-
-
-def load(
-    *,
-    file: Mapping[str, object] | None = None,
-    environment: Mapping[str, str],
-    flags: Mapping[str, object],
-    defaults: NodeConfig | None = None,
-    file_name: str = "the file",
-) -> NodeConfig:
-    """Return the settings from all four layers; ``flags`` by field name, None for those not given.
-
-    Raises ConfigError, which names the layer: for a key of `file` by `file_name`.
-    """
-    values = _from_file(file or {}, file_name)
-    values.update(_from_environment(environment))
-    for name, flag in flags.items():
-        if flag is not None:
-            values[name] = parse_value(_FIELDS[name], flag, f"--{name.replace('_', '-')}")
-    config = replace(defaults or NodeConfig(), **values)
-    names = config.secured_names()
-    own = {**dict(config.listener_settings), **_of_listeners(file or {}, names, file_name)}
-    own.update(_of_listeners(_by_key(environment, names), names, "the environment"))
-    config = replace(config, listener_settings=tuple(sorted(own.items())))
-    config.validate()
-    return config
-
-
-def _from_file(file: Mapping[str, object], file_name: str) -> dict[str, Any]:
-    """Return the file's settings by field name, but for those of single listeners."""
-    values: dict[str, Any] = {}
-    by_name = {option_name(option): option for option in OPTIONS}
-    secrets = {name: (option, source) for option in OPTIONS for name, source in secret_names(option)}
-    secrets[_META_PASSWORD_FILE] = secrets["meta_password.file"]
-    for name, value in file.items():
-        if name.startswith(listener_settings.PREFIX):
-            continue
-        where = f"{file_name}: {name}"
-        if name in secrets:
-            option, source = secrets[name]
-            parsed: Any = read_secret(source, str(value), where)
-        else:
-            found = by_name.get(name) or by_name.get(name.replace("-", "_"))
-            if found is None:
-                raise ConfigError(f"{file_name}: unknown setting {name!r}{meant(name, by_name)}")
-            option, parsed = found, parse_value(found, value, where)
-        if option.name in values:
-            raise _set_twice(where, option_name(option))
-        values[option.name] = parsed
-    return values
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the environment's settings by field name, but for those of single listeners."""
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        name = environment_name(option)
-        if name in environment:
-            values[option.name] = parse_value(option, environment[name], name)
-        for key, source in secret_names(option):
-            other = in_environment(key)
-            if other in environment:
-                if option.name in values:
-                    raise ConfigError(
-                        f"{other}: {option_name(option)} is set in another way, too; leave one of them out"
-                    )
-                values[option.name] = read_secret(source, environment[other], other)
-    return values
-
-
-def _set_twice(where: str, key: str) -> ConfigError:
-    return ConfigError(f"{where}: {key} is set in another way, too; leave one of them out")
-
-
-def _by_key(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the environment's settings of single listeners by their keys.
-
-    Raises ConfigError if a variable is none of them, or means two.
-    """
-    wanted = [name for name in sorted(environment) if name.startswith(_LISTENERS_ENVIRONMENT)]
-    if not wanted:
-        return {}
-    keys: dict[str, list[str]] = {}
-    for key in listener_settings.legal_keys(names):
-        keys.setdefault(in_environment(key), []).append(key)
-    found = {}
-    for name in wanted:
-        of_name = keys.get(name, [])
-        if len(of_name) != 1:
-            why = f" means {' and '.join(of_name)}; set it in the file" if of_name else meant(name, keys)
-            raise ConfigError(f"{'' if of_name else 'unknown setting '}{name}{why}")
-        found[of_name[0]] = environment[name]
-    return found
-
-
-def _of_listeners(values: Mapping[str, object], names: Sequence[str], where: str) -> dict[str, Any]:
-    """Return the settings of single listeners among `values`, by key, those of secrets read from where they are."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if name.startswith(listener_settings.PREFIX):
-            key, parsed, source = listener_settings.parse(name, value, names, where)
-            if key in found:
-                raise _set_twice(f"{where}: {name}", key)
-            found[key] = read_secret(source, parsed, f"{where}: {name}") if source else parsed
-    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from bmq.core.config import load
+from bmq.core.config_sources import load
 from bmq.meta.kv import Entry, Event, KvError, KvUnavailable, Put
 from bmq.meta.open import open_keyvalue
 from tests.integration.conftest import EtcdFactory

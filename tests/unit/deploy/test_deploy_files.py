@@ -19,7 +19,8 @@ import yaml
 
 from bmq.cli.main import build_parser
 from bmq.cli.serve import DEFAULTS
-from bmq.core.config import OPTIONS, ROLES, NodeConfig, environment_name, load, parse_address
+from bmq.core.config import OPTIONS, ROLES, NodeConfig, environment_name, parse_address
+from bmq.core.config_sources import load
 from tests.services.image import DOCKERFILE, ROOT, Image, Instruction, context, parse
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

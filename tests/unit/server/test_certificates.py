@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bmq.core.aio.tasks import cancel_and_wait
-from bmq.core.config import ConfigError, NodeConfig, load
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.config_sources import load
 from bmq.server import certificates
 from bmq.server.certificates import open_certificates, watch_certificates
 from tests.harness.certificates import Certificates

@@ -6,7 +6,8 @@ import pytest
 
 from bmq.console.access.authenticators import Client, basic_credentials
 from bmq.console.access.logins import Logins, NotAuthenticated
-from bmq.core.config import ConfigError, NodeConfig, load
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.config_sources import load
 from bmq.server.http_access import HttpAccess
 
 PLAIN = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.core.config import ConfigError, load
+from bmq.core.config import ConfigError
+from bmq.core.config_sources import load
 from bmq.server.open_ports import check_open_ports, is_loopback
 
 ETCD = {"meta": "etcd://e:2379"}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bmq.cli.main import main
-from bmq.core.config import OPTIONS, ConfigError, NodeConfig, environment_name, load
+from bmq.core.config import OPTIONS, ConfigError, NodeConfig, environment_name
+from bmq.core.config_sources import load
 from bmq.meta.etcd.settings import EtcdSettings
 from bmq.server.process import CannotServe, serve
 from bmq.server.workers import COMMAND, worker_environment

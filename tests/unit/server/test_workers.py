@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bmq.core.aio.backoff import Backoff
-from bmq.core.config import NodeConfig, load
+from bmq.core.config import NodeConfig
+from bmq.core.config_sources import load
 from bmq.server import workers
 from bmq.server.workers import Workers, worker_environment, worker_settings
 

@@ -11,7 +11,7 @@ from bmq.cli.command_tree import walk
 from bmq.cli.doctor.run import _settings
 from bmq.cli.main import build_parser, main
 from bmq.cli.profile.profiles import KEYS
-from bmq.core.config import unknown_names
+from bmq.core.config_sources import unknown_names
 from tests.unit.cli.fake_admin import FakeAdmin
 
 pytestmark = pytest.mark.slow

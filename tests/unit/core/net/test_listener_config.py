@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.core.config import ConfigError, NodeConfig, load
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.config_sources import load
 from bmq.core.net.listener_config import LISTENERS_MAX, PROTOCOLS, ListenerAddress, ListenerError, check_apart, resolve
 
 TWO = ("INSIDE://0.0.0.0:9092", "OUTSIDE://0.0.0.0:9094")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bmq.core.config import ConfigError, NodeConfig, load, unknown_names
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.config_sources import load, unknown_names
 from bmq.core.options import LISTENER, MECHANISM, in_environment
 from bmq.core.security.listener_settings import TABLE, legal_keys, security_of
 from bmq.core.security.settings import SASL_MECHANISMS

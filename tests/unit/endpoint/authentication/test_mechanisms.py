@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from bmq.core.clock import LoopClock
-from bmq.core.config import ConfigError, NodeConfig, load
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.config_sources import load
 from bmq.core.metrics.counters import Metrics
 from bmq.core.security.settings import SASL_MECHANISMS
 from bmq.endpoint.authentication.gate import AuthenticationGate

@@ -1,0 +1,98 @@
+"""Settings come from four layers, the nearest wins, and a wrong one is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+
+from bmq.core.config import OPTIONS, ConfigError, NodeConfig, environment_name, option_name
+from bmq.core.config_sources import load, unknown_names
+
+
+def loaded(
+    file: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    **flags: object,
+) -> NodeConfig:
+    return load(file=file, environment=environment or {}, flags=flags)
+
+
+def test_defaults_are_valid() -> None:
+    assert loaded() == NodeConfig()
+
+
+def test_the_nearest_layer_wins() -> None:
+    file, environment = {"listen": "h:1", "num.partitions": 2, "zone": "f"}, {"BMQ_LISTEN": "h:2", "BMQ_ZONE": "e"}
+    config = loaded(file, environment, listen="h:3", zone=None)
+    assert (config.listen, config.zone, config.num_partitions) == ("h:3", "e", 2)
+
+
+def test_every_option_can_be_set_by_its_names() -> None:
+    for option in OPTIONS:
+        value = getattr(NodeConfig(), option.name)
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        assert getattr(loaded({option_name(option): text}), option.name) == value
+        assert getattr(loaded(environment={environment_name(option): text}), option.name) == value
+
+
+def test_a_dash_in_the_file_is_an_underscore() -> None:
+    assert loaded({"node-id": 4}).node_id == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "flags", "said"),
+    [
+        ({"num.partition": 1}, {}, {}, "the file: unknown setting 'num.partition'; did you mean num.partitions?"),
+        ({"colour": 1}, {}, {}, "the file: unknown setting 'colour'"),
+        ({"num.partitions": "many"}, {}, {}, "the file: num.partitions: 'many' is not a whole number"),
+        ({"num.partitions": True}, {}, {}, "True is not a whole number"),
+        ({"num.partitions": 1.5}, {}, {}, "1.5 is not a whole number"),
+        ({"num.partitions": math.inf}, {}, {}, "inf is not a whole number"),
+        ({"tail_fraction": "most"}, {}, {}, "'most' is not a number"),
+        ({"tail_fraction": math.nan}, {}, {}, "tail_fraction=nan"),
+        ({"zone": ["a"]}, {}, {}, "the file: zone: ['a'] is not a text; write it in quotes"),
+        ({"zone": False}, {}, {}, "False is not a text"),
+        ({}, {"BMQ_NUM_PARTITIONS": "0"}, {}, "num.partitions=0 is under 1"),
+        ({}, {"BMQ_AUTO_CREATE_TOPICS_ENABLE": "perhaps"}, {}, "BMQ_AUTO_CREATE_TOPICS_ENABLE: 'perhaps'"),
+        ({}, {}, {"listen": "9092"}, "listen: '9092' is not HOST:PORT"),
+        ({}, {}, {"advertise": "0.0.0.0:9092"}, "advertise: clients cannot connect to '0.0.0.0:9092'"),
+        ({}, {}, {"advertise": "host:0"}, "advertise: clients cannot connect to 'host:0'"),
+        ({}, {}, {"roles": "proxy,baker"}, "roles: baker"),
+        ({}, {}, {"roles": ""}, "roles: none"),
+        ({"roles": 3}, {}, {}, "is not a list"),
+        ({"log_level": "LOUD"}, {}, {}, "log_level='LOUD'"),
+        ({"tail_fraction": 1}, {}, {}, "tail_fraction=1.0"),
+        ({"workers": 0}, {}, {}, "workers=0"),
+        ({"group.min.session.timeout.ms": 9, "group.max.session.timeout.ms": 8}, {}, {}, "exceeds"),
+        ({"queued.max.request.bytes": 1 << 20}, {}, {}, "queued.max.request.bytes"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    file: dict[str, object], environment: dict[str, str], flags: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(file=file, environment=environment, flags=flags)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("BMQ_AUTHORIZER_CLAS_NAME", "BMQ_AUTHORIZER_CLASS_NAME"),
+        ("BMQ_SSL_CLIENT_AUHT", "BMQ_SSL_CLIENT_AUTH"),
+        ("BMQ_SUPER_USER", "BMQ_SUPER_USERS"),
+        ("BMQ_INTERNAL_SECRETS", "BMQ_INTERNAL_SECRET"),
+        ("BMQ_HTTP_AUTENTICATION", "BMQ_HTTP_AUTHENTICATION"),
+        ("BMQ_LISTENER_SECURITY_PROTOCOLS_MAP", "BMQ_LISTENER_SECURITY_PROTOCOL_MAP"),
+    ],
+)
+def test_a_misspelt_variable_of_security_is_refused(name: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting {name}; did you mean {right}"):
+        unknown_names({name: "x"})
+
+
+def test_a_misspelt_variable_is_told() -> None:
+    environment = {"BMQ_NUM_PARTITONS": "3", "BMQ_NUM_PARTITIONS": "3", "BMQ_PORT_9092_TCP": "x", "BMQ_CONFIG": "f"}
+    assert unknown_names(environment) == ["unknown setting BMQ_NUM_PARTITONS; did you mean BMQ_NUM_PARTITIONS?"]
