@@ -24,8 +24,9 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.security.acl_index import AclIndex
 from bmq.core.security.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
-from bmq.meta.kv import Changes, Commit, Compare, Delete, Entry, KeyValue, KvError, KvUnavailable, Put, Write
+from bmq.meta.kv import Changes, Commit, Compare, Delete, Entry, KeyValue, KvError, Put, Write
 from bmq.meta.prefix_watch import PrefixWatcher
+from bmq.meta.security.compared_write import wait_shown
 
 T = TypeVar("T")
 FORMAT = 1
@@ -40,8 +41,6 @@ WRITES_A_COMMIT = 20
 ATTEMPTS = 8
 """Tries of one call to the store, about 6 s in all."""
 RETRY_S = Backoff(0.05, 2.0)
-VIEW_S = 10.0
-"""Time that a write waits until this process's view shows it."""
 MATCHED_A_TURN = 2_000
 """ACLs that a filter is compared with in a turn of the loop, at 2 us each."""
 _NAMESPACE = uuid.UUID("8c1ba1b6-6b0f-5d3c-9f5d-3c8f3f1d2a77")
@@ -200,7 +199,7 @@ class AclStore:
         # Those that the view shows, too: another proxy may have deleted them a moment ago.
         for part in _parts([Put(key, encode_acl(acl)) for key, acl in wanted.items()]):
             revision = max(revision, await self._create_some(part))
-        await self._wait_shown(revision)
+        await wait_shown(self._watcher, revision)
 
     async def _create_some(self, puts: Sequence[Put]) -> int:
         """Write those of the records that do not exist.  Return a revision that shows all of them."""
@@ -231,7 +230,7 @@ class AclStore:
         revision = 0
         for part in _parts(compares):
             revision = max(revision, await self._delete_some(part))
-        await self._wait_shown(revision)
+        await wait_shown(self._watcher, revision)
         return found
 
     async def _read_all(self) -> list[tuple[Entry, Acl]]:
@@ -261,15 +260,6 @@ class AclStore:
     async def _commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
         """Commit, again and again if the store does not answer: done already, it is refused by its compares."""
         return await _patiently(lambda: self._kv.commit(compares, writes))
-
-    async def _wait_shown(self, revision: int) -> None:
-        """Wait until the view shows everything up to ``revision``."""
-        try:
-            async with asyncio.timeout(VIEW_S):
-                await self._watcher.wait_revision(revision)
-        except (TimeoutError, KvUnavailable) as error:
-            text = "whether this is in force at every proxy is not known, look before doing it again"
-            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata store does not answer: {text}") from error
 
 
 def _is_as(entry: Entry | None, compare: Compare) -> bool:

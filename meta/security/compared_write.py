@@ -1,4 +1,4 @@
-"""One compared write of a record, with a known outcome: for records that any proxy may write."""
+"""One compared write of a record, with a known outcome, and the wait for it: for records that any proxy may write."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import NamedTuple
 from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, KvUnavailable, KvUnknown, Put
+from bmq.meta.prefix_watch import PrefixWatcher
 
 ATTEMPTS = 8
 """Tries to find out the outcome, about 6 s in all."""
 PAUSE_S = Backoff(0.05, 2.0)
+VIEW_S = 10.0
+"""Time that a writer waits until its process's view shows what it has written."""
 
 
 class Written(NamedTuple):
@@ -48,6 +51,19 @@ async def write_compared(kv: KeyValue, key: str, value: bytes | None, revision: 
         await asyncio.sleep(PAUSE_S.pause(attempt))
     assert doubt is not None
     raise _refused(doubt)
+
+
+async def wait_shown(view: PrefixWatcher, revision: int) -> None:
+    """Wait until a view shows everything up to `revision`.
+
+    Raises RequestError REQUEST_TIMED_OUT if it does not for `VIEW_S`, or is being closed.
+    """
+    try:
+        async with asyncio.timeout(VIEW_S):
+            await view.wait_revision(revision)
+    except (TimeoutError, KvUnavailable) as error:
+        text = "whether this is in force at every proxy is not known, look before doing it again"
+        raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata store does not answer: {text}") from error
 
 
 def _refused(error: KvError) -> RequestError:

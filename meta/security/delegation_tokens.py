@@ -24,9 +24,9 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.security.delegation_token import DelegationToken, hmac_of, new_id
 from bmq.core.security.principal import Principal, parse_principal
-from bmq.meta.kv import Changes, KeyValue, KvUnavailable
+from bmq.meta.kv import Changes, KeyValue
 from bmq.meta.prefix_watch import PrefixWatcher
-from bmq.meta.security.compared_write import write_compared
+from bmq.meta.security.compared_write import wait_shown, write_compared
 
 FORMAT = 1
 TOKENS_MAX = 100_000
@@ -178,7 +178,7 @@ class DelegationTokens:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"the token's principals are over {RECORD_BYTES_MAX} bytes")
         written = await write_compared(self._kv, self._prefix + token.id, value, 0)
         assert written.is_done, "an id has 128 random bits"
-        await self._wait(written.revision)
+        await wait_shown(self._watcher, written.revision)
         return token
 
     async def renew(self, principal: Principal, token_hmac: bytes, period_ms: int) -> int:
@@ -220,17 +220,10 @@ class DelegationTokens:
             expires = decide(token, now)
             value = None if expires is None else encode_token(replace(token, expires_ms=expires))
             written = await write_compared(self._kv, key, value, self._watcher.revision_of(key))
-            await self._wait(written.revision)
+            await wait_shown(self._watcher, written.revision)
             if written.is_done:
                 return now if expires is None else expires
         raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "the token is being changed by others all the time")
-
-    async def _wait(self, revision: int) -> None:
-        """Wait until this process shows the revision.  Raises RequestError if it is being closed."""
-        try:
-            await self._watcher.wait_revision(revision)
-        except KvUnavailable as error:
-            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"this was done, but is not seen here: {error}") from None
 
     # ------------------------------------------------------------------------------------------------- behind requests
 

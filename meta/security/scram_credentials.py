@@ -27,7 +27,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.security.scram import BY_NAME, ITERATIONS_LEAST, ScramCredential, ScramMechanism, decoy
 from bmq.meta.kv import Changes, Entry, KeyValue
 from bmq.meta.prefix_watch import PrefixWatcher, patiently
-from bmq.meta.security.compared_write import write_compared
+from bmq.meta.security.compared_write import wait_shown, write_compared
 
 FORMAT = 1
 USER_BYTES_MAX = 1_024
@@ -164,11 +164,11 @@ class ScramCredentials:
         key = credential_key(self._cluster, user, mechanism)
         revision = self._following.revision_of(key)
         for _ in range(ATTEMPTS):
-            if value is None and not revision:
+            written = await write_compared(self._kv, key, value, revision)
+            if written.is_done and value is None and not revision:  # the store has none, not just this view
                 text = "Attempt to delete a user credential that does not exist"
                 raise RequestError(ErrorCode.RESOURCE_NOT_FOUND, text)
-            written = await write_compared(self._kv, key, value, revision)
-            await self._following.wait_revision(written.revision)
+            await wait_shown(self._following, written.revision)
             if written.is_done:
                 return
             revision = self._following.revision_of(key)

@@ -1,8 +1,8 @@
-"""The checks that the handlers of delegation tokens share (KIP-48)."""
+"""What the handlers of delegation tokens share (KIP-48): checks, and the change of an expiry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -33,6 +33,17 @@ def tokens_of(services: ProxyServices) -> DelegationTokens:
     if services.tokens is None:
         raise RequestError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "delegation.token.secret.key is not set")
     return services.tokens
+
+
+async def changed_expiry(
+    services: ProxyServices, request: Request, change: Callable[[DelegationTokens, Principal], Awaitable[int]]
+) -> tuple[ErrorCode, int]:
+    """Change a token for the client of `request`.  Return the error, and the time at which the token then expires."""
+    try:
+        check_session(request)
+        return ErrorCode.NONE, await change(tokens_of(services), request.client.session.principal)
+    except RequestError as error:
+        return error.code, NO_TIME
 
 
 def principals(given: Iterable[Any]) -> list[Principal]:

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import RenewDelegationTokenResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
-from bmq.proxy.handlers._delegation_tokens import NO_TIME, check_session, tokens_of
+from bmq.proxy.handlers._delegation_tokens import changed_expiry
 from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    code, expires_ms = ErrorCode.NONE, NO_TIME
-    try:
-        check_session(request)
-        principal = request.client.session.principal
-        expires_ms = await tokens_of(services).renew(principal, message.hmac, message.renew_period_ms)
-    except RequestError as error:
-        code = error.code
+    code, expires_ms = await changed_expiry(
+        services, request, lambda tokens, principal: tokens.renew(principal, message.hmac, message.renew_period_ms)
+    )
     return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms, throttle_time_ms=0)
 
 

@@ -18,6 +18,7 @@ from bmq.core.security.principal import Principal, user
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.security import delegation_tokens
+from bmq.meta.security.compared_write import wait_shown
 from bmq.meta.security.delegation_tokens import (
     RENEWERS_MAX,
     SWEEP_AFTER_MS,
@@ -213,7 +214,7 @@ async def test_a_record_that_cannot_be_read_keeps_its_old_value(caplog: pytest.L
         kv = MemoryKeyValue(store)
         for key in (token.id, "another"):
             done = await kv.commit([], [Put(f"/c/tokens/{key}", b'{"format": 2}')])
-        await tokens._wait(done.revision)
+        await wait_shown(tokens._watcher, done.revision)
         assert [each.id for each in tokens.tokens] == [token.id]
         assert sum("cannot be read" in record.message for record in caplog.records) == 2
         await kv.close()

@@ -81,6 +81,16 @@ async def test_users_are_written_changed_and_removed() -> None:
         assert [each.name for each in again.of_user("alice")] == ["SCRAM-SHA-512"]
 
 
+async def test_a_user_that_another_proxy_has_just_made_is_removed() -> None:
+    store = MemoryStore()
+    key = credential_key("c", "alice", SCRAM_SHA_256)
+    async with view(store) as here:
+        await MemoryKeyValue(store).commit([], [Put(key, encode_credential(CREDENTIAL))])
+        assert here.find(SCRAM_SHA_256, "alice") is None, "this view is to be behind"
+        await here.remove("alice", SCRAM_SHA_256)
+        assert await MemoryKeyValue(store).get(key) is None
+
+
 async def test_one_bad_record_leaves_its_user_as_it_was() -> None:
     store = MemoryStore()
     async with view(store) as here:
