@@ -1,4 +1,4 @@
-"""What the handlers of delegation tokens share (KIP-48): checks, and the change of an expiry."""
+"""The part that the handlers of delegation tokens share (KIP-48): checks, and the change of an expiry."""
 
 from __future__ import annotations
 

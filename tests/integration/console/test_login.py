@@ -45,7 +45,7 @@ def log_in(console: Console, user: str = "alice", password: str = "wonderland") 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_login_keeps_nobody_out_who_has_a_password(browser: Browser, server: BmqServer, theme: str) -> None:
-    """By axe-core, on a phone, with the keyboard alone."""
+    """Check it by axe-core, on a phone, with the keyboard alone."""
     with Console.opened(browser, server.http, viewport=PHONE, color_scheme=theme) as console:
         console.expects_errors = True
         console.open("/topics")

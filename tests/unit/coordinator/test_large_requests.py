@@ -221,8 +221,7 @@ async def count_answers(turns: TurnCounter, asked: list[Coroutine[Any, Any, Any]
 
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool) -> None:
-    """At the end of both phases of a rebalance, and when the shard is lost meanwhile."""
-
+    """Look at the end of both phases of a rebalance, and at a shard that is lost meanwhile."""
     async with running(World(rules=GroupRules(initial_delay_ms=3_000))) as world:
         await join_alone(world, "first")  # the shard is loaded
         turns = TurnCounter()

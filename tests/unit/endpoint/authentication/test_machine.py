@@ -323,7 +323,7 @@ RESULTS = st.sampled_from([CHALLENGED, PROVEN, REFUSED, ev.Proven(user("bob"), b
 
 @given(st.lists(st.tuples(INPUTS, RESULTS, st.floats(0, 4)), max_size=30), st.sampled_from([0, 5_000]))
 def test_nothing_passes_without_a_proof(history: list[tuple[ev.Event, ev.Event, float]], reauth_ms: int) -> None:
-    """Whatever comes in any order: requests pass in a session that stands alone, and its principal never changes."""
+    """Send anything in any order: requests pass in a session that stands alone, and its principal never changes."""
     made, now = machine(reauth_ms=reauth_ms), 0.0
     ends: float | None = float("-inf")
     principals: set[Principal] = set()

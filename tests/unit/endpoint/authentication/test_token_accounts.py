@@ -18,6 +18,7 @@ from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Fail
 from bmq.endpoint.authentication.scram import ScramAuthentication
 from bmq.endpoint.authentication.token_accounts import PARALLEL, TokenAccounts
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.security.compared_write import wait_shown
 from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
 from tests.unit.core.security.test_scram import proof_of
 from tests.unit.endpoint.authentication.test_scram import Users
@@ -93,7 +94,7 @@ async def test_the_credential_is_kept_and_is_the_same_in_every_proxy() -> None:
     store = MemoryStore()
     async with proxy(store) as one, proxy(store) as other:
         token = await one.create(ALICE, ALICE, [], -1)
-        await other._wait(store.revision)
+        await wait_shown(other._watcher, store.revision)
         here, there = CountedAccounts(one), TokenAccounts(other)
         accounts = await asyncio.gather(*(found(here, SCRAM_SHA_256, token.id) for _ in range(10)))
         assert here.computed <= PARALLEL

@@ -137,7 +137,7 @@ async def test_a_stop_of_this_process_is_no_silence_of_the_member(monkeypatch: p
 
 
 async def test_a_call_at_a_member_that_has_lost_its_cluster_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a member gives its status, and raises no term while it is cut off."""
+    """A member that is cut off gives its status, and raises no term."""
     async with opened(monkeypatch) as (client, used, _):
         used.takes_s, used.leader = NEVER, 0
         began = now()
