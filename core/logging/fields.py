@@ -102,9 +102,12 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 def subject_of(given: Mapping[str, object], message: str) -> tuple[object, ...]:
     """Return the key by which lines of one event are told apart: their fields, except those about the cause.
 
-    The whole ``message`` is the key of a line without such fields.
+    A connection counts by its address and the cause: a client that comes again and again, and fails in the same way, is
+    one subject.  The whole ``message`` is the key of a line without such fields.
     """
-    about = tuple(value for name, value in given.items() if name not in _OF_THE_CAUSE)
+    about = tuple(value for name, value in given.items() if name not in _OF_THE_CAUSE and name != "connection")
+    if "connection" in given:
+        about += (_address(given["connection"]), given.get("error"))
     return about or (message,)
 
 
@@ -125,6 +128,12 @@ def escaped_json(value: object) -> str:
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _address(connection: object) -> str:
+    """Return the address of `address:port`.  An IPv6 address has brackets if a port follows."""
+    address, _, port = str(connection).rpartition(":")
+    return address if address.endswith("]") or (port.isdigit() and ":" not in address) else str(connection)
 
 
 def _plain(value: object) -> str | int:

@@ -196,8 +196,24 @@ def test_a_line_that_was_left_out_holds_nothing_of_its_call(text: Log) -> None:
 
 def test_of_many_subjects_few_are_written(text: Log) -> None:
     for number in range(1_000):
-        text.logger.warning("closing", extra=fields(connection=f"10.0.0.7:{number}"))
+        text.logger.warning("closing", extra=fields(connection=f"10.0.{number // 250}.{number % 250}:9"))
     assert len(text.take().splitlines()) == BURST
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "[2001:db8::7]"])
+def test_a_client_that_fails_again_and_again_in_the_same_way_is_one_subject(text: Log, address: str) -> None:
+    for number in range(1_000):
+        text.logger.warning("closing", extra=fields(connection=f"{address}:{number}", error="wrong password"))
+    assert len(text.take().splitlines()) == 1
+    text.now = REPEAT_S
+    text.handler.write_left_out()
+    assert text.take().endswith(f'closing connection={address}:999 error="wrong password" left_out=998\n')
+
+
+def test_another_client_and_another_cause_are_written(text: Log) -> None:
+    for host, error in (("10.0.0.7", "a"), ("10.0.0.7", "b"), ("10.0.0.8", "a"), ("10.0.0.7", "a"), ("[::1]", "a")):
+        text.logger.warning("closing", extra=fields(connection=f"{host}:9", error=error))
+    assert len(text.take().splitlines()) == 4
 
 
 def test_debug_lines_are_all_written(text: Log) -> None:
