@@ -35,9 +35,13 @@ def open_internal_tls(config: NodeConfig) -> InternalTls | None:
 async def watch_certificates(certificates: Mapping[str, ServerTls]) -> None:
     """Make new contexts of files that change, for ever; return at once if no listener has TLS.
 
+    Log each certificate that has expired, at the start or later.
+
     Files are read in a thread: a network's file system may not respond.
     """
     while certificates:
+        for each in certificates.values():
+            each.warn_if_expired()
         await asyncio.sleep(RELOAD_S)
         for each in certificates.values():
             await asyncio.to_thread(each.reload)

@@ -40,7 +40,8 @@ class SecuritySettings:
     # Kafka's: TLS.
     ssl_keystore_location: str = option(
         "",
-        "file of the certificate with its chain, and of its private key: PEM or PKCS#12",
+        "file of the certificate with its chain, and of its private key: PEM or PKCS#12; or a folder with tls.crt and"
+        " tls.key, as Kubernetes mounts a Secret of the type kubernetes.io/tls",
         kafka="ssl.keystore.location", scope=LISTENER,
     )  # fmt: skip
     ssl_keystore_type: str = option(

@@ -33,6 +33,10 @@ if TYPE_CHECKING:  # it is loaded where it is used: a process without TLS starts
 
 STORE_BYTES_MAX = 4 << 20
 """Largest file of certificates: a machine's own list of authorities has 250 KB."""
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+"""Files of a keystore that is a folder: a Secret of the type kubernetes.io/tls, mounted."""
+_SWAPPED = "..data"
+"""Kubernetes' link to the folder of a mounted Secret's files, replaced when they change."""
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _TLS_1_3_SUITES = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
@@ -45,6 +49,8 @@ _log = logging.getLogger(__name__)
 class _Identity:
     """A certificate with its chain, and its private key, in PEM."""
 
+    source: str
+    """The setting that gives it, and its file."""
     chain: bytes
     key: bytes
     password: str = ""
@@ -67,6 +73,7 @@ class ServerTls:
         self._seen = self._stamps()
         self.context, self.expires_at = _made(security)
         """The context of new connections, and when its certificate expires, in seconds since 1970."""
+        self._warned_of = 0.0
 
     def __repr__(self) -> str:
         return f"<ServerTls {self.name}>"
@@ -75,6 +82,16 @@ class ServerTls:
     def expires_in_s(self) -> float:
         """Seconds until the listener's certificate expires; below zero once it has."""
         return self.expires_at - time.time()
+
+    def warn_if_expired(self) -> None:
+        """Log that the certificate has expired, once for each: a listener goes on with it, as in Kafka."""
+        if self.expires_in_s < 0 and self._warned_of != self.expires_at:
+            self._warned_of = self.expires_at
+            ended = time.strftime("not valid after %Y-%m-%dT%H:%M:%SZ", time.gmtime(self.expires_at))
+            _log.warning(
+                "this listener's certificate has expired; clients that check it do not connect: replace its file",
+                extra=fields(listener=self.name, error=ended),
+            )
 
     def reload(self) -> bool:
         """Make a new context if a file has changed; keep the old one, and log why, if that fails.
@@ -108,13 +125,18 @@ class ServerTls:
     def _stamps(self) -> list[tuple[int, ...]]:
         """Return what changes when a file does, also if it is a link to another one now, as Kubernetes does it."""
         stamps: list[tuple[int, ...]] = []
-        for path in self._paths:
+        for path in (file for each in self._paths for file in _files(each)):
             try:
                 found = path.stat()
                 stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
             except OSError:
                 stamps.append(())  # it may be in between two versions
         return stamps
+
+
+def _files(location: Path) -> list[Path]:
+    """Return the files of a keystore or truststore: of a folder, its certificate and its key."""
+    return [location / CERTIFICATE, location / KEY] if location.is_dir() else [location]
 
 
 def _rules(security: ListenerSecurity) -> MappingRules:
@@ -154,7 +176,8 @@ def _made(security: ListenerSecurity, protocol: int = ssl.PROTOCOL_TLS_SERVER) -
         with _unnamed_file(identity.key + b"\n" + identity.chain) as path:
             context.load_cert_chain(path, password=lambda: identity.password)
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        raise ConfigError(f"{where}: the certificate and its key cannot be used: {_reason(error, identity)}") from None
+        reason = _reason(error, identity)
+        raise ConfigError(f"{where}: {identity.source}: the certificate and its key cannot be used: {reason}") from None
     context.verify_mode = _VERIFY[security.get("ssl.client.auth")]
     if context.verify_mode is not ssl.CERT_NONE:
         authorities = _authorities(security, where).decode("ascii", "replace")
@@ -172,6 +195,8 @@ def _reason(error: Exception, identity: _Identity | None = None) -> str:
         if b"ENCRYPTED" in identity.key + identity.chain:
             return "the private key is encrypted, and ssl.key.password is not its password"
         return "there is no private key with a certificate"
+    if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+        return "the private key is not that of the certificate"
     return str(reason or error).replace("_", " ").lower()
 
 
@@ -212,21 +237,29 @@ def _identity(security: ListenerSecurity, where: str) -> _Identity:
                 f"{where}: {security.protocol} needs a certificate: give ssl.keystore.location, a file in PEM or"
                 " PKCS#12, or ssl.keystore.key with ssl.keystore.certificate.chain"
             )
-        return _Identity(_pem(chain), _pem(key), security.get("ssl.key.password"))
+        source = "ssl.keystore.certificate.chain, ssl.keystore.key"
+        return _Identity(source, _pem(chain), _pem(key), security.get("ssl.key.password"))
     if key or chain:
         raise ConfigError(f"{where}: give either ssl.keystore.location or ssl.keystore.key, not both")
     setting = f"{where}: ssl.keystore.location"
+    source = f"ssl.keystore.location={location}"
+    if Path(location).is_dir():
+        swapped = Path(location, _SWAPPED)  # both files of one moment, also while Kubernetes replaces them
+        folder = swapped.resolve() if swapped.is_dir() else Path(location)
+        chain, key = (_pem_file(folder / each, setting) for each in (CERTIFICATE, KEY))
+        return _Identity(source, chain, key, security.get("ssl.key.password"))
     data, is_pem = _store(location, security.get("ssl.keystore.type"), setting)
     if is_pem:
         pem = _pem(data.decode("latin-1"))
-        return _Identity(pem, b"", security.get("ssl.key.password"))
+        return _Identity(source, pem, b"", security.get("ssl.key.password"))
     store = _pkcs12(data, security.get("ssl.keystore.password"), f"{setting}={location}", "ssl.keystore.password")
     if store.key is None or store.cert is None:
         raise ConfigError(f"{setting}={location} holds no private key with a certificate")
     certificates = _in_order(store.cert.certificate, [each.certificate for each in store.additional_certs])
     password = os.urandom(16).hex()
     encrypted = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
-    return _Identity(b"".join(each.public_bytes(Encoding.PEM) for each in certificates), encrypted, password)
+    chain = b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+    return _Identity(source, chain, encrypted, password)
 
 
 def _authorities(security: ListenerSecurity, where: str) -> bytes:
@@ -249,6 +282,11 @@ def _authorities(security: ListenerSecurity, where: str) -> bytes:
     if not found:
         raise ConfigError(f"{setting}={location} holds no certificate")
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+def _pem_file(path: Path, setting: str) -> bytes:
+    data, _ = _store(str(path), "PEM", setting)
+    return _pem(data.decode("latin-1"))
 
 
 def _store(location: str, kind: str, setting: str) -> tuple[bytes, bool]:

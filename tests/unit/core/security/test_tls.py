@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ def tls(settings: dict[str, Any]) -> ServerTls:
 
 def shake_hands(server: ServerTls, client: ssl.SSLContext, name: str = "localhost") -> ssl.SSLObject:
     """Return the server's side once both sides are done; raise the server's error, if it has one, else the client's."""
+    here, _ = both_sides(server, client, name)
+    return here
+
+
+def shown_to(server: ServerTls, client: ssl.SSLContext) -> bytes:
+    """Return the certificate that a client gets."""
+    _, there = both_sides(server, client, "localhost")
+    certificate = there.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def both_sides(server: ServerTls, client: ssl.SSLContext, name: str) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     here = server.context.wrap_bio(to_server, to_client, server_side=True)
     there = client.wrap_bio(to_client, to_server, server_hostname=name)
@@ -46,7 +60,7 @@ def shake_hands(server: ServerTls, client: ssl.SSLContext, name: str = "localhos
                 errors.setdefault(side, error)
     if errors:
         raise errors.get("server", errors.get("client", ssl.SSLError()))
-    return here
+    return here, there
 
 
 def client_of(made: Certificates, keystore: Path | None = None) -> ssl.SSLContext:
@@ -150,7 +164,9 @@ def test_versions_and_suites(made: Certificates) -> None:
         ({"ssl.keystore.location": "encrypted"}, "ssl.key.password is not its password"),
         ({"ssl.keystore.location": "encrypted", "ssl.key.password": "Wr0ng"}, "ssl.key.password is not its password"),
         ({"ssl.keystore.location": "trust"}, "the certificate and its key cannot be used"),
-        ({"ssl.keystore.location": "mixed"}, "key values mismatch"),
+        ({"ssl.keystore.location": "mixed"}, "/mixed: the certificate and its key cannot be used: the private key is"),
+        ({"ssl.keystore.location": "mixed"}, "listener OUT: ssl.keystore.location="),
+        ({"ssl.keystore.location": "folder"}, "/folder/tls.key: No such file"),
         ({"ssl.client.auth": "required"}, "ssl.client.auth=required needs the authorities"),
         ({"ssl.client.auth": "requested"}, "ssl.client.auth=requested needs the authorities"),
         ({"ssl.client.auth": "required", "ssl.truststore.location": "text"}, "is neither PEM nor PKCS#12"),
@@ -164,13 +180,15 @@ def test_versions_and_suites(made: Certificates) -> None:
 def test_what_cannot_be_used_is_named(made: Certificates, tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     (tmp_path / "text").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "tls.crt").write_text(made.server.read_text())
     key, _, _ = made.server.read_text().partition("-----BEGIN CERTIFICATE-----")
     _, _, chain = made.client.read_text().partition("-----BEGIN CERTIFICATE-----")
     (tmp_path / "mixed").write_text(f"{key}-----BEGIN CERTIFICATE-----{chain}")
     files = {
         "server": made.server, "jks": tmp_path / "store.jks", "text": tmp_path / "text", "mixed": tmp_path / "mixed",
         "p12": made.pkcs12(made.server, "s.p12"), "trust12": made.pkcs12(made.trust, "ca.p12", has_key=False),
-        "encrypted": made.encrypted(made.server, "e.pem"), "trust": made.trust,
+        "encrypted": made.encrypted(made.server, "e.pem"), "trust": made.trust, "folder": tmp_path / "folder",
     }  # fmt: skip
     if settings and "ssl.keystore.location" not in settings and "ssl.keystore.key" not in settings:
         settings = {"ssl.keystore.location": "server", **settings}
@@ -222,3 +240,46 @@ def test_a_changed_truststore_counts_for_new_connections(tmp_path: Path) -> None
 def test_no_key_is_written_to_a_disk(made: Certificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     assert "S3cret" not in repr(tls({"ssl.keystore.location": made.server, "ssl.key.password": "S3cret"}))
+
+
+def mount(made: Certificates, folder: Path, version: str) -> None:
+    """Write a Secret's files as the kubelet does: each a link through `..data`, which is replaced at once."""
+    key, mark, chain = made.server.read_text().partition("-----BEGIN CERTIFICATE-----")
+    (folder / version).mkdir(parents=True)
+    (folder / version / "tls.crt").write_text(mark + chain)
+    (folder / version / "tls.key").write_text(key)
+    (folder / "..tmp").symlink_to(version)
+    (folder / "..tmp").replace(folder / "..data")
+    for name in ("tls.crt", "tls.key"):
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+
+
+def test_a_mounted_secret_is_a_keystore_that_is_read_again(tmp_path: Path) -> None:
+    made, mounted = Certificates.make(tmp_path), tmp_path / "mounted"
+    mount(made, mounted, "..1")
+    server = tls({"ssl.keystore.location": mounted})
+    first = shown_to(server, client_of(made))
+    assert not server.reload()
+    made.issue_server()
+    mount(made, mounted, "..2")
+    assert server.reload()
+    assert shown_to(server, client_of(made)) != first
+    for version in ("..1", "..2"):
+        (mounted / version / "tls.key").unlink()
+    assert not server.reload()
+
+
+def test_an_expired_certificate_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Certificates.make(tmp_path)
+    server = tls({"ssl.keystore.location": made.server})
+    server.warn_if_expired()
+    assert not caplog.records
+    over = datetime.now(UTC) - timedelta(days=1)
+    made.authority.issue_cert("localhost", not_after=over).private_key_and_cert_chain_pem.write_to_path(made.server)
+    assert server.reload()
+    assert server.expires_in_s == pytest.approx(-86_400, abs=60)
+    for _ in range(2):
+        server.warn_if_expired()
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert "certificate has expired" in record.getMessage()
