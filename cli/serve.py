@@ -24,7 +24,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.urls import normal_url, scheme_of, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
-from bmq.server.open_ports import check_open_ports
+from bmq.server.open_ports import check_open_ports, ports_with_clear_passwords
 from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
@@ -102,6 +102,11 @@ def run(arguments: argparse.Namespace) -> int:
         _log.warning(
             "ports are open to every client that reaches them, since insecure is set",
             extra=fields(listener="; ".join(open_ports)),
+        )
+    if in_clear := ports_with_clear_passwords(config):
+        _log.warning(
+            "passwords or tokens come in clear text over the network",
+            extra=fields(listener="; ".join(in_clear)),
         )
     from bmq.server.process import CannotServe, serve
 

@@ -1,4 +1,4 @@
-"""The ports that others than this machine can reach, and that ask nobody who he is."""
+"""The ports that others than this machine can reach, and that ask nobody who he is, or for a password in clear text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.net.listener_config import address_text
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.open import is_shared
+
+_IN_CLEAR = frozenset(("PLAIN", "OAUTHBEARER"))
+"""Mechanisms whose clients send what lets them in."""
 
 
 def check_open_ports(config: NodeConfig) -> list[str]:
@@ -43,6 +46,24 @@ def _open_ports(config: NodeConfig) -> Iterator[tuple[str, str]]:
     host, number = parse_address(config.http, "http")
     if "none" in config.http_authentication and not is_loopback(host):
         yield f"HTTP port on {address_text(host, number)}", "give http_authentication=basic"
+
+
+def ports_with_clear_passwords(config: NodeConfig) -> list[str]:
+    """Return a line for each port that takes passwords, or tokens as good as passwords, without TLS, from elsewhere.
+
+    They start all the same, as in Kafka: something before them, or a network, may encrypt.
+    """
+    found = []
+    if PROXY in config.roles:
+        security = config.listener_security()
+        for each in (*config.kafka_listeners(), *config.shared_listeners()):
+            taken = sorted(_IN_CLEAR.intersection(security[each.name].get("sasl.enabled.mechanisms")))
+            if each.protocol == "SASL_PLAINTEXT" and taken and not is_loopback(each.host):
+                found.append(f"Kafka listener {each.name} on {address_text(each.host, each.port)}, {','.join(taken)}")
+    host, number = parse_address(config.http, "http")
+    if "none" not in config.http_authentication and not config.http_tls and not is_loopback(host):
+        found.append(f"HTTP port on {address_text(host, number)}")
+    return found
 
 
 def is_loopback(host: str) -> bool:

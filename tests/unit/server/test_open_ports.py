@@ -6,7 +6,7 @@ import pytest
 
 from bmq.core.config import ConfigError
 from bmq.core.config_sources import load
-from bmq.server.open_ports import check_open_ports, is_loopback
+from bmq.server.open_ports import check_open_ports, is_loopback, ports_with_clear_passwords
 
 ETCD = {"meta": "etcd://e:2379"}
 SECRET = {"internal.secret": "0123456789abcdef"}
@@ -69,3 +69,26 @@ def test_open_ports_must_be_asked_for(settings: dict[str, object], ports: list[s
     assert all(port in said for port in ports)
     assert said.count("(give") == len(ports)
     assert "say --insecure" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "ports"),
+    [
+        ({}, []),
+        ({"http": "h:1"}, []),  # open, but without passwords
+        ({"http": "h:1", "http_authentication": "basic"}, ["HTTP port on h:1"]),
+        ({"http": "h:1", "http_authentication": "bearer"}, ["HTTP port on h:1"]),
+        ({"http": "h:1", "http_authentication": "basic", "http_tls": True}, []),
+        ({"http": "127.0.0.1:1", "http_authentication": "basic"}, []),
+        (
+            {"listeners": "SASL_PLAINTEXT://h:1", "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512"},
+            ["Kafka listener SASL_PLAINTEXT on h:1, PLAIN"],
+        ),
+        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "sasl.enabled.mechanisms": "PLAIN"}, []),
+        ({"listeners": "SASL_PLAINTEXT://h:1", "sasl.enabled.mechanisms": "SCRAM-SHA-512"}, []),
+        ({"listeners": "SASL_SSL://h:1", "sasl.enabled.mechanisms": "PLAIN"}, []),
+        ({"listeners": "SASL_PLAINTEXT://h:1", "sasl.enabled.mechanisms": "PLAIN", "roles": "broker"}, []),
+    ],
+)
+def test_ports_that_take_passwords_without_tls_are_named(settings: dict[str, object], ports: list[str]) -> None:
+    assert ports_with_clear_passwords(load(file=settings, environment={}, flags={})) == ports
