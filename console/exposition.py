@@ -107,6 +107,10 @@ def take(state: ConsoleState) -> Numbers:
                 metrics.request_bytes_held,
             ),
             (_counter("bmq_connections_refused", "Connections over a limit, closed"), metrics.connections_refused),
+            (
+                _counter("bmq_connections_throttled", "Connections over a rate, which waited, or were closed"),
+                metrics.connections_throttled,
+            ),
             (_counter("bmq_connections_idle_closed", "Idle connections closed"), metrics.connections_idle_closed),
             (
                 _counter("bmq_connections_stuck_closed", "Connections closed since others had to wait for them"),

@@ -43,6 +43,7 @@ class Sockets:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
+                rates=node.connection_rates,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             strangers = Strangers()

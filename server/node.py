@@ -74,6 +74,7 @@ from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
+from bmq.proxy.quotas.connection_rates import ConnectionRates
 from bmq.proxy.quotas.request_quotas import RequestQuotas
 from bmq.proxy.quotas.sharing import QuotaShares
 from bmq.proxy.reachability.failure_reports import Reports
@@ -185,6 +186,10 @@ class Node:
         self.client_quotas = QuotasView(kv, config.cluster, self._failed)
         self.quota_shares = QuotaShares(self.view, joined.peers, clock)
         self.quotas = RequestQuotas(self.client_quotas, clock, self.quota_shares.of)
+        self.connection_rates = ConnectionRates(
+            self.client_quotas, clock, config.max_connection_creation_rate,
+            {name: each.get("max.connection.creation.rate") for name, each in config.listener_security().items()},
+        )  # fmt: skip
         self.scram_users = ScramCredentials(kv, config.cluster, self._failed)
         self._services = ProxyServices(
             config=config,

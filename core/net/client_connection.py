@@ -231,6 +231,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The kernel sizes the buffers: a fixed size would switch its tuning off.
         if self._on_open is not None:
             self._on_open(self)
+        if self._is_muted:  # too many connections come: it waits
+            self._read_or_pause()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()

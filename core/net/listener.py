@@ -15,6 +15,7 @@ from bmq.core.aio.subscribers import wait_for
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import ConnectionFields, fields
 from bmq.core.metrics.counters import Metrics
+from bmq.core.net.admission import NO_RATES, ConnectionRates
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
@@ -48,11 +49,14 @@ class Listener:
         in_order: bool = True,
         is_response_room_wanted: Callable[[], bool] = lambda: False,
         strangers: Strangers | None = None,
+        rates: ConnectionRates = NO_RATES,
     ) -> None:
         """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold.
 
         ``strangers`` bounds connections until the dispatch says that they are known; without ``in_order`` only.
+        ``rates`` bounds how fast connections come.
         """
+        self._rates = rates
         self._strangers = strangers
         self.dispatch = dispatch
         self._is_response_room_wanted = is_response_room_wanted
@@ -169,6 +173,8 @@ class Listener:
             _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
             connection.close()
             return self.now
+        if self._rates.is_active and not self._admit(connection):
+            return self.now
         if self._timer is None:
             self.now = self.loop.time()
             self._timer = self.loop.call_later(self._tick_s, self._tick)
@@ -176,6 +182,24 @@ class Listener:
             connection.be_stranger()
             self._strangers.opened(connection)
         return self.now
+
+    def _admit(self, connection: ClientConnection) -> bool:
+        """Let a connection wait if too many come; return False if it is closed at once."""
+        wait_s, refusal = self._rates.admit(connection.host, connection.session.listener)
+        if not wait_s and not refusal:
+            return True
+        self.metrics.connections_throttled += 1
+        if not refusal:
+            connection.mute(wait_s)
+            return True
+        self.metrics.connections_refused += 1
+        _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
+        if not wait_s:
+            connection.close()
+            return False
+        connection.mute(wait_s + 1)  # closed before that is over
+        connection.on_close(self.loop.call_later(wait_s, connection.close).cancel)
+        return True
 
     def lost(self, connection: ClientConnection) -> None:
         """Remove a connection whose socket is closed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bmq.core.options import LISTENER, MECHANISM, ConfigError, option
+from bmq.core.options import INT_MAX, LISTENER, MECHANISM, ConfigError, option
 from bmq.core.security.principal import Principal, parse_principal
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -37,6 +37,13 @@ class SecuritySettings:
         "whether everybody may do everything to a resource that no ACL applies to",
         kafka="allow.everyone.if.no.acl.found",
     )
+    # Kafka's: connections.
+    max_connection_creation_rate: int = option(
+        INT_MAX,
+        "new connections a second at most, of this process and, for a listener's own value, of that listener; others"
+        " wait",
+        kafka="max.connection.creation.rate", scope=LISTENER, least=1,
+    )  # fmt: skip
     # Kafka's: TLS.
     ssl_keystore_location: str = option(
         "",

@@ -48,7 +48,7 @@ CLIENT_KEYS: Mapping[str, int | None] = {
 """Quotas of users and client ids, with the largest value of those that are whole numbers."""
 IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: (1 << 31) - 1}
 """Quotas of ips."""
-NOT_ENFORCED = frozenset({CONTROLLER_MUTATION_RATE, CONNECTION_CREATION_RATE})
+NOT_ENFORCED = frozenset({CONTROLLER_MUTATION_RATE})
 """Kafka's quotas that nothing acts by yet.  One that a record has is kept and described, but none is accepted."""
 NAME_BYTES_MAX = 1_024
 """Bytes of a name in an entity: of Kafka's own, the longest principals are distinguished names."""
@@ -155,6 +155,12 @@ def find_client_quota(
         if limit is not None:
             return Holder("", client_id), limit
     return None
+
+
+def find_ip_quota(limit_of: Callable[[Entity], float | None], ip: str) -> float | None:
+    """Return the quota of an address, its own or the default; None if there is none."""
+    own = limit_of(((IP, canonical_ip(ip)),))
+    return own if own is not None else limit_of(((IP, None),))
 
 
 # ------------------------------------------------------------------------------------------------- keys and records

@@ -27,6 +27,7 @@ from bmq.meta.security.client_quotas import (
     encode_quotas,
     entity_of,
     find_client_quota,
+    find_ip_quota,
     quotas_key,
     quotas_prefix,
 )
@@ -84,10 +85,7 @@ class QuotasView:
     def find_ip(self, kind: str, ip: str) -> float | None:
         """Return the quota of an address; None if there is none."""
         values = self._of_kind.get(kind)
-        if values is None:
-            return None
-        own = values.get(((IP, canonical_ip(ip)),))
-        return own if own is not None else values.get(((IP, None),))
+        return None if values is None else find_ip_quota(values.get, ip)
 
     def subscribe(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call ``call`` after every change.  Return a function that unsubscribes it."""

@@ -6,8 +6,8 @@ the store.  Errors are those of Kafka's ``ClientQuotaControlManager``.
 
 Version notes: 1 is flexible.
 
-Not implemented: ``controller_mutation_rate`` and ``connection_creation_rate``, which are refused (INVALID_REQUEST)
-rather than stored without an effect; names of hosts as ips, which Kafka would resolve once, in each of its brokers.
+Not implemented: ``controller_mutation_rate``, which is refused (INVALID_REQUEST) rather than stored without an effect;
+names of hosts as ips, which Kafka would resolve once, in each of its brokers.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
+from bmq.core.net.admission import NO_RATES
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
 from tests.harness.log_text import lines
@@ -27,6 +28,7 @@ class FakeNode:
         self.endpoint = None
         self.endpoints = {"PLAINTEXT": None}
         self.metrics = Metrics()
+        self.connection_rates = NO_RATES
         self.joined = None
         self.told: list[str] = []
         self._leaves_s = leaves_s

@@ -134,7 +134,7 @@ async def test_each_entity_has_a_result_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("entity", "key"),
-    [([("ip", None)], "connection_creation_rate"), ([("user", "alice")], "controller_mutation_rate")],
+    [([("user", "alice")], "controller_mutation_rate")],
 )
 async def test_a_quota_that_nothing_would_enforce_is_refused_and_can_be_removed(entity: Pairs, key: str) -> None:
     async with serving() as w:

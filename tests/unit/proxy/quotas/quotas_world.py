@@ -10,7 +10,7 @@ from typing import Any, cast
 from bmq.core.net.request import Request
 from bmq.core.security.principal import user
 from bmq.core.security.session import Session
-from bmq.meta.security.client_quotas import Entity, Holder, find_client_quota
+from bmq.meta.security.client_quotas import Entity, Holder, find_client_quota, find_ip_quota
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.quotas.request_quotas import RequestQuotas
 from tests.harness.fakes import FakeClient
@@ -39,6 +39,9 @@ class FakeQuotas:
 
     def find(self, kind: str, user: str, client_id: str) -> tuple[Holder, float] | None:
         return find_client_quota(self.values.get(kind, {}).get, user, client_id)
+
+    def find_ip(self, kind: str, ip: str) -> float | None:
+        return find_ip_quota(self.values.get(kind, {}).get, ip)
 
     def subscribe(self, call: Callable[[], None]) -> Callable[[], None]:
         self._calls.append(call)

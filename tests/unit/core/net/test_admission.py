@@ -1,0 +1,130 @@
+"""Connections that come too fast, at a listener: they wait unread, in TLS before the handshake too, or are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import pytest
+
+from bmq.core.net.admission import Admission
+from bmq.core.net.listener import Listener
+from bmq.core.security.listener_settings import security_of
+from bmq.core.security.session import Session
+from bmq.core.security.tls import ServerTls
+from tests.harness.certificates import Certificates
+from tests.harness.waiting import until
+from tests.unit.core.net.test_listener import answer
+from tests.unit.core.net.world import World, frame, turn
+
+
+class Rates:
+    """Rates that let each connection have what a test says."""
+
+    is_active = True
+
+    def __init__(self, *admissions: Admission) -> None:
+        self._admissions = list(admissions)
+        self.asked: list[tuple[str, str]] = []
+
+    def admit(self, host: str, listener: str) -> Admission:
+        self.asked.append((host, listener))
+        return self._admissions.pop(0) if self._admissions else Admission()
+
+
+def make(rates: Rates, **settings: Any) -> World:
+    world = World(**settings)
+    world.listener = Listener(world.script, world.config, world.metrics, rates=rates)
+    return world
+
+
+async def test_a_connection_waits_for_its_turn_and_is_served() -> None:
+    rates = Rates(Admission(2.0))
+    world = make(rates)
+    late, other = world.peer(), world.peer(host="10.0.0.2")
+    late.send(frame(1))
+    other.send(frame(2))
+    assert (late.is_paused, late.answers(), other.answers()) == (True, [], [2])
+    await asyncio.sleep(2.1)
+    assert (late.is_paused, late.answers()) == (False, [1])
+    assert rates.asked == [("10.0.0.1", ""), ("10.0.0.2", "")]
+    assert (world.metrics.connections_throttled, world.metrics.connections_refused) == (1, 0)
+    world.listener.close()
+
+
+async def test_a_refused_connection_is_held_unread_and_then_closed() -> None:
+    world = make(Rates(Admission(1.0, "too fast"), Admission(0.0, "much too fast")))
+    held, closed = world.peer(), world.peer()
+    held.send(frame(1))
+    await turn()
+    assert (held.is_gone, closed.is_gone) == (False, True)
+    await asyncio.sleep(1.1)
+    assert (held.is_gone, world.script.begun) == (True, [])
+    assert (world.metrics.connections_throttled, world.metrics.connections_refused) == (2, 2)
+    assert world.metrics.connections == 0
+
+
+async def test_a_held_connection_that_leaves_or_is_drained_leaves_nothing() -> None:
+    world = make(Rates(Admission(1.0, "too fast"), Admission(5.0), Admission(1.0, "too fast")))
+    gone, waiting, held = world.peer(), world.peer(), world.peer()
+    gone.leave()
+    await asyncio.wait_for(world.listener.drain(30), 0.5)
+    assert (waiting.is_gone, held.is_gone, world.metrics.connections) == (True, True, 0)
+
+
+async def test_a_connection_over_a_limit_has_no_turn() -> None:
+    rates = Rates()
+    world = make(rates, max_connections_per_ip=1)
+    world.peer()
+    world.peer()
+    await turn()
+    assert len(rates.asked) == 1
+    world.listener.close()
+
+
+@pytest.mark.slow
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_socket_that_waits_is_not_read() -> None:
+    world = make(Rates(Admission(0.3), Admission(0.1, "too fast")))
+    await world.listener.start("127.0.0.1", 0)
+    began = asyncio.get_running_loop().time()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
+    writer.write(frame(7))
+    assert (await answer(reader))[0] == 7
+    assert asyncio.get_running_loop().time() - began >= 0.3
+    refused, other = await asyncio.open_connection("127.0.0.1", world.listener.port)
+    other.write(frame(8))
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await answer(refused)
+    assert world.script.begun == [7]
+    for each in (writer, other):
+        each.close()
+    await until(lambda: not world.listener.connections)
+    world.listener.close()
+
+
+@pytest.mark.slow
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_tls_handshake_begins_after_the_wait(tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = Certificates.make(tmp_path_factory.mktemp("certificates"))
+    rates = Rates(Admission(0.3), Admission(0.1, "too fast"))
+    world = make(rates)
+    config = type(world.config)(ssl_keystore_location=str(made.server))
+    tls = ServerTls(security_of("OUT", "SSL", config, ()))
+    await world.listener.start("127.0.0.1", 0, session=Session(listener="OUT", protocol="SSL"), tls=tls)
+    context = ssl.create_default_context(cafile=str(made.trust))
+    began = asyncio.get_running_loop().time()
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.listener.port, ssl=context, server_hostname="localhost"
+    )
+    assert asyncio.get_running_loop().time() - began >= 0.3
+    writer.write(frame(7))
+    assert (await answer(reader))[0] == 7
+    with pytest.raises((ConnectionError, ssl.SSLError)):
+        await asyncio.open_connection("127.0.0.1", world.listener.port, ssl=context, server_hostname="localhost")
+    assert rates.asked == [("127.0.0.1", "OUT")] * 2
+    assert world.metrics.tls_handshakes_failed == 0
+    writer.close()
+    await until(lambda: not world.listener.connections)
+    world.listener.close()
