@@ -23,6 +23,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from bmq.storage.access import NO_ACCESS, Access
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -72,11 +74,16 @@ class Unsupported(StorageError):
     """
 
 
+class NotAllowed(Unsupported):
+    """A call for which this user has not the right, by the entry's owner, group and mode or a policy of storage."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatus:
     """The namespace's entry for a name.  ``length`` is in bytes, a lower bound while the file is open.
 
-    ``block_bytes`` is the block size that the file was created with, 0 where storage does not report it.
+    ``block_bytes`` is the block size that the file was created with, 0 where storage does not report it.  ``mode`` has
+    the nine bits of owner, group and others.
     """
 
     path: str
@@ -85,6 +92,9 @@ class FileStatus:
     modified_ms: int
     file_id: int = 0
     block_bytes: int = 0
+    owner: str = ""
+    group: str = ""
+    mode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,9 @@ class CreateOptions:
     when too few nodes remain it is dropped, and the call does not fail.  ``all_copies`` demands ``replication`` nodes
     while as many live: OutOfSpace is raised if some of them have no room, for as long as closing other files may help.
     Without it, and where fewer live, the file is on as many nodes as accept it.  ``sync``: the name of the created file
-    survives a loss of power, as it always does on HDFS, whose NameNode syncs its edits.
+    survives a loss of power, as it always does on HDFS, whose NameNode syncs its edits.  ``access``: of the file, and
+    of folders that are made for it, but not of the root's own children.  If storage refuses owner or group, the file
+    is there without them (``storage.access.REFUSALS``).
     """
 
     block_bytes: int = 128 << 20
@@ -117,6 +129,7 @@ class CreateOptions:
     exclude: tuple[str, ...] = ()
     all_copies: bool = False
     sync: bool = False
+    access: Access = NO_ACCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +250,16 @@ class FileSystem(Protocol):
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         """Delete a file or folder, and return False if it was not there."""
+
+    async def make_folder(self, path: str, access: Access = ...) -> None:
+        """Make a folder, and its parents, unless it is there; those that are made have ``access``'s mode."""
+
+    async def set_access(self, path: str, access: Access) -> bool:
+        """Give a file or folder the owner, the group and exactly the mode of ``access``, as far as they are given.
+
+        Return False if that must wait until the file is closed: on a local root its mode shows that it is open.  Raises
+        NotAllowed if storage refuses, Unsupported if it does not know the user or group, and NoSuchFile.
+        """
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy.

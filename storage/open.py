@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
-from bmq.storage.filesystem import FileSystem, NoSuchFile, Unsupported
+from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, Unsupported
 from bmq.storage.health import NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
@@ -92,8 +93,15 @@ def _local_path(url: str, *, must_exist: bool = False) -> str:
     if parts.query or parts.fragment:
         raise Unsupported(f"{without_userinfo(url)!r}: write ? and # in a path as %3F and %23")
     path = unquote(parts.path)
-    if must_exist and not os.path.isdir(path):
-        raise NoSuchFile(f"there is no folder {path}")
+    if must_exist:
+        try:
+            is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        except PermissionError as error:
+            raise NotAllowed(f"{error.strerror}: {path}") from error
+        except OSError:
+            is_folder = False
+        if not is_folder:
+            raise NoSuchFile(f"there is no folder {path}")
     return path
 
 

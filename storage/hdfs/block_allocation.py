@@ -13,11 +13,13 @@ import logging
 from dataclasses import dataclass, field
 
 from bmq.core.logging.fields import fields
+from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,
     Lease,
     LeaseLost,
+    NotAllowed,
     OutOfSpace,
     PipelineFailed,
     StorageError,
@@ -95,7 +97,11 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
         raise Unsupported(f"create {path}: block_bytes must be a multiple of chunk_bytes {options.chunk_bytes}")
     try:
         info = await client.namenode.create(
-            path, client.holder, block_bytes=options.block_bytes, replication=options.replication
+            path,
+            client.holder,
+            block_bytes=options.block_bytes,
+            replication=options.replication,
+            mode=options.access.of_file().mode,
         )
     except LeaseLost as error:  # another holder is writing a file of this name
         raise AlreadyExists(str(error)) from error
@@ -110,6 +116,8 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
     client.leases.add(info.file_id)
     try:
         _refuse_unflushable(path, info)
+        if options.access.owner:
+            await _set_owner(client, path, options.access.owner)
         return await open_new_block(client, file, base=0, advised=set(options.exclude))
     except StorageError:
         client.leases.remove(info.file_id)
@@ -119,6 +127,14 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
         client.leases.remove(info.file_id)
         client.tasks.start(_delete_stillborn(client, path), f"delete unfinished {path}")
         raise
+
+
+async def _set_owner(client: HdfsClient, path: str, owner: str) -> None:
+    """Give a new file another owner, by a call of its own: HDFS has no other way.  A refusal is counted."""
+    try:
+        await client.namenode.set_owner(path, owner, "")
+    except NotAllowed as error:
+        REFUSALS.note(path, error)
 
 
 async def append_file(client: HdfsClient, path: str, lease_path: str, options: CreateOptions) -> HdfsAppender:

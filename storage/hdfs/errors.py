@@ -10,6 +10,7 @@ from bmq.storage.filesystem import (
     AlreadyExists,
     LeaseLost,
     NoSuchFile,
+    NotAllowed,
     OutOfSpace,
     StorageError,
     StorageUnavailable,
@@ -49,7 +50,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
     "QuotaByStorageTypeExceededException": OutOfSpace,
     "DiskOutOfSpaceException": OutOfSpace,
     "UnknownCryptoProtocolVersionException": Unsupported,
-    "AccessControlException": Unsupported,
+    "AccessControlException": NotAllowed,
     "RpcNoSuchMethodException": Unsupported,
     "ServiceFailedException": Unsupported,  # the response to getHAServiceState of a NameNode without HA
     "RpcNoSuchProtocolException": Unsupported,

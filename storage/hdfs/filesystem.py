@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import replace
 from typing import TypeVar
 
+from bmq.storage.access import NO_ACCESS, Access
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,
@@ -321,6 +322,17 @@ class HdfsFileSystem:
         self._known_files.forget_all_under(full)
         return await self._client.namenode.delete(full, recursive=recursive)
 
+    async def make_folder(self, path: str, access: Access = NO_ACCESS) -> None:
+        await self._client.namenode.mkdirs(self._address.full_path(path), access.mode)
+
+    async def set_access(self, path: str, access: Access) -> bool:
+        full, namenode = self._address.full_path(path), self._client.namenode
+        if access.owner or access.group:
+            await namenode.set_owner(full, access.owner, access.group)
+        if access.mode is not None:
+            await namenode.set_permission(full, access.mode)
+        return True
+
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         full_target = self._address.full_path(target)
         full_sources = [self._address.full_path(source) for source in sources]
@@ -412,4 +424,7 @@ def _status(path: str, info: pb.FileInfo) -> FileStatus:
         modified_ms=info.modification_time,
         file_id=info.file_id,
         block_bytes=info.block_size,
+        owner=info.owner,
+        group=info.group,
+        mode=info.permission.mode & 0o777,
     )

@@ -457,6 +457,24 @@ class MkdirsRequest(_message.Message):
     create_parent: bool
     def __init__(self, path: _Optional[str] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., create_parent: _Optional[bool] = ...) -> None: ...
 
+class SetPermissionRequest(_message.Message):
+    __slots__ = ("path", "permission")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    permission: Permission
+    def __init__(self, path: _Optional[str] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ...) -> None: ...
+
+class SetOwnerRequest(_message.Message):
+    __slots__ = ("path", "owner", "group")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    owner: str
+    group: str
+    def __init__(self, path: _Optional[str] = ..., owner: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
 class GetListingRequest(_message.Message):
     __slots__ = ("path", "start_after", "need_location")
     PATH_FIELD_NUMBER: _ClassVar[int]

@@ -65,11 +65,16 @@ class NameNode:
 
     # ---- files being written
 
-    async def create(self, path: str, holder: str, *, block_bytes: int, replication: int) -> pb.FileInfo:
-        """Create an open, empty file, with missing parents, and never over another one."""
+    async def create(
+        self, path: str, holder: str, *, block_bytes: int, replication: int, mode: int | None = None
+    ) -> pb.FileInfo:
+        """Create an open, empty file, with missing parents, and never over another one.
+
+        The file and new folders have the group of the folder above them, and new folders its mode, too.
+        """
         request = pb.CreateRequest(
             path=path,
-            permission=pb.Permission(mode=_FILE_MODE),
+            permission=pb.Permission(mode=_FILE_MODE if mode is None else mode),
             holder=holder,
             flags=CREATE | SHOULD_REPLICATE,
             create_parent=True,
@@ -159,9 +164,22 @@ class NameNode:
         response = await self._call("getListing", path, request, pb.GetListingResponse)
         return response.listing if response.HasField("listing") else None
 
-    async def mkdirs(self, path: str) -> None:
+    async def set_permission(self, path: str, mode: int) -> None:
+        """Set the mode.  Raises NotAllowed unless the user owns the file or folder, or is a superuser."""
+        request = pb.SetPermissionRequest(path=path, permission=pb.Permission(mode=mode))
+        await self._call("setPermission", path, request, pb.VoidResponse)
+
+    async def set_owner(self, path: str, owner: str, group: str) -> None:
+        """Set owner and group, where they are not empty.
+
+        Raises NotAllowed unless the user is a superuser; its owner may set a group of which it is a member.
+        """
+        request = pb.SetOwnerRequest(path=path, owner=owner or None, group=group or None)
+        await self._call("setOwner", path, request, pb.VoidResponse)
+
+    async def mkdirs(self, path: str, mode: int | None = None) -> None:
         """Make a folder and its parents, unless they are there."""
-        permission = pb.Permission(mode=_FOLDER_MODE)
+        permission = pb.Permission(mode=_FOLDER_MODE if mode is None else mode)
         request = pb.MkdirsRequest(path=path, permission=permission, create_parent=True)
         await self._call("mkdirs", path, request, pb.BoolResponse)
 

@@ -15,6 +15,7 @@ import requests
 from hdfs.client import _Request
 
 from bmq.core.urls import split_url, without_userinfo
+from bmq.storage.access import NO_ACCESS, Access
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,
@@ -22,6 +23,7 @@ from bmq.storage.filesystem import (
     FileStatus,
     Lease,
     NoSuchFile,
+    NotAllowed,
     StorageError,
     StorageUnavailable,
     Unsupported,
@@ -125,6 +127,12 @@ class WebHdfsFileSystem:
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         self._refuse("delete")
 
+    async def make_folder(self, path: str, access: Access = NO_ACCESS) -> None:
+        self._refuse("make_folder")
+
+    async def set_access(self, path: str, access: Access) -> bool:
+        self._refuse("set_access")
+
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         self._refuse("concat")
 
@@ -168,6 +176,8 @@ class WebHdfsFileSystem:
         except hdfs.HdfsError as error:
             if error.exception == "FileNotFoundException" or "does not exist" in str(error):
                 raise NoSuchFile(str(error)) from error
+            if error.exception in ("AccessControlException", "SecurityException"):
+                raise NotAllowed(f"{self._url}: {error}") from error
             if error.exception in ("StandbyException", "RetriableException", "SafeModeException"):
                 raise StorageUnavailable(str(error)) from error
             raise StorageError(f"{self._url}: {error}") from error
@@ -183,4 +193,7 @@ def _status(path: str, info: dict[str, Any]) -> FileStatus:
         modified_ms=info["modificationTime"],
         file_id=info.get("fileId", 0),
         block_bytes=info.get("blockSize", 0),
+        owner=info.get("owner", ""),
+        group=info.get("group", ""),
+        mode=int(info.get("permission", "0"), 8) & 0o777,
     )

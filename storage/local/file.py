@@ -7,6 +7,8 @@ has a file open for writing holds its ``flock``.  These are all the rules:
 1. A process writes only through a descriptor taken while it held the file's lock, and holds the lock until the
    descriptor is closed (``kill -9`` closes both).
 2. The bit is set by ``O_CREAT | O_EXCL``, and again only by an append that holds the lock and found the bit cleared.
+   The mode of a new file is set before any lease names it, and of others only while the bit is cleared
+   (``local.ownership``).
 3. A fence clears the bit, *then* reads the length.  It needs no lock, so no process can delay it.
 4. A writer reads the bit after its write and before it acknowledges: cleared means LeaseLost, and no acknowledgement.
 
@@ -46,6 +48,7 @@ from bmq.storage.filesystem import (
     CorruptData,
     LeaseLost,
     NoSuchFile,
+    NotAllowed,
     OutOfSpace,
     StorageError,
     StorageUnavailable,
@@ -69,8 +72,8 @@ _ERRORS: dict[int, type[StorageError]] = {
     errno.ENFILE: StorageUnavailable,
     errno.ENOMEM: StorageUnavailable,
     errno.EROFS: Unsupported,
-    errno.EACCES: Unsupported,
-    errno.EPERM: Unsupported,
+    errno.EACCES: NotAllowed,
+    errno.EPERM: NotAllowed,
     errno.ENAMETOOLONG: Unsupported,
 }
 

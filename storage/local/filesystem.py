@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bmq.core.descriptors import FAILURES
+from bmq.storage.access import NO_ACCESS, REFUSALS, Access
 from bmq.storage.filesystem import (
     BlockPlace,
     CreateOptions,
@@ -41,6 +42,7 @@ from bmq.storage.local.file import (
     take_lock,
     translate,
 )
+from bmq.storage.local.ownership import give, give_folder, give_like, give_new, group_name, mode_of, owner_name
 from bmq.storage.local.system_calls import NOT_SUPPORTED, copy_bytes, remove_tree, rename_without_overwriting
 from bmq.storage.local.writer import LocalAppender, WriterThread
 from bmq.storage.paths import check_concat, join, split
@@ -87,7 +89,7 @@ class LocalFileSystem:
         return f"<LocalFileSystem {self._root} as {self._holder}>"
 
     async def create(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
-        return await self._open(partial(self._create, sync=options.sync), path)
+        return await self._open(partial(self._create, sync=options.sync, access=options.access), path)
 
     async def append(self, path: str, options: CreateOptions = _DEFAULT) -> LocalAppender:
         if self._writer is not None:
@@ -147,6 +149,12 @@ class LocalFileSystem:
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         return await self._do(path, lambda: self._delete(path, recursive=recursive))
 
+    async def make_folder(self, path: str, access: Access = NO_ACCESS) -> None:
+        await self._do(path, lambda: self._make_folder(self._real(path), access))
+
+    async def set_access(self, path: str, access: Access) -> bool:
+        return await self._do(path, lambda: give(self._real(path), access))
+
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Join files as ``FileSystem.concat``; this copies bytes, unlike HDFS.
 
@@ -204,12 +212,14 @@ class LocalFileSystem:
     def _real(self, path: str) -> str:
         return os.path.join(self._root, *split(path))
 
-    def _create(self, path: str, *, sync: bool) -> OpenFile:
+    def _create(self, path: str, *, sync: bool, access: Access) -> OpenFile:
         real = self._real(path)
         folder = os.path.dirname(real)
-        self._make_folder(folder)
+        self._make_folder(folder, access)
         fd = os.open(real, _WRITE | os.O_CREAT | os.O_EXCL, 0o644)
         try:
+            if access.is_given:
+                give_new(fd, access, path)
             take_lock(fd, path)
             check_fence(fd, path)
             self._folders.changed(folder)
@@ -220,7 +230,8 @@ class LocalFileSystem:
             os.close(fd)
             raise
 
-    def _make_folder(self, folder: str) -> None:
+    def _make_folder(self, folder: str, access: Access = NO_ACCESS) -> None:
+        """Make a folder, and those above it, with ``access``; not the root's own children, which are of all topics."""
         made = []
         step = folder
         while not os.path.isdir(step):
@@ -228,7 +239,16 @@ class LocalFileSystem:
             step = os.path.dirname(step)
         if made:
             os.makedirs(folder, exist_ok=True)
+            for step in made if access.is_given else ():
+                if os.path.dirname(step) not in (self._root, os.path.dirname(self._root)):
+                    self._give_made(step, access)
             self._folders.changed(*(os.path.dirname(step) for step in made))
+
+    def _give_made(self, folder: str, access: Access) -> None:
+        try:
+            give_folder(folder, access)
+        except (StorageError, OSError) as error:
+            REFUSALS.note(folder, error)
 
     def _append(self, path: str) -> OpenFile:
         """Check under the lock that the file is closed, and open it.
@@ -426,6 +446,7 @@ class LocalFileSystem:
                 os.unlink(joined)
             # Without O_APPEND, which copy_file_range refuses.
             fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)
+            give_like(fd, os.fstat(parts[0]), target)
             try:
                 for part in parts:
                     copy_bytes(part, fd)
@@ -512,4 +533,7 @@ def _status(path: str, status: os.stat_result) -> FileStatus:
         is_dir=is_dir,
         modified_ms=status.st_mtime_ns // 1_000_000,
         file_id=status.st_ino,
+        owner=owner_name(status.st_uid),
+        group=group_name(status.st_gid),
+        mode=mode_of(status),
     )

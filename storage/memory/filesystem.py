@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
+from bmq.storage.access import NO_ACCESS, Access
 from bmq.storage.filesystem import (
     BlockPlace,
     CorruptData,
@@ -110,6 +111,12 @@ class MemoryFileSystem(MemoryProcess):
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         return await self.call(lambda: self.storage.delete(path, recursive=recursive))
+
+    async def make_folder(self, path: str, access: Access = NO_ACCESS) -> None:
+        await self.call(lambda: self.storage.make_folder(path, access))
+
+    async def set_access(self, path: str, access: Access) -> bool:
+        return await self.call(lambda: self.storage.set_access(path, access))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         await self.call(lambda: self.storage.concat(target, sources))

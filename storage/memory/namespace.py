@@ -8,11 +8,15 @@ fence cuts ``data`` to the final length, and raises the generation, after which 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from bmq.storage.filesystem import AlreadyExists, FileStatus, NoSuchFile, StorageError
 from bmq.storage.paths import join, split
+
+OWNER, GROUP = "bmq", "hadoop"
+"""The user of every process, and the group of the root."""
+FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
 
 class NodeState(Enum):
@@ -68,14 +72,17 @@ class File:
         "data",
         "file_id",
         "generation",
+        "group",
         "has_length",
         "holder",
         "incarnation",
         "is_deleted",
         "is_joined",
         "length",
+        "mode",
         "modified_ms",
         "name",
+        "owner",
         "parent",
         "replicas",
         "replication",
@@ -103,6 +110,7 @@ class File:
         self.is_deleted = False
         self.is_joined = False  # by concat: the replicas are then those of its first part
         self.modified_ms = modified_ms
+        self.owner, self.group, self.mode = OWNER, parent.group, FILE_MODE
 
     @property
     def is_open(self) -> bool:
@@ -138,7 +146,7 @@ class File:
 class Folder:
     """A folder: its children by name, and their names in order."""
 
-    __slots__ = ("children", "file_id", "modified_ms", "name", "names", "parent")
+    __slots__ = ("children", "file_id", "group", "mode", "modified_ms", "name", "names", "owner", "parent")
 
     def __init__(self, file_id: int, name: str, parent: Folder | None, *, modified_ms: int = 0) -> None:
         self.file_id = file_id
@@ -147,6 +155,9 @@ class Folder:
         self.children: dict[str, Inode] = {}
         self.names: list[str] = []  # sorted: code points order as UTF-8 bytes do
         self.modified_ms = modified_ms
+        self.owner, self.group, self.mode = OWNER, GROUP, FOLDER_MODE
+        if parent is not None:
+            self.group, self.mode = parent.group, parent.mode
 
     def put(self, inode: Inode) -> None:
         """Add a child; its name must be free."""
@@ -199,26 +210,35 @@ class Namespace:
         return inode
 
     def create(self, path: str, *, holder: str, incarnation: int, now_ms: int) -> File:
-        """Add an empty open file, and the folders above it.
+        """Add an empty open file, and the folders above it, which have the group and mode of those above them.
 
         Raises AlreadyExists if the name is taken, NoSuchFile if a name above it is a file's.
         """
         *folders, name = self._names(path)
-        folder = self.root
-        for part in folders:
-            child = folder.children.get(part)
-            if child is None:
-                child = Folder(self._new_id(), part, folder, modified_ms=now_ms)
-                folder.put(child)
-            if not isinstance(child, Folder):
-                raise NoSuchFile(f"{path}: {part} is a file")
-            folder = child
+        folder = self.make_folders(path, folders, now_ms=now_ms)
         if name in folder.children:
             raise AlreadyExists(path)
         file = File(self._new_id(), name, folder, holder=holder, incarnation=incarnation, modified_ms=now_ms)
         folder.put(file)
         self.files[file.file_id] = file
         return file
+
+    def make_folders(self, path: str, folders: Iterable[str], *, now_ms: int, mode: int | None = None) -> Folder:
+        """Return the folder with these names from the root on; those that are made have ``mode`` if it is given.
+
+        Raises NoSuchFile, with ``path``, if a name is a file's.
+        """
+        folder = self.root
+        for part in folders:
+            child = folder.children.get(part)
+            if child is None:
+                child = Folder(self._new_id(), part, folder, modified_ms=now_ms)
+                child.mode = child.mode if mode is None else mode
+                folder.put(child)
+            if not isinstance(child, Folder):
+                raise NoSuchFile(f"{path}: {part} is a file")
+            folder = child
+        return folder
 
     def move(self, source: str, target: str) -> None:
         """Rename without overwriting.
@@ -272,6 +292,9 @@ class Namespace:
             modified_ms=inode.modified_ms,
             file_id=inode.file_id,
             block_bytes=inode.block_bytes if isinstance(inode, File) else 0,
+            owner=inode.owner,
+            group=inode.group,
+            mode=inode.mode,
         )
 
     @staticmethod

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol, TypeVar
 
+from bmq.storage.access import REFUSALS, Access
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,
@@ -19,6 +20,7 @@ from bmq.storage.filesystem import (
     Lease,
     LeaseLost,
     NoSuchFile,
+    NotAllowed,
     OutOfSpace,
     PipelineFailed,
     StorageError,
@@ -26,7 +28,7 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.memory.faults import Faults, Range
 from bmq.storage.memory.namespace import Datanode, File, Folder, Namespace, NodeState, Replica
-from bmq.storage.paths import check_concat
+from bmq.storage.paths import check_concat, split
 
 T = TypeVar("T")
 
@@ -101,6 +103,8 @@ class MemoryStorage:
         self.datanodes = {name: Datanode(name) for name in names}
         self.namespace = Namespace()
         self.is_full = False
+        self.refused_names: frozenset[str] = frozenset()
+        """Users and groups that files cannot be given to."""
         self.appenders: dict[OpenWriter, None] = {}  # open, in order of opening
         self.incarnation = 1  # NameNode starts
         self._stalled_until = 0.0
@@ -240,6 +244,8 @@ class MemoryStorage:
         file = self.namespace.create(path, holder=holder, incarnation=self.incarnation, now_ms=self.now_ms())
         file.block_bytes = options.block_bytes
         file.replication = options.replication
+        if options.access.is_given:
+            self.give_new(file, options.access)
         nodes = self._choose(options)
         if fails or not nodes:
             suspects = [node.name for node in nodes[:1]]
@@ -316,6 +322,30 @@ class MemoryStorage:
         if not isinstance(folder, Folder):
             return []
         return [self.namespace.status(child, path) for child in folder.after(after, self.page)]
+
+    def make_folder(self, path: str, access: Access) -> None:
+        """Make a folder and its parents, unless they are there."""
+        self.namespace.make_folders(path, split(path), now_ms=self.now_ms(), mode=access.mode)
+
+    def set_access(self, path: str, access: Access) -> bool:
+        """Give a file or folder what is asked for, as HDFS: raises NotAllowed for those in ``refused_names``."""
+        inode = self.namespace.find(path)
+        if inode is None:
+            raise NoSuchFile(path)
+        if refused := {access.owner, access.group} & self.refused_names:
+            raise NotAllowed(f"{path}: may not set {', '.join(sorted(refused))}")
+        inode.owner = access.owner or inode.owner
+        inode.group = access.group or inode.group
+        inode.mode = inode.mode if access.mode is None else access.mode
+        return True
+
+    def give_new(self, file: File, access: Access) -> None:
+        """Give a new file its mode, and its owner if this user may; its group is the folder's."""
+        file.mode = file.mode if access.mode is None else access.mode & 0o666
+        if access.owner in self.refused_names:
+            REFUSALS.note(file.name, NotAllowed(f"may not set {access.owner}"))
+        else:
+            file.owner = access.owner or file.owner
 
     def replace(self, source: str, target: str) -> None:
         """Rename, overwriting a closed ``target``.  Raises LeaseLost if it is open, StorageError if it is a folder."""

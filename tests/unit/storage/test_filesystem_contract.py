@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bmq.storage.access import Access
 from bmq.storage.filesystem import (
     AlreadyExists,
     Appender,
@@ -698,3 +699,81 @@ async def test_write_once(world: World) -> None:
         *(write_once(fs, "/d/race", fs.holder.encode()) for fs in (a, b)), return_exceptions=True
     )
     assert [type(result) for result in results if result] == [AlreadyExists]
+
+
+# Who may read
+
+PRIVATE = dataclasses.replace(SMALL, access=Access(mode=0o750))
+
+
+@story
+async def test_a_new_file_and_its_folders_have_the_mode_they_are_asked_to_have(world: World) -> None:
+    fs = await world.client("a")
+    await fs.make_folder("/topics/t/id", Access(mode=0o750))
+    appender = await fs.create("/topics/t/id/0/f", PRIVATE)
+    assert (await fs.status("/topics/t/id/0/f")).mode == 0o640
+    await appender.close()
+    listed = [status async for status in fs.list("/topics/t/id/0")]
+    assert [status.mode for status in listed] == [0o640], "a closed file still has its mode"
+    assert [(await fs.status(f"/topics/t/{name}")).mode for name in ("id", "id/0")] == [0o750] * 2
+
+
+@story
+async def test_a_folder_that_is_there_keeps_its_mode(world: World) -> None:
+    fs = await world.client("a")
+    await fs.make_folder("/x/y", Access(mode=0o700))
+    await fs.make_folder("/x/y", Access(mode=0o755))
+    assert (await fs.status("/x/y")).mode == 0o700
+    await fs.make_folder("/")
+    await put(fs, "/x/f", b"")
+    with pytest.raises(StorageError):
+        await fs.make_folder("/x/f/y")
+
+
+@story
+async def test_the_mode_of_what_is_there_is_changed(world: World) -> None:
+    fs = await world.client("a")
+    await put(fs, "/d/e/f", b"old")
+    assert await fs.set_access("/d/e", Access(mode=0o770))
+    assert await fs.set_access("/d/e/f", Access(mode=0o660))
+    assert [(await fs.status(path)).mode for path in ("/d/e", "/d/e/f")] == [0o770, 0o660]
+    found = await fs.status("/d/e")
+    assert found.owner
+    assert found.group
+    assert await fs.set_access("/d/e", Access(owner=found.owner, group=found.group))
+    assert await fs.status("/d/e") == found, "what is right already stays"
+    with pytest.raises(NoSuchFile):
+        await fs.set_access("/d/none", Access(mode=0o770))
+    appender = await fs.append("/d/e/f")
+    appender.write(b"new")
+    assert await appender.close() == 6, "its writer may go on"
+    assert (await fs.status("/d/e/f")).mode == 0o660
+
+
+@story
+async def test_a_file_with_another_mode_can_be_fenced_and_joined(world: World) -> None:
+    fs, other = await world.client("a"), await world.client("b")
+    appender = await fs.create("/d/1", PRIVATE)
+    appender.write(b"one")
+    await appender.flush()
+    assert await other.fence(lease_of(appender)) == 3
+    await fails(appender, *FENCED)
+    await put(fs, "/d/2", b"two")
+    await fs.concat("/d/1", ["/d/2"])
+    assert await fs.read("/d/1", 0, 9) == b"onetwo"
+    assert (await fs.status("/d/1")).mode == 0o640
+
+
+@story
+async def test_an_open_file_keeps_its_writer_when_its_mode_is_set(world: World) -> None:
+    """A local root leaves the file alone until it is closed, since its mode says that it is open."""
+    fs, other = await world.client("a"), await world.client("b")
+    appender = await fs.create("/d/f", SMALL)
+    before = (await fs.status("/d/f")).mode
+    is_given = await other.set_access("/d/f", Access(mode=0o600))
+    assert (await fs.status("/d/f")).mode == (0o600 if is_given else before)
+    appender.write(b"goes on")
+    await appender.flush()
+    await appender.close()
+    assert await other.set_access("/d/f", Access(mode=0o600))
+    assert (await fs.status("/d/f")).mode == 0o600

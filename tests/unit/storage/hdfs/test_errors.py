@@ -6,10 +6,10 @@ from bmq.storage.filesystem import (
     AlreadyExists,
     LeaseLost,
     NoSuchFile,
+    NotAllowed,
     OutOfSpace,
     StorageError,
     StorageUnavailable,
-    Unsupported,
 )
 from bmq.storage.hdfs.errors import RemoteError, is_no_nodes, translate
 
@@ -24,7 +24,7 @@ from bmq.storage.hdfs.errors import RemoteError, is_no_nodes, translate
         ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "quota", OutOfSpace),
         ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "safe mode", StorageUnavailable),
         ("org.apache.hadoop.ipc.RetriableException", "later", StorageUnavailable),
-        ("org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled", Unsupported),
+        ("org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled", NotAllowed),
         ("java.io.IOException", "File /x could only be written to 0 of the 1 minReplication nodes.", OutOfSpace),
         (
             "java.io.IOException",

@@ -12,6 +12,7 @@ import pytest
 from bmq.storage.filesystem import (
     CorruptData,
     LeaseLost,
+    NotAllowed,
     OutOfSpace,
     StorageError,
     StorageUnavailable,
@@ -36,7 +37,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("code", "error"),
     [
         (errno.ENOSPC, OutOfSpace),
-        (errno.EACCES, Unsupported),
+        (errno.EACCES, NotAllowed),
         (errno.EROFS, Unsupported),
         (errno.EMFILE, StorageUnavailable),
         (errno.EIO, CorruptData),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bmq.storage.access import Access
 from bmq.storage.filesystem import (
     Appender,
     Lease,
@@ -247,10 +248,10 @@ async def test_a_create_cancelled_under_way_closes_its_descriptor(
     entered, go, closed = threading.Event(), threading.Event(), threading.Event()
     make_folder, close = LocalFileSystem._make_folder, local_file.OpenFile.close
 
-    def slow(self: LocalFileSystem, folder: str) -> None:
+    def slow(self: LocalFileSystem, folder: str, access: Access) -> None:
         entered.set()
         assert go.wait(10)
-        make_folder(self, folder)
+        make_folder(self, folder, access)
 
     def noticed(self: local_file.OpenFile) -> None:
         close(self)
