@@ -58,6 +58,12 @@ class RequestQuota(Protocol):
     def admit(self, size: int) -> bool:
         """Return whether a fetch's response may have records of ``size`` bytes, and count them if so."""
 
+    def mutate(self, partitions: int, *, is_strict: bool) -> None:
+        """Count partitions that are about to be created or deleted.
+
+        If the quota is used up, raises RequestError THROTTLING_QUOTA_EXCEEDED if ``is_strict``; else the client waits.
+        """
+
     def timed(self, work: Awaitable[Any]) -> Awaitable[Any]:
         """Return ``work`` with its processor time counted, beyond its first step."""
 

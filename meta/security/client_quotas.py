@@ -48,8 +48,6 @@ CLIENT_KEYS: Mapping[str, int | None] = {
 """Quotas of users and client ids, with the largest value of those that are whole numbers."""
 IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: (1 << 31) - 1}
 """Quotas of ips."""
-NOT_ENFORCED = frozenset({CONTROLLER_MUTATION_RATE})
-"""Kafka's quotas that nothing acts by yet.  One that a record has is kept and described, but none is accepted."""
 NAME_BYTES_MAX = 1_024
 """Bytes of a name in an entity: of Kafka's own, the longest principals are distinguished names."""
 ENTITIES_MAX = 10_000

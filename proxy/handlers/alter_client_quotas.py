@@ -6,8 +6,7 @@ the store.  Errors are those of Kafka's ``ClientQuotaControlManager``.
 
 Version notes: 1 is flexible.
 
-Not implemented: ``controller_mutation_rate``, which is refused (INVALID_REQUEST) rather than stored without an effect;
-names of hosts as ips, which Kafka would resolve once, in each of its brokers.
+Not implemented: names of hosts as ips, which Kafka would resolve once, in each of its brokers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from bmq.core.wire.messages import AlterClientQuotasResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.kv import KvError
-from bmq.meta.security.client_quotas import NOT_ENFORCED, Entity, InvalidQuota, check_value, make_entity
+from bmq.meta.security.client_quotas import Entity, InvalidQuota, check_value, make_entity
 from bmq.proxy.services import ProxyServices
 
 _log = logging.getLogger("bmq.proxy")
@@ -81,8 +80,6 @@ def _parse(entry: Any) -> tuple[Entity, Ops]:
             raise InvalidQuota(f"Duplicate quota key {op.key} not updating quota for this entity")
         if not op.remove:
             check_value(entity, op.key, op.value)
-            if op.key in NOT_ENFORCED:
-                raise InvalidQuota(f"{op.key} is not built yet: nothing would be limited by it")
         ops[op.key] = None if op.remove else op.value
     return entity, ops
 

@@ -4,9 +4,7 @@ Behaviour: the controller extends each topic by itself.  Manual assignments are 
 no effect.  The number of an internal topic's partitions is fixed (INVALID_PARTITIONS), as it determines the shard of
 each group.
 
-Version notes: the versions differ only in encoding.
-
-Not implemented: THROTTLING_QUOTA_EXCEEDED, as there are no quotas yet.
+Version notes: 3 has the error THROTTLING_QUOTA_EXCEEDED; the others differ only in encoding.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from bmq.core.wire.messages import CreatePartitionsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.meta.catalog import Topic
+from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
 from bmq.proxy.services import ProxyServices
 
@@ -41,6 +40,10 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         if not rights.allow_on_topic(AclOperation.ALTER, name):
             raise not_authorized(ResourceType.TOPIC)
+        topic = services.catalog.topics.get(name)
+        more = 0 if topic is None else wanted[name].count - topic.partitions
+        if more > 0 and not message.validate_only:
+            count_mutations(request, more, strict_since=3)
         given = wanted[name].assignments
         assignments = None if given is None else await broker_ids_of(given)
         return await services.admin.add_partitions(

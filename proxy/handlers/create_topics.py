@@ -6,9 +6,7 @@ Kafka and give the number of partitions and replicas; the nodes that they name h
 replicas.
 
 Version notes: before 4 clients must give partitions and a replication factor; -1 is accepted from them, too.  5 adds
-the effective configs, 7 the topic's id.
-
-Not implemented: THROTTLING_QUOTA_EXCEEDED, as there are no quotas yet.
+the effective configs, 6 the error THROTTLING_QUOTA_EXCEEDED, 7 the topic's id.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
+from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
 from bmq.proxy.services import ProxyServices
 
@@ -56,6 +55,11 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         if not may_create_any and not rights.allow_on_topic(AclOperation.CREATE, wanted.name):
             raise RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         check_partitions(counted)
+        if not message.validate_only and wanted.name not in services.catalog.topics:
+            count = len(wanted.assignments) or (
+                services.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+            )
+            count_mutations(request, count, strict_since=6)
         return await _create(services, wanted, message.validate_only)
 
     results = await each(once, create, message.timeout_ms)

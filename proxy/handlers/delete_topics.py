@@ -4,9 +4,7 @@ Behaviour: the controller deletes each topic by itself; its records are deleted 
 (``controller.topics.deletion``).  Internal topics are refused (INVALID_REQUEST); Kafka deletes them.
 
 Version notes: before 3 clients do not know TOPIC_DELETION_DISABLED, and get INVALID_REQUEST, as from Kafka.  5 adds
-messages, 6 ids.
-
-Not implemented: THROTTLING_QUOTA_EXCEEDED, as there are no quotas yet.
+messages and the error THROTTLING_QUOTA_EXCEEDED, 6 ids.
 """
 
 from __future__ import annotations
@@ -23,8 +21,12 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DeleteTopicsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
+from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
+
+STRICT_SINCE = 5
+"""Version whose clients know THROTTLING_QUOTA_EXCEEDED."""
 
 
 class TopicRights:
@@ -62,7 +64,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     async def delete(one: RequestedTopic) -> RequestedTopic:
         if counts[one] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
-        return await _delete(services, rights, one, doubly)
+        return await _delete(services, request, rights, one, doubly)
 
     results = await each(list(counts), delete, message.timeout_ms)
     pairs = zip(counts, results, strict=True)
@@ -79,7 +81,7 @@ def _named_twice(services: ProxyServices, asked: list[RequestedTopic]) -> set[uu
 
 
 async def _delete(
-    services: ProxyServices, rights: TopicRights, one: RequestedTopic, doubly: set[uuid.UUID]
+    services: ProxyServices, request: Request, rights: TopicRights, one: RequestedTopic, doubly: set[uuid.UUID]
 ) -> RequestedTopic:
     """Delete one topic, and return its name and its id (None if unknown).  Raises RequestError if that fails."""
     if one.name is not None and one.topic_id is not None:
@@ -89,6 +91,7 @@ async def _delete(
         if topic is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {one.topic_id}.")
         rights.check(topic.name)
+        count_mutations(request, topic.partitions, strict_since=STRICT_SINCE)
         await services.admin.delete_topic(topic.name, one.topic_id)
         return RequestedTopic(topic.name, one.topic_id)
     if one.name is None:
@@ -103,6 +106,8 @@ async def _delete(
         raise RequestError(
             ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
         )
+    if topic is not None:
+        count_mutations(request, topic.partitions, strict_since=STRICT_SINCE)
     await services.admin.delete_topic(one.name)
     return RequestedTopic(one.name, topic_id)
 

@@ -31,6 +31,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.topic_rules import name_error
+from bmq.proxy.handlers._mutations import NEVER, count_mutations
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, Operations, encode_error
 from bmq.proxy.services import ProxyServices
@@ -69,6 +70,8 @@ async def _create_and_answer(
             refused = [name for name in missing if not rights.allow_on_topic(AclOperation.CREATE, name)]
             failed = dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             missing = [name for name in missing if name not in failed]
+    if missing:
+        count_mutations(request, len(missing) * services.config.num_partitions, strict_since=NEVER)
     results = await each(missing, services.admin.ensure_topic, CREATE_MS)
     failed |= {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
     return await _answer(services, request, message, rights, failed)

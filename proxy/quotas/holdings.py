@@ -10,13 +10,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from bmq.core.aio.subscribers import no_op
-from bmq.meta.security.client_quotas import Holder
-from bmq.proxy.quotas.rates import BURST_S, Allowance, Rate
+from bmq.meta.security.client_quotas import CONTROLLER_MUTATION_RATE, Holder
+from bmq.proxy.quotas.rates import BURST_S, SAMPLE_S, SAMPLES, Allowance, Rate
 
 HOLDERS_MAX = 10_000
 """Holders that are counted at a time, about 1 KB each; past them, the one unused for longest begins again."""
 IDLE_S = 3_600.0
 """Kafka's time after which an unused sensor is removed."""
+MUTATIONS_BURST_S = SAMPLES * SAMPLE_S
+"""Burst of ``controller_mutation_rate``: that of Kafka's token bucket."""
 REPORT_LEAST_S = 0.1
 """Time that a report's rate is taken over, at least."""
 FIRST_CREDIT_S = 0.25
@@ -34,8 +36,9 @@ class Holding:
         self.holder = holder
         self.limit = limit
         """The cluster's limit."""
-        credit_s = BURST_S if share >= limit else FIRST_CREDIT_S
-        self.allowance = Allowance(share, now, credit_s=credit_s)
+        burst_s = MUTATIONS_BURST_S if kind == CONTROLLER_MUTATION_RATE else BURST_S
+        credit_s = burst_s if share >= limit else FIRST_CREDIT_S
+        self.allowance = Allowance(share, now, burst_s=burst_s, credit_s=credit_s)
         self.equal = share
         """The limit by the number of proxies: what it can hope for, at least, wherever it needs it."""
         self.rate = Rate()

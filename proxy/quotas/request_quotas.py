@@ -6,6 +6,8 @@ quota               counts                                        who is over it
 producer_byte_rate  a produce's bytes, when it has arrived        waits until the debt is paid
 consumer_byte_rate  a fetch's records, before they are sent; the  gets no records if there is a debt already, and
                     rest of the response after them               waits until it is paid
+controller_mutation partitions that are created or deleted        as Kafka (KIP-599): gets THROTTLING_QUOTA_EXCEEDED in
+_rate                                                             versions that have it, else is served; and waits
 request_percentage  processor time of the event loop, in percent  waits as Kafka's, for one second at most
 =================== ============================================= ====================================================
 
@@ -24,16 +26,22 @@ from functools import partial
 from typing import Any
 
 from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Outcome, PendingResponse, Request, Response
 from bmq.core.wire.api_keys import ApiKey
-from bmq.meta.security.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from bmq.meta.security.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.quotas.holdings import HOLDERS_MAX, Holding, Holdings
 from bmq.proxy.quotas.rates import SAMPLE_S
 from bmq.proxy.quotas.throttled_response import set_throttle_ms
 
-KINDS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
-SHARED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+KINDS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, REQUEST_PERCENTAGE)
+SHARED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE)
 """Quotas of the whole cluster; the others are each process's."""
 CLIENTS_MAX = 10_000
 """Pairs of a user and a client id whose quotas are remembered; past them, all are looked up again."""
@@ -46,11 +54,14 @@ FETCH_STEP_S = 0.1
 class _Client:
     """The quotas of a user with a client id."""
 
-    __slots__ = ("consumer", "producer", "seconds")
+    __slots__ = ("consumer", "mutations", "producer", "seconds")
 
-    def __init__(self, producer: Holding | None, consumer: Holding | None, seconds: Holding | None) -> None:
+    def __init__(
+        self, producer: Holding | None, consumer: Holding | None, mutations: Holding | None, seconds: Holding | None
+    ) -> None:
         self.producer = producer
         self.consumer = consumer
+        self.mutations = mutations
         self.seconds = seconds
 
 
@@ -137,10 +148,8 @@ class RequestQuotas:
             found = self._view.find(kind, user, client_id)
             return None if found is None else (self.holdings if kind in SHARED else self.times).get(kind, *found, now)
 
-        producer, consumer, seconds = map(find, KINDS)
-        if producer is consumer is seconds is None:
-            return None
-        return _Client(producer, consumer, seconds)
+        found = tuple(map(find, KINDS))
+        return _Client(*found) if any(found) else None
 
 
 class _Served:
@@ -188,6 +197,23 @@ class _Served:
         if seconds:
             self.wait(seconds + FETCH_STEP_S)
         return True
+
+    # ------------------------------------------------------------------------------------ of an administrator's request
+
+    def mutate(self, partitions: int, *, is_strict: bool) -> None:
+        """Count partitions that are about to be created or deleted; see ``core.net.request.RequestQuota``."""
+        mutations = self._client.mutations
+        if mutations is None:
+            return
+        now = self._quotas.now()
+        is_used_up = mutations.allowance.credit(now) < 0
+        if is_strict and is_used_up:
+            if self._until <= now:  # once for all topics of the request
+                self.wait(mutations.held_up(mutations.wait_s(now)))
+            raise RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+        mutations.take_quietly(partitions, now)
+        if not is_strict:
+            self.wait(mutations.held_up(mutations.wait_s(now)))
 
     # ------------------------------------------------------------------------------------------------- its response
 

@@ -36,7 +36,7 @@ ASK_S = 1.0
 LEASE_S = 5.0
 """Time for which shares hold without a leader's answer: that of ``controller.quota_shares``."""
 USED_S = SAMPLES * SAMPLE_S
-"""Time after its last use for which a holder is reported."""
+"""Time after its last use for which a holder is reported, if it has no debt."""
 ROWS_MAX = 1_000
 """Holders in one report, those used last; the others keep their shares."""
 LIMIT_MAX = 1e15
@@ -109,7 +109,7 @@ class QuotaShares:
 
     async def _report(self, holdings: Holdings) -> None:
         now = self._clock.monotonic()
-        used = [each for each in holdings if now - each.used_at < USED_S and each.limit <= LIMIT_MAX]
+        used = [each for each in holdings if _counts(each, now) and each.limit <= LIMIT_MAX]
         if len(used) > ROWS_MAX:
             used = nlargest(ROWS_MAX, used, key=attrgetter("used_at"))
         leader = self._view.controller
@@ -128,6 +128,11 @@ class QuotaShares:
         elif now - self._answered >= LEASE_S:
             for holding in holdings:
                 holding.set_share(holding.equal, now)
+
+
+def _counts(holding: Holding, now: float) -> bool:
+    """Return whether a holder needs its share: it has used something, or must pay a debt, which its share is for."""
+    return now - holding.used_at < USED_S or holding.allowance.credit(now) < 0
 
 
 def _demand(holding: Holding, now: float) -> QuotaDemand:

@@ -132,18 +132,6 @@ async def test_each_entity_has_a_result_of_its_own() -> None:
         assert shown(await describe(w)) == [([("user", "bob")], {PRODUCER: 1.0})]
 
 
-@pytest.mark.parametrize(
-    ("entity", "key"),
-    [([("user", "alice")], "controller_mutation_rate")],
-)
-async def test_a_quota_that_nothing_would_enforce_is_refused_and_can_be_removed(entity: Pairs, key: str) -> None:
-    async with serving() as w:
-        ((code, message),) = await alter(w, entry(entity, **{key: 7.0}))
-        assert (code, message) == (ErrorCode.INVALID_REQUEST, f"{key} is not built yet: nothing would be limited by it")
-        assert await alter(w, entry(entity, **{key: None})) == [(0, None)]
-        assert shown(await describe(w)) == []
-
-
 async def test_validate_only_changes_nothing() -> None:
     async with serving() as w:
         results = await alter(w, entry(ALICE, producer_byte_rate=1.0), entry(ALICE[:0]), only=True)

@@ -12,7 +12,7 @@ from bmq.core.net.request import PendingResponse, Response
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import HeartbeatResponse
 from bmq.core.wire.produce import encode_produce
-from bmq.meta.security.client_quotas import CLIENT_ID, USER
+from bmq.meta.security.client_quotas import CLIENT_ID, IP, USER
 from bmq.proxy.quotas import holdings, request_quotas
 from tests.unit.proxy.quotas.quotas_world import QuotasWorld, muted
 
@@ -34,7 +34,7 @@ def throttle_ms(response: Any) -> int:
 def test_nobody_has_a_quota_until_there_is_one() -> None:
     w = QuotasWorld()
     assert not w.quotas.is_active
-    w.view.put("controller_mutation_rate", ALICE, 1.0)
+    w.view.put("connection_creation_rate", ((IP, None),), 1.0)
     assert not w.quotas.is_active
     w.view.put(PRODUCER, ALICE, 1_000.0)
     assert w.quotas.is_active

@@ -156,3 +156,14 @@ async def test_a_report_is_bounded_to_the_holders_used_last() -> None:
         rows = w.asked[-1][1].demands
         assert len(rows) == ROWS_MAX
         assert any("late" in row.quota for row in rows)
+
+
+async def test_a_holder_in_debt_keeps_its_share_however_long_it_pays() -> None:
+    async with sharing("p1", "p2") as w:
+        debtor, idle = w.use(100_000.0), w.use(1.0, "bob")
+        await asyncio.sleep(USED_S + 5)
+        w.asked.clear()
+        await asyncio.sleep(20 * REPORT_S)
+        assert len(w.asked) >= 10
+        assert {each.quota for _, request in w.asked for each in request.demands} == {f"{KIND}/5/alice/"}
+        assert debtor.allowance.credit(w.now) < 0 < idle.allowance.credit(w.now)
