@@ -11,8 +11,6 @@ import argparse
 import contextlib
 import logging
 import re
-import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +26,14 @@ from kafka.errors import (
     KafkaTimeoutError,
     NotCoordinatorError,
     RequestTimedOutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
 )
 
+from bmq.cli.command_config import add_command_config, command_config
+from bmq.cli.kafka_client import WITHOUT_CONFIG, Settings, settings_of
 from bmq.cli.output import fail
+from bmq.cli.probe import CannotConnect, LoginRefused, Node, probe
 from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError, check_text
 from bmq.core.config import ConfigError, parse_address
@@ -90,15 +93,17 @@ _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?",
 COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
 """Errors of a group's coordinator that is being found or loaded."""
 RETRY_WAIT_S = 0.2
-PROBE_S = 2.0
-"""Longest wait, in seconds, for the first bytes of a response that shows that a port is not Kafka's."""
-_API_VERSIONS = struct.pack(">ihh4sh3s", 13, 18, 0, b"\r\n\r\n", 3, b"bmq")
-"""Length, API key, version, correlation id, client id.  The correlation id ends a line: a web server waits for one."""
+NODES_MAX = 20
+"""Servers of a cluster that are probed for why a command got no response."""
 
 Result = TypeVar("Result")
 Client = TypeVar("Client")
 Command = Callable[[AdminClient, argparse.Namespace], int]
-Connect = Callable[[str, float], "contextlib.AbstractContextManager[AdminClient]"]
+Connect = Callable[[str, float, Settings], "contextlib.AbstractContextManager[AdminClient]"]
+
+
+class DefaultSeconds(float):
+    """A time-out that the command line does not give: the setting ``request.timeout.ms`` takes its place."""
 
 
 class ServerUnreachable(Exception):
@@ -123,6 +128,7 @@ def add_command(
         help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, the profile's, else "
         + DEFAULT_SERVER,
     )
+    add_command_config(parser)
     profiles.add_profile(parser)
     parser.set_defaults(run=run, command=command)
     return parser
@@ -149,7 +155,7 @@ def add_bare_command(
     parser.add_argument(
         "--timeout",
         type=seconds,
-        default=timeout_s,
+        default=DefaultSeconds(timeout_s),
         metavar="S",
         help=f"{timeout} (default: %(default)g)",
     )
@@ -188,8 +194,13 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
     """Run the command on a Kafka connection and return its exit status; expected errors are printed in one line."""
 
     def work() -> int:
-        servers = arguments.bootstrap_server = profiles.value(arguments, "bootstrap_server") or DEFAULT_SERVER
-        with explained(servers, arguments.timeout), connect(servers, arguments.timeout) as admin:
+        servers = profiles.value(arguments, "bootstrap_server") or DEFAULT_SERVER
+        config = command_config(arguments, servers)
+        if config.request_timeout_s is not None and isinstance(arguments.timeout, DefaultSeconds):
+            arguments.timeout = config.request_timeout_s
+        settings = arguments.settings = settings_of(config)
+        arguments.bootstrap_server = servers
+        with explained(servers, arguments.timeout, settings), connect(servers, arguments.timeout, settings) as admin:
             command: Command = arguments.command
             return command(admin, arguments)
 
@@ -197,15 +208,27 @@ def perform(arguments: argparse.Namespace, connect: Connect) -> int:
 
 
 @contextlib.contextmanager
-def explained(servers: str, timeout_s: float) -> Iterator[None]:
+def explained(servers: str, timeout_s: float, settings: Settings) -> Iterator[None]:
     """Raise errors of kafka-python from within as ServerUnreachable or RequestRefused, whose text says what to do."""
     try:
         yield
+    except (SaslAuthenticationFailedError, UnsupportedSaslMechanismError) as error:
+        raise RequestRefused(f"a server of the cluster refused the log-in: {error}") from error
     except (KafkaTimeoutError, KafkaConnectionError, RequestTimedOutError, TimeoutError) as error:
+        find_cause(servers, timeout_s, settings)
         text = f"{servers} did not answer within {timeout_s:g} s"
         raise ServerUnreachable(f"{text}; try again, or give it longer with --timeout") from error
     except KafkaError as error:
         raise RequestRefused(explain(error)) from error
+
+
+def find_cause(servers: str, timeout_s: float, settings: Settings) -> None:
+    """Raise ServerUnreachable or RequestRefused if a probe of the servers shows why none of them responds.
+
+    Clients connect to the addresses that the cluster advertises, which may be others, with other certificates.
+    """
+    for host, port in knock(servers, timeout_s, settings)[:NODES_MAX]:
+        knock(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", timeout_s, settings)
 
 
 def exit_status_of(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
@@ -231,27 +254,38 @@ def _print_error(text: str, status: int) -> int:
 
 
 @contextlib.contextmanager
-def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
-    """Yield a connection to the first of ``servers`` that responds.  Raises UsageError or ServerUnreachable."""
-    admin = open_client(KafkaAdminClient, servers, timeout_s)
+def connect(servers: str, timeout_s: float, settings: Settings) -> Iterator[AdminClient]:
+    """Yield a connection to the first of ``servers`` that responds.
+
+    Raises UsageError, ServerUnreachable or RequestRefused.
+    """
+    admin = open_client(KafkaAdminClient, servers, timeout_s, settings)
     try:
         yield admin
     finally:
         admin.close()
 
 
-def open_client(make: Callable[..., Client], servers: str, timeout_s: float, **configs: object) -> Client:
-    """Return a client of kafka-python that has reached one of `servers`.  Raises UsageError or ServerUnreachable."""
-    knock(servers, timeout_s)
+def open_client(
+    make: Callable[..., Client], servers: str, timeout_s: float, settings: Settings, **configs: object
+) -> Client:
+    """Return a client of kafka-python that has reached one of `servers`.
+
+    Raises UsageError, ServerUnreachable, or RequestRefused if the server does not let this user in.
+    """
+    knock(servers, timeout_s, settings)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # the errors below hold the useful part of its warnings
     timeout_ms = int(timeout_s * 1000)
-    given = {"client_id": "bmq", "bootstrap_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms, **configs}
+    given = {"bootstrap_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms, **configs}
     try:
-        return make(bootstrap_servers=servers.split(","), **given)
+        return make(bootstrap_servers=servers.split(","), **settings.for_kafka_python(), **given)
     except KafkaError as error:
+        find_cause(servers, timeout_s, settings)
+        protocol = settings.security.protocol
         raise ServerUnreachable(
             f"{servers} accepts connections but does not answer as Kafka within {timeout_s:g} s "
-            f"({_name(error)}): is it the Kafka port of a PLAINTEXT listener? This command has no TLS and no log-in"
+            f"({_name(error)}): is it the Kafka port of a listener with security.protocol={protocol}?"
+            + ("" if settings.config.where else " Without --command-config a command has no TLS and no log-in")
         ) from error
 
 
@@ -262,34 +296,25 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
         raise UsageError(str(error)) from None
 
 
-def knock(servers: str, timeout_s: float) -> None:
-    """Raise ServerUnreachable if none of `servers` listens, or if one that does speaks HTTP.
+def knock(servers: str, timeout_s: float, settings: Settings = WITHOUT_CONFIG) -> list[Node]:
+    """Probe the first of `servers` that listens; return the addresses that the cluster advertises, if it says them.
 
-    It does so at once, in plain words; a Kafka client tries for long.
+    Raises ServerUnreachable if none listens, or if a client with these settings would not be served there, and
+    RequestRefused if the user is not let in.  It does so at once, in plain words; a Kafka client tries for long.
     """
     addresses = _addresses(servers)
     causes = []
     for host, port in addresses:
         try:
-            with socket.create_connection((host, port), timeout=timeout_s) as connection:
-                if _speaks_http(connection, min(timeout_s, PROBE_S)):
-                    raise ServerUnreachable(f"{host}:{port} answers as HTTP: is it the Kafka port?")
+            return probe(host, port, settings, timeout_s)
+        except CannotConnect as error:
+            raise ServerUnreachable(str(error)) from error
+        except LoginRefused as error:
+            raise RequestRefused(str(error)) from error
         except OSError as error:
             causes.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
-        else:
-            return
     where = ",".join(f"{host}:{port}" for host, port in addresses)
     raise ServerUnreachable(f"cannot reach {where}: is `bmq serve` running? ({'; '.join(causes)})")
-
-
-def _speaks_http(connection: socket.socket, timeout_s: float) -> bool:
-    """Return whether the peer responds to a Kafka request, ApiVersions, as a web server does."""
-    connection.settimeout(timeout_s)
-    try:
-        connection.sendall(_API_VERSIONS)
-        return connection.recv(5).startswith(b"HTTP/")
-    except OSError:  # no response yet, or the connection is closed: the Kafka client finds out what it is
-        return False
 
 
 def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *values: object) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -130,7 +131,7 @@ def _call(
             raise ServerUnreachable(f"{text}; try again, or give it longer with --timeout") from error
         is_gone = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
         unreachable = ConsoleGone if is_gone else ServerUnreachable
-        raise unreachable(f"{url}: {_cause(error)}: is it the HTTP address of `bmq serve`?") from error
+        raise unreachable(f"{url}: {_cause(error)}: {_advice(url, error)}") from error
     if not isinstance(content, dict):
         raise ServerUnreachable(f"{url} answers, but not as `bmq serve`")
     return content
@@ -149,6 +150,19 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> RequestRefused | Server
     if code == "not_found":
         return ServerUnreachable(f"{url}: {error.reason}: is it the HTTP address of a `bmq serve` of this version?")
     return RequestRefused(message)
+
+
+def _advice(url: str, error: Exception) -> str:
+    """Return what to do about a request that got no response, above all if only one side speaks TLS."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return "BMQ_HTTP_CA names a file of the authorities that sign the servers' certificates"
+    if isinstance(reason, ssl.SSLError):
+        return "does it speak TLS? Use http:// if `bmq serve` has no http_tls"
+    is_ended = isinstance(reason, http.client.BadStatusLine | ConnectionResetError | BrokenPipeError)
+    if url.startswith("http://") and is_ended:
+        return "is it the HTTP address of `bmq serve`? If it has http_tls, use https://, and BMQ_HTTP_CA for its CA"
+    return "is it the HTTP address of `bmq serve`?"
 
 
 def _cause(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from bmq.cli import admin_client
 from bmq.cli.admin_client import AdminClient, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
+from bmq.cli.command_config import add_command_config
 from bmq.cli.output import format_size, print_json, print_table, printable
 from bmq.cli.profile import profiles
 
@@ -49,6 +50,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="ask over Kafka's protocol instead, as any Kafka cluster allows; $BMQ_BOOTSTRAP, or the profile's, "
         "where there is no HTTP address",
     )
+    add_command_config(parser)
     profiles.add_profile(parser)
     parser.set_defaults(run=run, command=over_kafka)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
@@ -20,7 +21,8 @@ Name the clusters that you use, and choose one. Then commands need no addresses.
   bmq topic list --profile test        of test, this once
 
 A value is taken from: a flag, else the profile named by --profile, else the environment (BMQ_BOOTSTRAP, BMQ_HTTP_URL,
-BMQ_ROOT, BMQ_META, BMQ_CLUSTER), else the profile named by BMQ_PROFILE, else the current one, else the default.
+BMQ_ROOT, BMQ_META, BMQ_CLUSTER, BMQ_COMMAND_CONFIG), else the profile named by BMQ_PROFILE, else the current one, else
+the default. A profile's command-config is used with the profile's own bootstrap-server alone.
 `bmq serve`, `bmq health`, `bmq cluster rebuild` and `bmq cluster merge-root` read no profile.
 """
 _EPILOG = """\
@@ -35,6 +37,7 @@ _HELP = {
     "root": ("URL", "where segments are stored: for segment, job, cluster doctor"),
     "meta": ("URL", "the metadata store: for cluster doctor"),
     "cluster": ("NAME", "name of the cluster in its store: for cluster doctor"),
+    "command_config": ("FILE", "Kafka client settings, TLS and log-in, for bootstrap-server"),
 }
 
 
@@ -143,9 +146,12 @@ def set_values(arguments: argparse.Namespace) -> int:
     given = {key: text for key in profiles.KEYS if (text := getattr(arguments, key)) is not None}
     if given.get("http"):
         Console(given["http"], timeout_s=1.0)  # checks the URL, without a request
+    if given.get("command_config"):
+        given["command_config"] = os.path.abspath(given["command_config"])
     known = profiles.read()
     if not given and not (arguments.use and name in known.by_name):
-        raise UsageError("the profile would be empty: give --bootstrap-server, --http, --root, --meta or --cluster")
+        flags = ", ".join(f"--{key.replace('_', '-')}" for key in profiles.KEYS)
+        raise UsageError(f"the profile would be empty: give one of {flags}")
     profile = {**known.by_name.get(name, {}), **given}
     known.by_name[name] = {key: text for key, text in profile.items() if text}
     if arguments.use:

@@ -34,6 +34,7 @@ KEYS: Mapping[str, str] = {
     "root": "BMQ_ROOT",
     "meta": "BMQ_META",
     "cluster": "BMQ_CLUSTER",
+    "command_config": "BMQ_COMMAND_CONFIG",
 }
 """A profile's keys, each with the name of the same setting in the environment.  A key is also the flag's name."""
 FILE_BYTES_MAX = 1 << 20
@@ -203,6 +204,16 @@ def value(arguments: argparse.Namespace, key: str) -> str | None:
     """Return the value of `key` in the strongest layer that has it; None if none has.  Raises ProfileError."""
     found = find(arguments, key)
     return None if found is None else found[1]
+
+
+def profile_of(arguments: argparse.Namespace, key: str, value: str | None) -> Mapping[str, str]:
+    """Return the profile from which `value` of `key` was taken; empty if no profile gave it.  Raises ProfileError."""
+    if value is None or getattr(arguments, key, None):
+        return {}
+    of_flag = named(arguments)
+    if of_flag.get(key):
+        return of_flag
+    return {} if os.environ.get(KEYS[key]) else implied(arguments)
 
 
 def named(arguments: argparse.Namespace) -> dict[str, str]:

@@ -148,6 +148,7 @@ def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
         KafkaConsumer,
         arguments.bootstrap_server,
         arguments.timeout,
+        arguments.settings,
         request_timeout_ms=max(REQUEST_MS_MIN, int(arguments.timeout * 1000)),
         group_id=arguments.group,
         enable_auto_commit=False,

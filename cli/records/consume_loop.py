@@ -18,6 +18,7 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import KafkaError, RebalanceInProgressError
 
 from bmq.cli.admin_client import ServerUnreachable, explain, knock
+from bmq.cli.kafka_client import Settings
 from bmq.cli.output import fail
 from bmq.cli.progress import Progress
 from bmq.cli.records.output import Consumed, Writer
@@ -95,6 +96,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
         self._timeout_s: float = arguments.timeout
+        self._settings: Settings = arguments.settings
         self._left: int | None = arguments.max_records
         self._commits: bool = arguments.group is not None and not arguments.no_commit
         self._writer = writer
@@ -197,7 +199,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._moved_at = now
         try:
-            knock(self._servers, self._timeout_s)
+            knock(self._servers, self._timeout_s, self._settings)
         except ServerUnreachable as error:
             if self._ends is not None:
                 raise

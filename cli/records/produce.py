@@ -22,6 +22,7 @@ from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
 from bmq.cli.admin_client import (
     EXIT_REFUSED,
     AdminClient,
+    DefaultSeconds,
     RequestRefused,
     add_command,
     describe_code,
@@ -91,7 +92,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = add_command(commands, "produce", produce, "produce records from standard input or files", "")
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
-    parser.set_defaults(timeout=TIMEOUT_S, as_bytes=("key", "null", "files"))
+    parser.set_defaults(timeout=DefaultSeconds(TIMEOUT_S), as_bytes=("key", "null", "files"))
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
     parser.add_argument("files", nargs="*", metavar="FILE", help="read these instead of standard input")
     reading = parser.add_argument_group("input")
@@ -151,6 +152,7 @@ def produce(admin: AdminClient, arguments: argparse.Namespace) -> int:
         KafkaProducer,
         arguments.bootstrap_server,
         arguments.timeout,
+        arguments.settings,
         acks=arguments.acks if arguments.acks == "all" else int(arguments.acks),
         enable_idempotence=arguments.acks == "all",
         # Without sequence numbers a batch that is sent again would follow those sent after it.

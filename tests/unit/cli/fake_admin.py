@@ -20,6 +20,7 @@ from bmq.cli import topic
 from bmq.cli.admin_client import AdminClient, perform
 from bmq.cli.cluster import command as cluster
 from bmq.cli.group import command as group
+from bmq.cli.kafka_client import Settings
 from bmq.cli.records import consume, produce
 
 NODES = (1, 2)
@@ -290,7 +291,7 @@ def runner(admin: FakeAdmin, connected: list[str] | None = None) -> Callable[...
     """Return ``bmq`` on this cluster, words to exit status; `connected` is given the addresses that it connects to."""
 
     @contextlib.contextmanager
-    def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
+    def connect(servers: str, timeout_s: float, settings: Settings) -> Iterator[AdminClient]:
         if connected is not None:
             connected.append(servers)
         yield admin

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+from bmq.cli import admin_client
 from bmq.cli.admin_client import AdminClient, RequestRefused, describe_code, perform, read_error, run
+from bmq.cli.kafka_client import Settings
 from tests.unit.cli.fake_admin import FakeAdmin, parse
 
 
@@ -55,7 +57,7 @@ def test_a_listener_that_does_not_speak_kafka_is_named(capsys: pytest.CaptureFix
             thread.join()
     error = capsys.readouterr().err
     assert "accepts connections but does not answer as Kafka within 0.5 s" in error
-    assert "a PLAINTEXT listener? This command has no TLS and no log-in" in error
+    assert "a listener with security.protocol=PLAINTEXT? Without --command-config a command has no TLS" in error
 
 
 def test_an_http_port_is_recognised_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,12 +89,16 @@ def test_the_server_comes_from_the_environment(
     assert servers == ["broker:1234", "other:1", "127.0.0.1:9092"]
 
 
-def test_a_server_that_does_not_respond_in_time_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_respond_in_time_is_given_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_client, "knock", lambda servers, timeout_s, settings: [])
+
     def never(admin: AdminClient, arguments: argparse.Namespace) -> int:
         raise KafkaTimeoutError("too late")
 
     @contextlib.contextmanager
-    def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
+    def connect(servers: str, timeout_s: float, settings: Settings) -> Iterator[AdminClient]:
         yield FakeAdmin()
 
     arguments = parse("topic", "list", "--timeout", "3")
@@ -129,7 +135,7 @@ def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         raise RequestRefused("no")
 
     @contextlib.contextmanager
-    def connect(servers: str, timeout_s: float) -> Iterator[AdminClient]:
+    def connect(servers: str, timeout_s: float, settings: Settings) -> Iterator[AdminClient]:
         yield FakeAdmin()
 
     arguments = parse("topic", "list")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.harness.certificates import Certificates
 from tests.unit.cli.fake_console import FakeCluster
 from tests.unit.cli.fake_console import ask_cluster as ask
 
@@ -64,3 +70,35 @@ def test_a_response_that_is_not_a_status_is_refused(
     monkeypatch.setattr(cluster, "status", something_else)
     assert ask("status", "--http", url) == 2
     assert "answers, but not as `bmq serve`" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def tls_port(made: Certificates) -> Iterator[int]:
+    """Yield the port of a server that shakes hands, and then ends the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with contextlib.closing(connection), contextlib.suppress(OSError):
+                context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def test_a_port_of_which_one_side_speaks_tls_is_named(
+    cluster: FakeCluster, url: str, tmp_path: Path, capsys: Told
+) -> None:
+    made = Certificates.make(tmp_path)
+    with tls_port(made) as port:
+        assert ask("status", "--http", f"http://127.0.0.1:{port}") == 2
+    assert "If it has http_tls, use https://, and BMQ_HTTP_CA for its CA" in capsys.readouterr().err
+    with tls_port(made) as port:
+        assert ask("status", "--http", f"https://127.0.0.1:{port}") == 2
+    assert "BMQ_HTTP_CA names a file of the authorities that sign the servers' cert" in capsys.readouterr().err
+    assert ask("status", "--http", url.replace("http://", "https://")) == 2
+    assert "does it speak TLS? Use http:// if `bmq serve` has no http_tls" in capsys.readouterr().err

@@ -20,7 +20,7 @@ def consumer(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
     admin.groups["g"] = FakeGroup("Stable", members=[member_of(0, 1)])
     fake = FakeConsumer({ZERO: records_of(ZERO, 2, 9), ONE: records_of(ONE, 0, 3)})
 
-    def open_client(make: object, servers: str, timeout_s: float, **configs: Any) -> FakeConsumer:
+    def open_client(make: object, servers: str, timeout_s: float, settings: object, **configs: Any) -> FakeConsumer:
         return fake(**configs)
 
     monkeypatch.setattr(consume, "open_client", open_client)

@@ -208,7 +208,7 @@ def clock(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_existing_records_that_do_not_arrive_are_given_up(
     bmq: Run, consumer: FakeConsumer, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s: None)
+    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s, settings: [])
     consumer.logs[ONE] = records_of(ONE, 0, 1)
     assert bmq("consume", "orders", "--partition", "1", "--to", "latest") == 2
     assert "partition 1 of topic orders gave nothing for 10 s" in capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_existing_records_that_do_not_arrive_are_given_up(
 def test_records_that_do_not_exist_yet_are_waited_for(
     bmq: Run, consumer: FakeConsumer, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s: None)
+    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s, settings: [])
 
     def later(poll: int) -> None:
         clock.now += 4
@@ -235,7 +235,7 @@ def test_silent_servers_are_waited_for_only_without_an_existing_end(
 ) -> None:
     """New records are waited for, and a line says once why none come; an end that is there is given up."""
 
-    def nobody(servers: str, timeout_s: float) -> None:
+    def nobody(servers: str, timeout_s: float, settings: object) -> None:
         raise ServerUnreachable("cannot reach 127.0.0.1:9092")
 
     monkeypatch.setattr(consume_loop, "knock", nobody)

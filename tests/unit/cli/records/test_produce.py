@@ -39,7 +39,7 @@ def producer(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
     admin.add_topic("orders", FakePartition(), FakePartition())
     fake = FakeProducer()
 
-    def open_client(make: object, servers: str, timeout_s: float, **configs: Any) -> FakeProducer:
+    def open_client(make: object, servers: str, timeout_s: float, settings: object, **configs: Any) -> FakeProducer:
         return fake(**configs)
 
     monkeypatch.setattr(produce, "open_client", open_client)

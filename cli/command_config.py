@@ -1,0 +1,124 @@
+"""``--command-config``: the file of Kafka client settings that Kafka's own tools take."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bmq.cli.output import printable
+from bmq.cli.profile import profiles
+from bmq.cli.usage import UsageError
+from bmq.core.options import ConfigError, meant
+from bmq.core.security.client_settings import (
+    PLAINTEXT,
+    ClientSecurity,
+    is_security,
+    known_settings,
+    security_of_client,
+)
+from bmq.core.security.properties import parse_properties
+
+FILE_BYTES_MAX = 1 << 20
+_USED = ("client.id", "request.timeout.ms")
+_WITHOUT_EFFECT = frozenset((
+    "bootstrap.servers", "bootstrap.controllers", "client.dns.lookup", "connections.max.idle.ms",
+    "default.api.timeout.ms", "metadata.max.age.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms", "socket.connection.setup.timeout.ms", "group.id", "acks",
+    "auto.offset.reset", "enable.auto.commit", "key.serializer", "value.serializer", "key.deserializer",
+    "value.deserializer", "linger.ms", "batch.size", "compression.type", "enable.idempotence",
+))  # fmt: skip
+"""Settings that clients of Kafka have, and commands do not need: a file may be shared with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandConfig:
+    """The settings of a command's connections."""
+
+    security: ClientSecurity = PLAINTEXT
+    client_id: str = "bmq"
+    request_timeout_s: float | None = None
+    where: str = field(default="", compare=False)
+    """The file, empty if there is none."""
+
+
+NO_CONFIG = CommandConfig()
+
+
+def add_command_config(parser: argparse._ActionsContainer) -> None:
+    """Add ``--command-config`` to a command that speaks Kafka."""
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="Kafka client settings as Kafka's tools take them: TLS and log-in; default: $BMQ_COMMAND_CONFIG, the"
+        " profile's, else none",
+    )
+
+
+def command_config(arguments: argparse.Namespace, servers: str) -> CommandConfig:
+    """Return the settings of connections to `servers`.  Raises UsageError, which shows no secret.
+
+    A profile's file belongs to the profile's servers: it is not used for others.
+    """
+    path = profiles.value(arguments, "command_config")
+    if profiles.profile_of(arguments, "command_config", path).get("bootstrap_server", servers) != servers:
+        path = None
+    if not path:
+        return NO_CONFIG
+    config, notes = read_command_config(path)
+    for note in notes:
+        print(printable(f"bmq: note: {path}: {note}"), file=sys.stderr)
+    return config
+
+
+def read_command_config(path: str) -> tuple[CommandConfig, list[str]]:
+    """Return the settings in a file, and what its user should know.  Raises UsageError, which shows no secret."""
+    try:
+        with Path(path).open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            data = stream.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--command-config: cannot read {path}: {reason}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise UsageError(f"--command-config: {path} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        given = parse_properties(data)
+        security, unused = security_of_client(given)
+        config = CommandConfig(
+            security, given.get("client.id", "").strip() or "bmq", _request_timeout_s(given), f"--command-config {path}"
+        )
+        notes = [f"{key} has no effect here" for key in unused]
+        notes += _unknown(given)
+    except (ConfigError, ValueError) as error:
+        raise UsageError(f"--command-config {path}: {error}") from None
+    if security.has_secret and stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
+        notes.append(f"it holds a secret, and others may read it (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}")
+    return config, notes
+
+
+def _request_timeout_s(given: Mapping[str, str]) -> float | None:
+    text = given.get("request.timeout.ms", "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 86_400_000):
+        raise ConfigError("request.timeout.ms is not a number of milliseconds above 0")
+    return int(text) / 1000
+
+
+def _unknown(given: Mapping[str, str]) -> list[str]:
+    """Return a note for each setting that is ignored.  Raises ConfigError if it looks like one of security."""
+    notes = []
+    for key in given:
+        if is_security(key) or key in _USED or key in _WITHOUT_EFFECT:
+            continue
+        hint = meant(key, known_settings())
+        if hint:
+            raise ConfigError(f"unknown setting {key!r}{hint}")
+        notes.append(f"unknown setting {key!r} is ignored")
+    return notes
