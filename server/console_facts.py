@@ -86,7 +86,7 @@ def console_state(
         committed=groups.committed,
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
-        authorizer=node.authorizer,
+        authorizer=node.security.authorizer,
         registry=registry,
         own_metrics=OwnMetrics(node, meter, descriptors).read,
         history=(history or ClusterHistory(node)).facts,

@@ -43,7 +43,7 @@ class Sockets:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
-                rates=node.connection_rates,
+                rates=node.security.connection_rates,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             strangers = Strangers()
@@ -88,7 +88,7 @@ class Sockets:
         """Listen on one address of a Kafka listener; return the port.  Raises ConfigError naming the setting."""
         assert self._kafka is not None
         name = address.name
-        gate = self._node.gates.get(name)
+        gate = self._node.security.gates.get(name)
         return await _listen(
             self._kafka, address, setting, is_shared=is_shared, dispatch=self._node.endpoints[name],
             on_open=None if gate is None else gate.opened, session=Session(listener=name, protocol=address.protocol),

@@ -50,11 +50,6 @@ from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsR
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.endpoint.authentication.gate import AuthenticationGate
-from bmq.endpoint.authentication.mechanisms import make_gate
-from bmq.endpoint.authentication.token_accounts import TokenAccounts
-from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
-from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.quotas import NO_QUOTAS
@@ -67,16 +62,9 @@ from bmq.meta.maintenance import CallTimes
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
-from bmq.meta.security.acls import AclStore
-from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
-from bmq.meta.security.quotas_view import QuotasView
-from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
-from bmq.proxy.quotas.connection_rates import ConnectionRates
-from bmq.proxy.quotas.request_quotas import RequestQuotas
-from bmq.proxy.quotas.sharing import QuotaShares
 from bmq.proxy.reachability.failure_reports import Reports
 from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
 from bmq.proxy.relay.pool import RelayPool
@@ -88,6 +76,7 @@ from bmq.proxy.traffic_api import TrafficApi
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.server.broker_role import BrokerRole
 from bmq.server.certificates import open_certificates
+from bmq.server.client_security import ClientSecurity
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.collected_metrics import Collected
 from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
@@ -181,16 +170,7 @@ class Node:
         self.collected = Collected(config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator)
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
-        self.tokens = self._make_tokens()
-        self.acls = AclStore(kv, config.cluster, self._failed) if config.authorizer_class_name else None
-        self.client_quotas = QuotasView(kv, config.cluster, self._failed)
-        self.quota_shares = QuotaShares(self.view, joined.peers, clock)
-        self.quotas = RequestQuotas(self.client_quotas, clock, self.quota_shares.of)
-        self.connection_rates = ConnectionRates(
-            self.client_quotas, clock, config.max_connection_creation_rate,
-            {name: each.get("max.connection.creation.rate") for name, each in config.listener_security().items()},
-        )  # fmt: skip
-        self.scram_users = ScramCredentials(kv, config.cluster, self._failed)
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -201,14 +181,14 @@ class Node:
             admin=self.admin,
             coordinator=self.coordinator,
             producer_ids=self.producer_ids,
-            tokens=self.tokens,
-            client_quotas=self.client_quotas,
-            quotas=self.quotas,
-            scram_users=self.scram_users,
+            tokens=self.security.tokens,
+            client_quotas=self.security.client_quotas,
+            quotas=self.security.quotas,
+            scram_users=self.security.scram_users,
             fetch_service=self.fetch_service,
             log_levels=self.log_levels,
-            authorizer=self._make_authorizer(),
-            acls=self.acls,
+            authorizer=self.security.authorizer,
+            acls=self.security.acls,
         )
         self.endpoint = Endpoint(self._services, ALL_APIS)
         self._of_console = replace(self._services, metrics=Metrics(), quotas=NO_QUOTAS)
@@ -223,9 +203,7 @@ class Node:
             services = replace(self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache())
             self._of_listeners[name] = services
             self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
-        self.gates = self._make_gates()
-        """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
-        self.endpoints.update(self.gates)
+        self.endpoints.update(self.security.make_gates(self.endpoints, self.metrics))
         self._relay: Relay | None = None
         self._serve_inside()
         self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
@@ -251,20 +229,10 @@ class Node:
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
         await self.catalog.start()
-        if self.acls is not None:
-            await self.acls.start()
-        await self.client_quotas.start()
-        if PROXY in self.config.roles:
-            self.quota_shares.start(self.quotas.holdings)
+        await self.security.start()
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
         for proxies in self._proxies_by_listener.values():
             proxies.refresh()
-        if self.tokens is not None:
-            await self.tokens.start()
-        if PROXY in self.config.roles or "basic" in self.config.http_authentication:
-            await self.scram_users.start()
-        for gate in self.gates.values():
-            await gate.start()
         self.remote_owners.start()
         for lookout in self._lookouts:
             lookout.start()
@@ -300,11 +268,6 @@ class Node:
             self.own_coordinator.drain()
 
     @property
-    def authorizer(self) -> Authorizer:
-        """The authorizer of clients' requests."""
-        return self._services.authorizer
-
-    @property
     def held_produces(self) -> int:
         """Number of parts of clients' produces that wait for an owner or for room at it."""
         return self._services.produce_queue.parts
@@ -320,20 +283,12 @@ class Node:
         """
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.catalog.close)
-            if self.acls is not None:
-                parts.push_async_callback(self.acls.close)
-            parts.push_async_callback(self.client_quotas.close)
-            parts.push_async_callback(self.quota_shares.close)
+            parts.push_async_callback(self.security.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.remote_owners.close)
             if self.broker is not None:
                 parts.push_async_callback(self.broker.close, self.close_by)
             parts.push_async_callback(self.producer_ids.close)
-            if self.tokens is not None:
-                parts.push_async_callback(self.tokens.close)
-            parts.push_async_callback(self.scram_users.close)
-            for gate in self.gates.values():
-                parts.push_async_callback(gate.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             if self.controller is not None:
@@ -351,21 +306,6 @@ class Node:
     def _traced(self, endpoint: Endpoint, services: ProxyServices) -> Dispatch:
         """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
         return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
-
-    def _make_gates(self) -> dict[str, AuthenticationGate]:
-        """Return the gates of this process's SASL listeners.  Raises ConfigError if a mechanism's setting is wrong."""
-        config = self.config
-        if PROXY not in config.roles:
-            return {}
-        accounts = TokenAccounts(self.tokens) if self.tokens is not None else None
-        return {
-            name: make_gate(
-                self.endpoints[name], security, self._clock, self.metrics,
-                delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users, tokens=accounts,
-            )
-            for name, security in config.listener_security().items()
-            if security.has_sasl
-        }  # fmt: skip
 
     def _make_remote_owners(self) -> RemoteOwners:
         peers, cluster = self.joined.peers, self.config.cluster
@@ -396,18 +336,6 @@ class Node:
             shares = QuotaSharesApi(self.controller, joined.view, self._clock)
             joined.endpoint.register(QuotaSharesRequest, shares.handle, role=PROXY)
         return RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
-
-    def _make_authorizer(self) -> Authorizer:
-        """Return the authorizer of this process's clients; it forgets its answers with each change of ACLs."""
-        if self.acls is None:
-            return ALLOW_ALL
-        authorizer = CachedAuthorizer(
-            self.acls.index,
-            self.config.super_principals(),
-            allows_without_acls=self.config.allow_everyone_if_no_acl_found,
-        )
-        self.acls.subscribe(authorizer.forget)
-        return authorizer
 
     def _make_topics(self, guard: Guard) -> TopicAdmin:
         return TopicAdmin(
@@ -451,19 +379,6 @@ class Node:
         if local is not None:
             logs = RoutedShardLogs(self.view, self.catalog, local, remote)
         return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view)
-
-    def _make_tokens(self) -> DelegationTokens | None:
-        """Return the delegation tokens; None in a process that has no proxy's role, or not their secret."""
-        config = self.config
-        if PROXY not in config.roles or not config.delegation_token_secret_key:
-            return None
-        lifetimes = TokenLifetimes(
-            max_ms=config.delegation_token_max_lifetime_ms,
-            expiry_ms=config.delegation_token_expiry_time_ms,
-            check_ms=config.delegation_token_expiry_check_interval_ms,
-        )
-        secret = config.delegation_token_secret_key
-        return DelegationTokens(self._kv, config.cluster, self._clock, secret, lifetimes, self._failed)
 
     def _make_lookouts(self) -> tuple[Reports, UnreachableBrokers]:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
@@ -521,11 +436,8 @@ class Node:
         topics = self.broker.refused_topics if self.broker is not None else {}
         return {
             **self.catalog.unreadable,
-            **self.scram_users.unreadable,
             **self.view.unreadable,
-            **(self.tokens.unreadable if self.tokens is not None else {}),
-            **(self.acls.unreadable if self.acls is not None else {}),
-            **self.client_quotas.unreadable,
+            **self.security.unreadable,
             **{f"topic {name}": why for name, why in topics.items()},
         }
 

@@ -144,7 +144,7 @@ async def _serve(config: NodeConfig) -> int:
         lag = GroupLagHistory(node)
         lag.register()
         state = console_state(node, meter, history, registry, lag, descriptors)
-        access = HttpAccess(config, node.scram_users)
+        access = HttpAccess(config, node.security.scram_users)
         await access.start()
         stack.push_async_callback(access.close)
         http = HttpServer(

@@ -70,7 +70,7 @@ def node(
         controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         console_endpoint=None,
-        authorizer=ALLOW_ALL,
+        security=SimpleNamespace(authorizer=ALLOW_ALL),
         store_times=None,
         config=NodeConfig(),
         fetch_service=SimpleNamespace(

@@ -149,7 +149,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
         joined=None,
         metrics=Metrics(),
         console_endpoint=None,
-        authorizer=ALLOW_ALL,
+        security=SimpleNamespace(authorizer=ALLOW_ALL),
     )
     return cast(Node, fake)
 

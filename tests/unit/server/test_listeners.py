@@ -28,7 +28,7 @@ class FakeNode:
         self.endpoint = None
         self.endpoints = {"PLAINTEXT": None}
         self.metrics = Metrics()
-        self.connection_rates = NO_RATES
+        self.security = SimpleNamespace(connection_rates=NO_RATES, gates={})
         self.joined = None
         self.told: list[str] = []
         self._leaves_s = leaves_s

@@ -115,9 +115,9 @@ def acl(
 
 async def give(node: Node, *acls: Acl) -> None:
     """Replace all ACLs."""
-    assert node.acls is not None
-    await node.acls.delete(EVERY_ACL)
-    await node.acls.create(acls)
+    assert node.security.acls is not None
+    await node.security.acls.delete(EVERY_ACL)
+    await node.security.acls.create(acls)
 
 
 async def with_topic(node: Node) -> None:
@@ -371,8 +371,8 @@ async def test_acls_are_made_found_and_deleted_by_requests() -> None:
         assert [(each.error_code, len(each.matching_acls)) for each in deleted.filter_results] == [
             (0, 1), (ErrorCode.INVALID_REQUEST, 0), (0, 2),
         ]  # fmt: skip
-        assert node.acls is not None
-        assert len(node.acls) == 0
+        assert node.security.acls is not None
+        assert len(node.security.acls) == 0
 
 
 @pytest.mark.parametrize(
@@ -392,8 +392,8 @@ async def test_wrong_acls_are_refused(wrong: dict[str, Any]) -> None:
     async with running() as node:
         made = await ask(node, ADMIN, 3, create_acls(**wrong))
         assert [each.error_code for each in made.results] == [ErrorCode.INVALID_REQUEST]
-        assert node.acls is not None
-        assert len(node.acls) == 0
+        assert node.security.acls is not None
+        assert len(node.security.acls) == 0
 
 
 class Counting:
