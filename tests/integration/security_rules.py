@@ -1,0 +1,102 @@
+"""The rules of the security matrix: the class of each API, the rights of its users, and a request of each API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bmq.core.wire import messages as m
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.response_errors import error_codes
+from tests.harness.wire_client import (
+    upsertion,
+)
+from tests.unit.server.rights_table import CASES, CLUSTER_FAILED, TOPIC, Op
+
+K = ApiKey
+BEFORE_AUTHENTICATION = {K.API_VERSIONS, K.SASL_HANDSHAKE, K.SASL_AUTHENTICATE}
+CLASSES: dict[str, set[ApiKey]] = {
+    "before authentication": BEFORE_AUTHENTICATION,
+    "produce": {K.PRODUCE, K.INIT_PRODUCER_ID},
+    "fetch": {K.FETCH, K.LIST_OFFSETS, K.OFFSET_FOR_LEADER_EPOCH},
+    "metadata": {K.METADATA, K.DESCRIBE_CLUSTER, K.DESCRIBE_TOPIC_PARTITIONS, K.FIND_COORDINATOR},
+    "group": {
+        K.OFFSET_COMMIT, K.OFFSET_FETCH, K.JOIN_GROUP, K.HEARTBEAT, K.LEAVE_GROUP, K.SYNC_GROUP, K.DESCRIBE_GROUPS,
+        K.LIST_GROUPS, K.DELETE_GROUPS, K.OFFSET_DELETE,
+    },
+    "token": {
+        K.CREATE_DELEGATION_TOKEN, K.RENEW_DELEGATION_TOKEN, K.EXPIRE_DELEGATION_TOKEN, K.DESCRIBE_DELEGATION_TOKEN,
+    },
+    "admin": {
+        K.CREATE_TOPICS, K.DELETE_TOPICS, K.DELETE_RECORDS, K.DESCRIBE_ACLS, K.CREATE_ACLS, K.DELETE_ACLS,
+        K.DESCRIBE_CONFIGS, K.ALTER_CONFIGS, K.INCREMENTAL_ALTER_CONFIGS, K.DESCRIBE_LOG_DIRS, K.CREATE_PARTITIONS,
+        K.ELECT_LEADERS, K.ALTER_PARTITION_REASSIGNMENTS, K.LIST_PARTITION_REASSIGNMENTS, K.DESCRIBE_CLIENT_QUOTAS,
+        K.ALTER_CLIENT_QUOTAS, K.DESCRIBE_USER_SCRAM_CREDENTIALS, K.ALTER_USER_SCRAM_CREDENTIALS, K.DESCRIBE_PRODUCERS,
+    },
+}  # fmt: skip
+NOT_SERVED = {
+    "transaction": {
+        K.ADD_PARTITIONS_TO_TXN, K.ADD_OFFSETS_TO_TXN, K.END_TXN, K.WRITE_TXN_MARKERS, K.TXN_OFFSET_COMMIT,
+        K.DESCRIBE_TRANSACTIONS, K.LIST_TRANSACTIONS,
+    },
+    "other": {
+        K.ALTER_REPLICA_LOG_DIRS, K.UPDATE_FEATURES, K.CONSUMER_GROUP_HEARTBEAT, K.CONSUMER_GROUP_DESCRIBE,
+        K.GET_TELEMETRY_SUBSCRIPTIONS, K.PUSH_TELEMETRY, K.LIST_CONFIG_RESOURCES, K.SHARE_GROUP_HEARTBEAT,
+        K.SHARE_GROUP_DESCRIBE, K.SHARE_FETCH, K.SHARE_ACKNOWLEDGE,
+    },
+}  # fmt: skip
+"""APIs of Kafka's that no listener serves.  The APIs of `InternalKey` are of the class "internal only"."""
+ADMIN, ALICE, BOB, ANONYMOUS = "admin", "alice", "bob", "ANONYMOUS"
+USERS = (ADMIN, ALICE, BOB)
+RIGHTS = {ALICE: {(Op.WRITE, TOPIC), (Op.DESCRIBE, TOPIC)}, BOB: set(), ANONYMOUS: set()}
+"""The rights of each user on the topic "t"; admin, a super user, has all.  WRITE gives DESCRIBE."""
+TOKEN_REFUSED = 64
+"""DELEGATION_TOKEN_REQUEST_NOT_ALLOWED."""
+
+
+class Asked(NamedTuple):
+    """A request, and the errors that refuse it."""
+
+    version: int
+    message: Callable[[], Any]
+    errors: Callable[[Any], Any] = error_codes
+    refused: frozenset[int] = frozenset({CLUSTER_FAILED})
+
+
+def alter_quotas() -> Any:
+    Entry = m.AlterClientQuotasRequest.EntryData
+    entry = Entry(
+        entity=[Entry.EntityData(entity_type="user", entity_name="x")],
+        ops=[Entry.OpData(key="producer_byte_rate", value=1e6, remove=False)],
+    )
+    return m.AlterClientQuotasRequest(entries=[entry], validate_only=True)
+
+
+OTHERS: dict[ApiKey, Asked] = {
+    K.CREATE_DELEGATION_TOKEN: Asked(1, lambda: m.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)),
+    K.RENEW_DELEGATION_TOKEN: Asked(1, lambda: m.RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=-1)),
+    K.EXPIRE_DELEGATION_TOKEN: Asked(1, lambda: m.ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=-1)),
+    K.DESCRIBE_DELEGATION_TOKEN: Asked(1, lambda: m.DescribeDelegationTokenRequest(owners=None)),
+    K.DESCRIBE_CLIENT_QUOTAS: Asked(1, lambda: m.DescribeClientQuotasRequest(components=[], strict=False)),
+    K.ALTER_CLIENT_QUOTAS: Asked(1, alter_quotas),
+    K.DESCRIBE_USER_SCRAM_CREDENTIALS: Asked(0, lambda: m.DescribeUserScramCredentialsRequest(users=None)),
+    K.ALTER_USER_SCRAM_CREDENTIALS: Asked(
+        0, lambda: m.AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion("new", 256, "x")])
+    ),
+    # the table's own request deletes the group that others are asked for
+    K.DELETE_GROUPS: Asked(2, lambda: m.DeleteGroupsRequest(groups_names=["none"])),
+}
+
+
+def request_of(key: ApiKey) -> Asked:
+    if key in OTHERS:
+        return OTHERS[key]
+    case = CASES[key]
+    return Asked(case.version, case.request, case.errors)
+
+
+def is_allowed(user: str, key: ApiKey) -> bool:
+    """Return whether an API's right is among the user's: any of its alternatives is enough."""
+    if user == ADMIN:
+        return True
+    return key in CASES and any(set(rights) <= RIGHTS[user] for rights in CASES[key].rights)
