@@ -38,6 +38,7 @@ SERVER_JAVA = (
     "-XX:+ExplicitGCInvokesConcurrent",
 )  # fmt: skip
 REPLICAS_MAX = 3
+PLAINTEXT = "PLAINTEXT"  # the listener that every broker has
 
 
 def class_path() -> str:
@@ -61,8 +62,9 @@ class KafkaCluster:
 
     `nodes` brokers with as many replicas of internal topics (three at most), and of new topics; `min.insync.replicas`
     is 2 from three nodes on. `controllers` of 0 makes every node a controller as well. `spares` are further brokers,
-    which are no controllers, do not start with the others, and are not in `bootstrap`. `properties` override the
-    settings of every node. With a `network` each node is a machine of its own on it.
+    which are no controllers, do not start with the others, and are not in `bootstrap`. `listeners` are the names of
+    further listeners of each broker, whose protocols are in `properties`. Those override the settings of every node.
+    With a `network` each node is a machine of its own on it.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class KafkaCluster:
         nodes: int = 1,
         controllers: int = 0,
         spares: int = 0,
+        listeners: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         java_options: Sequence[str] = QUICK_JAVA,
@@ -82,8 +85,10 @@ class KafkaCluster:
         self.node_ids = list(range(1, nodes + 1))
         self.spare_ids = list(range(nodes + 1, nodes + 1 + spares))
         controller_ids = list(range(101, 101 + controllers)) or self.node_ids
-        ports = iter(free_ports(nodes + spares + len(controller_ids)))
-        self.ports = {node: next(ports) for node in (*self.node_ids, *self.spare_ids)}
+        brokers = [*self.node_ids, *self.spare_ids]
+        ports = iter(free_ports(len(brokers) * (1 + len(listeners)) + len(controller_ids)))
+        self.ports = {node: next(ports) for node in brokers}
+        self._listener_ports = {(name, node): next(ports) for name in listeners for node in brokers}
         self._controller_ports = {node: next(ports) for node in controller_ids}
         self.numbers = sorted({*controller_ids, *self.ports}, reverse=True)
         self.machines: dict[int, Machine] = {}
@@ -117,9 +122,10 @@ class KafkaCluster:
         """`host:port,…` of the brokers."""
         return ",".join(self.address(node) for node in self.node_ids)
 
-    def address(self, node: int) -> str:
-        """Return `host:port` of this broker, for clients."""
-        return f"{self.host_of(node)}:{self.ports[node]}"
+    def address(self, node: int, listener: str = PLAINTEXT) -> str:
+        """Return `host:port` of this broker, for clients; of the listener PLAINTEXT, or of a further one."""
+        port = self.ports[node] if listener == PLAINTEXT else self._listener_ports[listener, node]
+        return f"{self.host_of(node)}:{port}"
 
     def host_of(self, node: int) -> str:
         """Return the address of this node."""
@@ -213,8 +219,9 @@ class KafkaCluster:
         roles, listeners, advertised = [], [], []
         if node in self.ports:
             roles.append("broker")
-            listeners.append(f"PLAINTEXT://{self.address(node)}")
-            advertised.append(listeners[-1])
+            names = [PLAINTEXT, *(name for name, broker in self._listener_ports if broker == node)]
+            listeners += [f"{name}://{self.address(node, name)}" for name in names]
+            advertised += listeners
         if node in self._controller_ports:
             roles.append("controller")
             listeners.append(f"CONTROLLER://{self.host_of(node)}:{self._controller_ports[node]}")
