@@ -8,7 +8,7 @@ DOCKER ?= docker
 export PYTHONDONTWRITEBYTECODE =
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security hdfs-jars clients helm hdfs-up hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -41,6 +41,7 @@ help:
 	@echo "make bench-limits  measure BMQ's share of what bare HDFS clients and the kernel can do, into docs/benchmarks-limits.md"
 	@echo "make bench-storage  measure and compute what 10,000 partitions cost the NameNode, datanodes and etcd, into docs/benchmarks-storage.md"
 	@echo "make bench-flames  flame graphs of producing, consuming, catching up and rest, into docs/benchmarks-flames.md"
+	@echo "make bench-security  what TLS, log-ins and ACLs cost, beside Kafka's, into docs/benchmarks-security.md"
 	@echo "make bench-soak  four hours of steady load with changes: does anything rise? into docs/benchmarks-soak.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
@@ -127,7 +128,7 @@ monitoring: setup etcd hdfs-jars
 mutants: setup
 	$(BIN)/python -m tests.mutants -j $(JOBS)
 
-bench: bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-spark bench-limits bench-storage bench-soak bench-flames
+bench: bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-spark bench-limits bench-storage bench-soak bench-flames bench-security
 
 bench-log: setup hdfs-jars etcd
 	$(BIN)/python -m bench.run
@@ -169,6 +170,9 @@ bench-soak: setup hdfs-jars etcd
 
 bench-flames: setup hdfs-jars clients
 	$(BIN)/python -m bench.flames
+
+bench-security: setup clients
+	$(BIN)/python -m bench.security
 
 hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up

@@ -93,13 +93,15 @@ def touch(bootstrap: str, topic: str, *, partitions: int) -> float:
     return time.monotonic() - begun
 
 
-def consume(bootstrap: str, topic: str, *, count: int, partitions: int) -> float:
+def consume(
+    bootstrap: str, topic: str, *, count: int, partitions: int, properties: Mapping[str, str] = NO_PROPERTIES
+) -> float:
     """Consume from the beginning, without a group; return the records a second after the first ones came.
 
     Raises TimeoutError if ``count`` records do not come.
     """
     settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False, "log_level": 0}
-    consumer = Consumer({**settings, "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS})
+    consumer = Consumer({**settings, "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS, **properties})
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         begun = time.monotonic()

@@ -74,6 +74,8 @@ class Deployment:
     """Each ``bmq serve`` by its node id."""
     hdfs: HdfsCluster | None = None
     etcd: EtcdCluster | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Settings of its clients besides: how they log in."""
 
     @property
     def processes(self) -> list[ServiceProcess]:
@@ -96,15 +98,18 @@ class Deployment:
 
     def create_topics(self, names: Sequence[str], partitions: int, *, config: Mapping[str, str] | None = None) -> None:
         """Create topics with so many partitions each.  Raises KafkaException if one is refused."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+        admin = self._admin()
         topics = [NewTopic(name, partitions, self.replicas, config=dict(config or {})) for name in names]
         for future in admin.create_topics(topics, operation_timeout=120, request_timeout=120).values():
             future.result(150)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})  # it must outlive its futures
+        admin = self._admin()  # it must outlive its futures
         admin.delete_topics([name])[name].result(60)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3, **self.properties})
 
 
 @contextlib.contextmanager

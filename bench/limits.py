@@ -72,7 +72,7 @@ def _run(wanted: Sequence[str], parent: Path | None, plan: Plan, results: Result
         sides = [*_bare_sides(stack, site, wanted), *(side(each) for each in deployments for side in SIDES)]
         results.plan["warm_up"] = warm_up(
             [side for side in sides if side.is_resident], lambda side, number: measure(side, plan, site, number),
-            plan.warm_rounds_most, results, bench=BENCH, metric="mb_s",
+            plan.warm_rounds_most, results, rates_of={BENCH: "mb_s"},
         )  # fmt: skip
         for number in range(1, plan.rounds + 1):
             results.load.append(round(os.getloadavg()[0], 2))

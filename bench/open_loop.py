@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from numpy.typing import NDArray
 
+from bench.client_load import NO_PROPERTIES
 from bench.load_process import LoadProcess
 from bench.open_loop_clients import LATE_MAX, TIMEOUT_S, Load, follow, send
 from tests.services.processes import wait_for
@@ -80,7 +81,7 @@ class OpenLoop:
 def open_loop(load: Load, *, readers: int = 1, processes: int = 1) -> Iterator[OpenLoop]:
     """Start and connect the client processes, and stop them at the end; ``processes`` share the ``readers``."""
     with contextlib.ExitStack() as stack:
-        offsets = end_offsets(load.bootstrap, load.topic, load.partitions)
+        offsets = end_offsets(load.bootstrap, load.topic, load.partitions, load.properties)
         shares = [readers // processes + (index < readers % processes) for index in range(processes)]
         followers = [
             stack.enter_context(LoadProcess(follow, load=load, offsets=offsets, readers=share))
@@ -93,13 +94,15 @@ def open_loop(load: Load, *, readers: int = 1, processes: int = 1) -> Iterator[O
         yield OpenLoop(load, sender, followers)
 
 
-def end_offsets(bootstrap: str, topic: str, partitions: int) -> list[int]:
+def end_offsets(
+    bootstrap: str, topic: str, partitions: int, properties: Mapping[str, str] = NO_PROPERTIES
+) -> list[int]:
     """Return each partition's end offset, once each has a leader: a broker may not know a new topic yet.
 
     Raises NotReady if a partition has none in ``TIMEOUT_S``, and KafkaException for another error.
     """
     found: list[int] = []
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "log_level": 0})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "log_level": 0, **properties})
 
     def are_known() -> bool:
         try:

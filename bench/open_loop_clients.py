@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import isnan, nan
 
@@ -49,6 +49,8 @@ class Load:
     records_s: int
     seconds: float
     record_bytes: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the clients besides: how they log in."""
 
     @property
     def count(self) -> int:
@@ -58,7 +60,8 @@ class Load:
 
 def send(parent: Parent, *, load: Load) -> None:
     """Produce: tell that connections are made, wait for the time to begin, tell when each record was acknowledged."""
-    producer = Producer({"bootstrap.servers": load.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
+    settings = {"bootstrap.servers": load.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}
+    producer = Producer({**settings, **load.properties})
     padding, deliveries = bytes(load.record_bytes - _NUMBER.size), Deliveries()
     for partition in range(load.partitions):
         value = _NUMBER.pack(CONNECTING) + padding
@@ -140,7 +143,8 @@ class Follower:
         self._connected = threading.Event()
         self._stopping = threading.Event()
         self._error: Exception | None = None
-        self._consumer = Consumer({**READER, "bootstrap.servers": load.bootstrap, "group.id": f"{load.topic}-{name}"})
+        settings = {"bootstrap.servers": load.bootstrap, "group.id": f"{load.topic}-{name}"}
+        self._consumer = Consumer({**READER, **settings, **load.properties})
         self._consumer.assign([TopicPartition(load.topic, each, offset) for each, offset in enumerate(offsets)])
         self._thread = threading.Thread(target=self._run, daemon=True)
 

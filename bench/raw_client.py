@@ -51,8 +51,8 @@ def connect(address: Address, *, timeout_s: float = RESPONSE_TIMEOUT_S) -> socke
 
 def leader_of(connection: socket.socket, topic: str, partition: int = 0) -> Leader:
     """Return the partition's leader.  Raises NotAcknowledged if it has none now, OSError if the connection fails."""
-    connection.sendall(_frame(METADATA, METADATA_VERSION, struct.pack(">i", 1) + _string(topic)))
-    reader = _Reader(_receive(connection))
+    connection.sendall(request(METADATA, METADATA_VERSION, struct.pack(">i", 1) + string(topic)))
+    reader = Reader(receive(connection))
     reader.take("i")  # correlation id
     nodes = {}
     for _ in range(reader.take("i")):
@@ -80,8 +80,8 @@ def leader_of(connection: socket.socket, topic: str, partition: int = 0) -> Lead
 def produce_frame(topic: str, value: bytes, partition: int = 0) -> bytes:
     """Return a request that produces one record, ``acks=all``.  It may be sent again as it is."""
     batch = bytes(build_batch([Record(value=value)], base_timestamp=int(time.time() * 1000)))
-    body = struct.pack(">hhii", -1, ACKS_ALL, 30_000, 1) + _string(topic)
-    return _frame(PRODUCE, PRODUCE_VERSION, body + struct.pack(">iii", 1, partition, len(batch)) + batch)
+    body = struct.pack(">hhii", -1, ACKS_ALL, 30_000, 1) + string(topic)
+    return request(PRODUCE, PRODUCE_VERSION, body + struct.pack(">iii", 1, partition, len(batch)) + batch)
 
 
 def produce(connection: socket.socket, frame: bytes) -> int:
@@ -90,7 +90,7 @@ def produce(connection: socket.socket, frame: bytes) -> int:
     Raises NotAcknowledged if it is refused, OSError if the connection fails.
     """
     connection.sendall(frame)
-    reader = _Reader(_receive(connection))
+    reader = Reader(receive(connection))
     reader.take("i")  # correlation id
     reader.take("i")  # one topic
     reader.string()
@@ -123,8 +123,8 @@ def first_ack(addresses: Sequence[Address], topic: str, frame: bytes, *, timeout
     raise TimeoutError(f"{topic}: nothing acknowledged in {timeout_s:.0f} s: {reason}")
 
 
-class _Reader:
-    """Fields of a response, one after another."""
+class Reader:
+    """Fields of a response, one after another.  Raises struct.error if it is too short."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -139,22 +139,32 @@ class _Reader:
 
     def string(self) -> str:
         """Return a nullable string, "" for null."""
-        size = max(0, self.take("h"))
+        return self._take("h").decode()
+
+    def blob(self) -> bytes:
+        """Return nullable bytes, none for null."""
+        return self._take("i")
+
+    def _take(self, kind: str) -> bytes:
+        size = max(0, self.take(kind))
         self._at += size
-        return self._data[self._at - size : self._at].decode()
+        return self._data[self._at - size : self._at]
 
 
-def _string(text: str) -> bytes:
+def string(text: str) -> bytes:
+    """Return a string as requests hold it."""
     encoded = text.encode()
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def _frame(api_key: int, version: int, body: bytes) -> bytes:
+def request(api_key: int, version: int, body: bytes) -> bytes:
+    """Return a request: its length, a header without a client id, and the body."""
     head = struct.pack(">hhih", api_key, version, 1, -1)  # correlation id 1, no client id
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def _receive(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytes:
+    """Return a response with its header.  Raises OSError."""
     (size,) = struct.unpack(">i", _exactly(connection, 4))
     return _exactly(connection, size)
 

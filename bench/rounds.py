@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from bench import command, provenance
@@ -23,6 +24,7 @@ from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
 from bench.warm_up import is_warm, ordered
 
 Note = Callable[[Sample], None]
+PRODUCING: Mapping[str, str] = MappingProxyType({"produce": "records_s"})
 
 
 class Named(Protocol):
@@ -141,19 +143,18 @@ def warm_up(
     rounds_most: int,
     results: Results,
     *,
-    bench: str = "produce",
-    metric: str = "records_s",
+    rates_of: Mapping[str, str] = PRODUCING,
 ) -> dict[str, object]:
     """Run rounds of throughput until no rate rises; return how many, and whether that was reached.
 
-    The rates are ``metric`` of the samples of ``bench``.
+    ``rates_of`` names the metric of each bench that is such a rate.
     """
     rates: dict[str, list[float]] = {}
 
     def note(sample: Sample) -> None:
         results.warm_up.append(sample)
-        if sample.bench == bench:
-            rates.setdefault(f"{sample.adapter}, {sample.case}", []).append(sample.metrics[metric])
+        if (metric := rates_of.get(sample.bench)) is not None:
+            rates.setdefault(f"{sample.adapter}, {sample.bench}, {sample.case}", []).append(sample.metrics[metric])
 
     number = 0
     while number < rounds_most and not is_warm(rates):

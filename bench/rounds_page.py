@@ -10,8 +10,8 @@ from bench.results import Results
 from bench.warm_up import RISE_MAX
 
 
-def opening(results: Results, name: str, title: str, what: str) -> str:
-    """Return the top of docs/benchmarks-NAME.md; ``what`` says what its figures are.
+def opening(results: Results, name: str, title: str, what: str, *, warmed_by: str = "producing") -> str:
+    """Return the top of docs/benchmarks-NAME.md; ``what`` says what its figures are, ``warmed_by`` what came first.
 
     Raises ValueError for results that do not name their commit.
     """
@@ -32,7 +32,8 @@ Written by `python -m bench.{name}`; do not edit. Every round, with the command 
 {what}
 
 {results.started}, {results.took_s / 60:.0f} minutes. The deployments run on one machine at the same time, and each
-round measures all of them in turn, in another order each time. {_warmth(results)} Then comes one round of the
+round measures all of them in turn, in another order each time.
+{_warmth(results, warmed_by)} Then comes one round of the
 measurements below that does not count, and {plan["rounds"]} that do. Figures are medians of the rounds, with the lowest
 and the highest one. Each round gives a ratio.
 {VERDICTS}
@@ -64,9 +65,9 @@ def pairs(results: Results, bench: str) -> list[tuple[str, str]]:
     return [(kafka, name) for kafka in names if kafka.startswith("kafka") for name in ours]
 
 
-def _warmth(results: Results) -> str:
+def _warmth(results: Results, warmed_by: str) -> str:
     found = results.plan["warm_up"]
-    rule = f"no deployment's rate of producing was more than {RISE_MAX:.0%} above its best before"
+    rule = f"no deployment's rate of {warmed_by} was more than {RISE_MAX:.0%} above its best before"
     if found["is_warm"]:
         return f"First come rounds of throughput, until {rule}: after {found['rounds']}."
     return f"**Not warm**: the rounds of throughput that come first ended at {found['rounds']}, before {rule}."

@@ -32,6 +32,7 @@ PAGES = {
     "benchmarks-storage.md": "storage.json",
     "benchmarks-soak.md": "soak.json",
     "benchmarks-flames.md": "flames.json",
+    "benchmarks-security.md": "security.json",
 }
 """The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
 

@@ -37,7 +37,7 @@ def test_rounds_go_on_until_no_side_gets_faster(capsys: pytest.CaptureFixture[st
     results = Results(command="", machine={}, plan={}, started="")
     found = warm_up(
         [side("a", [1.0, 2.0, 2.0]), side("b", [])], lambda each, number: measure(each, PLAN, SITE, number), 8, results,
-        bench=BENCH, metric="mb_s",
+        rates_of={BENCH: "mb_s"},
     )  # fmt: skip
     assert found == {"rounds": 3, "is_warm": True}
     assert results.failures == ["warm-up on b: OSError('no rate')"] * 3
