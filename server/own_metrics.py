@@ -11,7 +11,9 @@ from bmq.core.metrics.counters import Histogram
 from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.core.records.walk import WALKER
+from bmq.meta.cluster.member import PROXY
 from bmq.server.node import Node
+from bmq.server.quota_metrics import quota_metrics
 
 Own = Sequence[OneOwn]
 
@@ -38,6 +40,7 @@ class OwnMetrics:
             *self._of_group_lag(),
             OwnMetric("quarantined", text, len(node.quarantined())),
             *self._of_certificates(),
+            *self._of_quotas(),
             *self._of_cluster(),
             *self._of_leader(),
             *self._of_deleted_topics(),
@@ -127,6 +130,12 @@ class OwnMetrics:
             OwnMetric("certificate_expires_in_seconds", text, each.expires_in_s, False, "listener", name)
             for name, each in self._node.certificates.items()
         ]
+
+    def _of_quotas(self) -> Own:
+        if PROXY not in self._node.config.roles:
+            return ()
+        quotas = self._node.security.quotas
+        return tuple(quota_metrics(quotas, quotas.now()))
 
     def _of_coordinator(self) -> Own:
         coordinator = self._node.own_coordinator

@@ -6,7 +6,7 @@ proxies are the limit together.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 
 from bmq.core.aio.subscribers import no_op
@@ -25,13 +25,26 @@ FIRST_CREDIT_S = 0.25
 """Credit of a holder that is new here, if other proxies may serve it as well: theirs is not known yet."""
 
 
+class Throttles:
+    """Times that clients were held up by the quotas of one kind, and the seconds that they were told to wait for."""
+
+    __slots__ = ("seconds", "times")
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.seconds = 0.0
+
+
 class Holding:
     """One holder's quota of one kind."""
 
     __slots__ = ("_before", "_reported_at", "_since", "_was_short", "allowance", "equal", "holder", "kind", "limit",
-                 "on_short", "rate", "throttle_ms", "throttles", "used_at")  # fmt: skip
+                 "on_short", "rate", "throttles", "used_at")  # fmt: skip
 
-    def __init__(self, kind: str, holder: Holder, limit: float, share: float, now: float) -> None:
+    def __init__(
+        self, kind: str, holder: Holder, limit: float, share: float, now: float, throttles: Throttles | None = None
+    ) -> None:
+        """``throttles`` counts for all holders of the kind."""
         self.kind = kind
         self.holder = holder
         self.limit = limit
@@ -43,8 +56,7 @@ class Holding:
         """The limit by the number of proxies: what it can hope for, at least, wherever it needs it."""
         self.rate = Rate()
         self.used_at = now
-        self.throttles = 0
-        self.throttle_ms = 0.0
+        self.throttles = throttles or Throttles()
         self.on_short: Callable[[], None] = no_op
         """Called when it is held up for the first time since its last report."""
         self._since = self._before = 0.0  # amount since the last report; rate before that
@@ -73,8 +85,8 @@ class Holding:
     def held_up(self, seconds: float) -> float:
         """Count a time for which a client waits, and return it."""
         if seconds > 0:
-            self.throttles += 1
-            self.throttle_ms += seconds * 1000
+            self.throttles.times += 1
+            self.throttles.seconds += seconds
             if not self._was_short:
                 self._was_short = True
                 self.on_short()
@@ -99,6 +111,8 @@ class Holdings:
         """``share_of`` returns the part of a limit that a holder has here at first."""
         self._share_of = share_of
         self._all: OrderedDict[tuple[str, Holder], Holding] = OrderedDict()
+        self.throttles: defaultdict[str, Throttles] = defaultdict(Throttles)
+        """What was throttled by each kind, of holders that were forgotten as well."""
         self.on_new: Callable[[Holding], None] = no_op
         """Called with each holder that is counted from now on."""
 
@@ -115,7 +129,8 @@ class Holdings:
         if found is None:
             if len(self._all) >= HOLDERS_MAX:
                 self._all.popitem(last=False)
-            found = self._all[key] = Holding(kind, holder, limit, self._share_of(limit), now)
+            share = self._share_of(limit)
+            found = self._all[key] = Holding(kind, holder, limit, share, now, self.throttles[kind])
             self.on_new(found)
         self._all.move_to_end(key)
         if found.limit != limit:

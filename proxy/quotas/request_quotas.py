@@ -120,6 +120,10 @@ class RequestQuotas:
             return response
         return served.later(response)
 
+    def holdings_of(self, kind: str) -> Holdings:
+        """Return where the holders of quotas of a kind are counted, among those of other kinds."""
+        return self.holdings if kind in SHARED else self.times
+
     def now(self) -> float:
         return self._clock.monotonic()
 
@@ -146,7 +150,7 @@ class RequestQuotas:
 
         def find(kind: str) -> Holding | None:
             found = self._view.find(kind, user, client_id)
-            return None if found is None else (self.holdings if kind in SHARED else self.times).get(kind, *found, now)
+            return None if found is None else self.holdings_of(kind).get(kind, *found, now)
 
         found = tuple(map(find, KINDS))
         return _Client(*found) if any(found) else None

@@ -19,7 +19,7 @@ OTHERS = sorted(
 _NAME = re.compile(r"\b((?:bmq|kafka|process)_[a-z_]+[a-z])\b(?!_?\*|\()")
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _SERIES = re.compile(r"_(?:bucket|sum|count)$")
-NO_METRICS = {"kafka_exporter", "kafka_clients"}
+NO_METRICS = {"kafka_exporter", "kafka_clients", "kafka_client"}
 
 
 def own_names() -> Iterator[str]:

@@ -72,7 +72,7 @@ def node(
         console_endpoint=None,
         security=SimpleNamespace(authorizer=ALLOW_ALL),
         store_times=None,
-        config=NodeConfig(),
+        config=NodeConfig(roles=()),
         fetch_service=SimpleNamespace(
             tails=SimpleNamespace(used=0),
             wait_ms=Histogram(),

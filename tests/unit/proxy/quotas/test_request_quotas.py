@@ -152,7 +152,7 @@ def test_a_fetch_gets_records_while_there_is_no_debt() -> None:
     w.quotas.serve(other, 100, refused)
     assert muted(other) == [pytest.approx(1.109)]  # with the rest of the first response
     holding = next(iter(w.quotas.holdings))
-    assert (holding.throttles, holding.report(w.now)[1]) == (2, True)
+    assert (holding.throttles.times, holding.report(w.now)[1]) == (2, True)
     w.now += 1.2
     third = w.request(FETCH, version=4)
     w.quotas.serve(third, 100, lambda: Response((bytearray(9),)))
