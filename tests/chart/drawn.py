@@ -10,6 +10,7 @@ object is one row, with its default in it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import yaml
 
 from bmq.core.config import OPTIONS, option_name
+from bmq.core.options import COMMAND, FILE
+from bmq.core.security.listener_settings import TABLE
 from tests.chart import dashboards
 from tests.drawn_files import Drawn, replace_section, table
 
@@ -27,10 +30,12 @@ _MARK, _OBJECT = "# --", "(object)"
 
 CHARTS_OWN = frozenset(
     {
-        "advertise", "advertised.listeners", "cluster", "drain_ms", "hadoop_conf_dir", "http", "insecure", "internal",
-        "internal.secret", "internal.secret.required", "internal_advertise", "listen",
-        "listener.security.protocol.map", "listeners", "log_format", "meta", "meta_password", "meta_user", "node_id",
-        "roles", "root", "shared_listen", "workers", "zone",
+        "advertise", "advertised.listeners", "allow.everyone.if.no.acl.found", "authorizer.class.name", "cluster",
+        "drain_ms", "hadoop_conf_dir", "http", "http_authentication", "http_metrics_authentication", "http_tls",
+        "insecure", "internal", "internal.secret", "internal.secret.required", "internal.ssl.keystore.location",
+        "internal.ssl.truststore.location", "internal_advertise", "listen", "listener.security.protocol.map",
+        "listeners", "log_format", "meta", "meta_password", "meta_user", "node_id", "roles", "root", "shared_listen",
+        "super.users", "workers", "zone",
     }
 )  # fmt: skip
 """Settings that the chart makes itself, of other values: given in `config`, they would count for nothing."""
@@ -104,11 +109,33 @@ def _comment(lines: Sequence[str], line: int) -> str:
 
 
 def config_schema() -> dict[str, Any]:
-    """Return what `config` may hold: the settings of `bmq serve` but for those that the chart makes itself."""
-    properties = {}
+    """Return what `config` may hold: the settings of `bmq serve` but for those that the chart makes itself.
+
+    A secret, which a ConfigMap may not hold, is given by its file, in a volume, or a command.
+    """
+    properties: dict[str, Any] = {}
     for option in sorted(OPTIONS, key=option_name):
-        if option_name(option) not in CHARTS_OWN:
+        name = option_name(option)
+        if name in CHARTS_OWN:
+            continue
+        if option.metadata["is_secret"]:
+            properties |= {f"{name}.{source}": {"type": "string"} for source in (FILE, COMMAND)}
+        else:
             kind = _TYPES.get(type(option.default).__name__, "string")
             # A whole number that a float does not hold exactly is given as a string.
-            properties[option_name(option)] = {"type": [kind, "string"] if kind in ("integer", "number") else kind}
-    return {"type": "object", "additionalProperties": False, "properties": properties}
+            properties[name] = {"type": [kind, "string"] if kind in ("integer", "number") else kind}
+    properties["schema_registry_url"] = {"type": "string", "pattern": "^[^@]*$"}  # its user and password are a secret
+    listeners: dict[str, Any] = {f"^listener\\.name\\.[a-z0-9_]+\\.([a-z0-9-]+\\.)?({'|'.join(_of_listeners())})$": {}}
+    return {
+        "type": "object", "additionalProperties": False, "properties": dict(sorted(properties.items())),
+        "patternProperties": listeners,
+    }  # fmt: skip
+
+
+def _of_listeners() -> Iterator[str]:
+    """Yield what may follow a listener's name, as a pattern."""
+    for key, option in sorted(TABLE.items()):
+        if option.metadata["is_secret"]:
+            yield from (re.escape(f"{key}.{source}") for source in (FILE, COMMAND))
+        else:
+            yield re.escape(key)

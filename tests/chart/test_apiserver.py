@@ -69,6 +69,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(server: Api
 
     helm("install", RELEASE, str(CHART), "--values", str(MINIMAL))
     installed = kept(server)
+    secret = ("Secret", "orders-bmq-internal")
     proxies, config = ("StatefulSet", "orders-bmq-proxy"), ("ConfigMap", "orders-bmq-config")
     assert installed[proxies]["spec"]["replicas"] == 3
     template_before = installed[proxies]["spec"]["template"]
@@ -79,6 +80,9 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(server: Api
     assert set(scaled) - set(installed) == {("Service", f"orders-bmq-proxy-{number}") for number in (3, 4)}
     assert scaled[proxies]["spec"]["replicas"] == 5
     assert scaled[proxies]["spec"]["template"] == template_before
+
+    # The secret between processes is found by `lookup`, and stays: pods that show another one would be refused.
+    assert scaled[secret]["data"] == installed[secret]["data"]
 
     # A setting of brokers restarts brokers, and no other pod.
     helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "broker.config.block_bytes=67108864")
@@ -99,7 +103,15 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(server: Api
 
     history = json.loads(helm("history", RELEASE, "--output", "json"))
     assert [each["status"] for each in history] == ["superseded"] * 4 + ["deployed"]
+    assert kept(server)[secret]["data"] == installed[secret]["data"]
     helm("uninstall", RELEASE)
+    assert set(kept(server)) == {secret}
+
+    # The same release, installed again, has the secret that was kept.
+    helm("install", RELEASE, str(CHART), "--values", str(MINIMAL))
+    assert kept(server)[secret]["data"] == installed[secret]["data"]
+    helm("uninstall", RELEASE)
+    server.kubectl("delete", "secret", "-n", NAMESPACE, "orders-bmq-internal")
     assert kept(server) == {}
 
 
@@ -112,3 +124,16 @@ def test_notes_tell_how_to_connect(server: ApiServer) -> None:
     assert f"bootstrap.servers=orders-bmq-bootstrap.{NAMESPACE}.svc.cluster.local:9092" in notes
     assert "WARNING: etcd.trial is for a trial" in notes
     assert "WARNING: networkPolicy.enabled is false" in notes
+    assert "Kafka listener INTERNAL, port 9092, PLAINTEXT: set listener.protocol=SASL_SSL" in notes
+    assert "HTTP, port 9080: set http.authentication=basic" in notes
+
+
+def test_notes_of_a_secured_release_name_no_open_port(server: ApiServer) -> None:
+    told = run_helm(
+        "install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=server", "--values",
+        str(CHART / "ci" / "secured-values.yaml"), environment=server.environment,
+    )  # fmt: skip
+    notes = told.partition("NOTES:")[2]
+    assert "The user admin is written into the metadata store" in notes
+    assert "https://127.0.0.1:9080" in notes
+    assert "WARNING" not in notes.replace("WARNING: Prometheus reaches the metrics from this namespace only", "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -29,7 +30,11 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _LABEL = re.compile(r"metadata\.(?:labels|annotations)\['([^']+)'\]")
 # Calls stay on this machine, whatever proxy the environment names.
-_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_HTTP = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}),
+    urllib.request.HTTPSHandler(context=ssl._create_unverified_context()),  # as the kubelet does
+)
+_DATA = "..data"
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
@@ -130,7 +135,8 @@ class Pod:
         self._process.require_running()
         get = self.container[probe]["httpGet"]
         (port,) = [each["containerPort"] for each in self.container["ports"] if each["name"] == get["port"]]
-        url = f"http://{self.machine.host}:{port}{get['path']}"
+        scheme = get.get("scheme", "HTTP").lower()
+        url = f"{scheme}://{self.machine.host}:{port}{get['path']}"
         try:
             with _HTTP.open(url, timeout=self.container[probe].get("timeoutSeconds", 1)) as response:
                 return bool(200 <= response.status < 400)
@@ -174,21 +180,40 @@ class Pod:
 
     def _write_volumes(self) -> dict[str, Path]:
         """Replace the folder of each volume by a fresh one, as for a new pod, and return the folders by volume."""
-        volumes = {}
+        volumes = {each["name"]: self.folder / self.name / each["name"] for each in self.spec.get("volumes", ())}
         for volume in self.spec.get("volumes", ()):
-            path = self.folder / self.name / volume["name"]
+            path = volumes[volume["name"]]
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
-            for name, text in self._contents(volume).items():
-                (path / name).write_text(text)
-            volumes[volume["name"]] = path
+            self._fill(volume, path, volumes)
         return volumes
 
-    def _contents(self, volume: Object) -> Mapping[str, str]:
+    def replace_files(self, files: Mapping[tuple[str, str], Mapping[str, str]]) -> None:
+        """Have these files in its mounted ConfigMaps and Secrets from now on, as the kubelet does for a running pod."""
+        self._files = files
+        volumes = {each["name"]: self.folder / self.name / each["name"] for each in self.spec.get("volumes", ())}
+        for volume in self.spec.get("volumes", ()):
+            self._fill(volume, volumes[volume["name"]], volumes)
+
+    def _fill(self, volume: Object, path: Path, volumes: Mapping[str, Path]) -> None:
+        """Write a volume's files, all at once: each is a link through one that is replaced."""
         if "emptyDir" in volume:
-            return {}
+            return
+        mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in self.container.get("volumeMounts", ())}
+        fresh = path / f"..{time.monotonic_ns()}"
+        fresh.mkdir()
+        for name, text in self._contents(volume, mounts).items():
+            (fresh / name).write_text(text)
+            if not (path / name).is_symlink():
+                (path / name).symlink_to(f"{_DATA}/{name}")
+        (path / "..tmp").symlink_to(fresh.name)
+        (path / "..tmp").replace(path / _DATA)
+
+    def _contents(self, volume: Object, mounts: Mapping[str, Path]) -> Mapping[str, str]:
+        """Return text by file.  Paths in ConfigMaps are as they are on this machine."""
         if "configMap" in volume:
-            return self._files["ConfigMap", volume["configMap"]["name"]]
+            texts = self._files["ConfigMap", volume["configMap"]["name"]]
+            return {name: here(text, mounts) for name, text in texts.items()}
         secret = volume["secret"]
         data = self._files["Secret", secret["secretName"]]
         return {item["path"]: data[item["key"]] for item in secret["items"]}

@@ -78,11 +78,20 @@ class Workloads:
         return done
 
     def run(self, name: str) -> str:
-        """Run a pod of `helm test` to its end, and return what it wrote."""
-        (found,) = [each for each in self.objects if each["kind"] == "Pod" and each["metadata"]["name"] == name]
-        pod = self._make(name, found, self._machine(name), None)
+        """Run a pod of `helm test`, or of a Job, to its end, and return what it wrote."""
+        (found,) = [
+            each for each in self.objects if each["kind"] in ("Pod", "Job") and each["metadata"]["name"] == name
+        ]
+        template = found["spec"]["template"] if found["kind"] == "Job" else found
+        pod = self._make(name, template, self._machine(name), None)
         self._write_hosts()
         return pod.run()
+
+    def replace_files(self, objects: Sequence[Object]) -> None:
+        """Have the ConfigMaps and Secrets of these objects mounted from now on; no pod starts again."""
+        self.objects = list(objects)
+        for pod in self.pods.values():
+            pod.replace_files(decoded(objects))
 
     def stop(self, *, keep_logs: bool) -> None:
         """Kill every pod, and remove everything but the logs of a failed test."""

@@ -61,7 +61,22 @@ coordinator: {kind: Deployment, isProxy: false, isBroker: false, roles: coordina
 
 {{/* What clients inside are told of a proxy: its own Service, named as its pod. */}}
 {{- define "bmq.proxyAddress" -}}
-$(POD_NAME).{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.service.port }}
+{{ include "bmq.proxyHost" . }}:{{ .Values.service.port }}
+{{- end -}}
+
+{{- define "bmq.proxyHost" -}}
+$(POD_NAME).{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
+{{/* What clients inside are told of each of a proxy's listeners there. */}}
+{{- define "bmq.advertisedInside" -}}
+{{- $all := list -}}
+{{- range (include "bmq.listeners" . | fromJson).all -}}
+{{- if not .isOutside -}}
+{{- $all = append $all (printf "%s://%s:%d" .name (include "bmq.proxyHost" $) (int64 .port)) -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $all -}}
 {{- end -}}
 
 {{- define "bmq.bootstrap" -}}
@@ -69,7 +84,7 @@ $(POD_NAME).{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.
 {{- end -}}
 
 {{- define "bmq.httpUrl" -}}
-http://{{ include "bmq.fullname" . }}-http.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.service.httpPort }}
+{{ include "bmq.scheme" . }}://{{ include "bmq.fullname" . }}-http.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.service.httpPort }}
 {{- end -}}
 
 {{- define "bmq.root" -}}
@@ -121,6 +136,7 @@ etcd://{{ with $etcd.user }}{{ urlquery . }}@{{ end }}{{ join "," $endpoints }}
 0 or false is none. */}}
 {{- define "bmq.toml" -}}
 {{- $settings := dict -}}
+{{- range $key, $value := include "bmq.securitySettings" . | fromJson -}}{{- $_ := set $settings $key $value -}}{{- end -}}
 {{- range $key, $value := .root.Values.config -}}{{- $_ := set $settings $key $value -}}{{- end -}}
 {{- range $key, $value := .values.config -}}{{- $_ := set $settings $key $value -}}{{- end -}}
 {{- range $key, $value := $settings }}
@@ -142,4 +158,48 @@ etcd://{{ with $etcd.user }}{{ urlquery . }}@{{ end }}{{ join "," $endpoints }}
 {{- $hadoop := list (include "bmq.hadoopXml" .root.Values.hdfs.coreSite) (include "bmq.hadoopXml" .root.Values.hdfs.hdfsSite) -}}
 {{- $script := .root.Files.Get "files/pod_settings.py" -}}
 {{- list (include "bmq.toml" .) $hadoop (eq (include "bmq.hasInit" (dict "root" .root "isProxy" .component.isProxy)) "true" | ternary $script "") | toJson | sha256sum -}}
+{{- end -}}
+
+
+{{/* How a process reaches the metadata store: environment, and the files that it names. */}}
+{{- define "bmq.storeEnv" -}}
+- name: BMQ_CLUSTER
+  value: {{ include "bmq.clusterName" . | quote }}
+- name: BMQ_META
+  value: {{ include "bmq.meta" . | quote }}
+{{- if .Values.etcd.user }}
+- name: BMQ_META_PASSWORD_FILE
+  value: /etc/bmq/etcd-password/password
+{{- end }}
+{{- end -}}
+
+{{- define "bmq.storeMounts" -}}
+{{- if .Values.etcd.user }}
+- {name: etcd-password, mountPath: /etc/bmq/etcd-password, readOnly: true}
+{{- end }}
+{{- if .Values.etcd.tls.enabled }}
+- {name: etcd-tls, mountPath: /etc/bmq/etcd-tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "bmq.storeVolumes" -}}
+{{- if .Values.etcd.user }}
+- name: etcd-password
+  secret:
+    secretName: {{ .Values.etcd.passwordSecret.name }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.etcd.passwordSecret.key | quote }}, path: password}]
+{{- end }}
+{{- if .Values.etcd.tls.enabled }}
+- name: etcd-tls
+  secret:
+    secretName: {{ .Values.etcd.tls.secret }}
+    defaultMode: 0440
+    items:
+      - {key: {{ .Values.etcd.tls.caKey | quote }}, path: ca.crt}
+      {{- if .Values.etcd.tls.certKey }}
+      - {key: {{ .Values.etcd.tls.certKey | quote }}, path: tls.crt}
+      - {key: {{ .Values.etcd.tls.keyKey | quote }}, path: tls.key}
+      {{- end }}
+{{- end }}
 {{- end -}}

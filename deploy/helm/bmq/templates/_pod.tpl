@@ -97,21 +97,20 @@ spec:
         {{- end }}
       ports:
         {{- if .component.isProxy }}
-        - {name: kafka, containerPort: {{ $root.Values.service.port }}, protocol: TCP}
-        {{- if $root.Values.external.enabled }}
-        - {name: kafka-external, containerPort: {{ $root.Values.external.port }}, protocol: TCP}
+        {{- range (include "bmq.listeners" $root | fromJson).all }}
+        - {name: {{ .portName }}, containerPort: {{ .port }}, protocol: TCP}
         {{- end }}
         {{- end }}
         - {name: internal, containerPort: {{ $root.Values.service.internalPort }}, protocol: TCP}
         - {name: http, containerPort: {{ $root.Values.service.httpPort }}, protocol: TCP}
       startupProbe:
-        httpGet: {path: /healthz, port: http}
+        httpGet: {path: /healthz, port: http{{ with include "bmq.scheme" $root | upper }}{{ if ne . "HTTP" }}, scheme: {{ . }}{{ end }}{{ end }}}
         {{- toYaml $root.Values.probes.startup | nindent 8 }}
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http{{ with include "bmq.scheme" $root | upper }}{{ if ne . "HTTP" }}, scheme: {{ . }}{{ end }}{{ end }}}
         {{- toYaml $root.Values.probes.readiness | nindent 8 }}
       livenessProbe:
-        httpGet: {path: /healthz, port: http}
+        httpGet: {path: /healthz, port: http{{ with include "bmq.scheme" $root | upper }}{{ if ne . "HTTP" }}, scheme: {{ . }}{{ end }}{{ end }}}
         {{- toYaml $root.Values.probes.liveness | nindent 8 }}
       {{- if $values.preStopSeconds }}
       lifecycle:
@@ -129,12 +128,8 @@ spec:
         - {name: settings, mountPath: /run/bmq, readOnly: true}
         {{- end }}
         - {name: internal-secret, mountPath: /etc/bmq/internal-secret, readOnly: true}
-        {{- if $root.Values.etcd.user }}
-        - {name: etcd-password, mountPath: /etc/bmq/etcd-password, readOnly: true}
-        {{- end }}
-        {{- if $root.Values.etcd.tls.enabled }}
-        - {name: etcd-tls, mountPath: /etc/bmq/etcd-tls, readOnly: true}
-        {{- end }}
+        {{- include "bmq.securityMounts" . | nindent 8 }}
+        {{- include "bmq.storeMounts" $root | nindent 8 }}
         {{- if include "bmq.hasHdfsConf" $root }}
         - {name: hadoop-conf, mountPath: /etc/hadoop/conf, readOnly: true}
         {{- end }}
@@ -164,25 +159,8 @@ spec:
         secretName: {{ include "bmq.internalSecret" $root }}
         defaultMode: 0440
         items: [{key: {{ $root.Values.internalSecret.key | quote }}, path: secret}]
-    {{- if $root.Values.etcd.user }}
-    - name: etcd-password
-      secret:
-        secretName: {{ $root.Values.etcd.passwordSecret.name }}
-        defaultMode: 0440
-        items: [{key: {{ $root.Values.etcd.passwordSecret.key | quote }}, path: password}]
-    {{- end }}
-    {{- if $root.Values.etcd.tls.enabled }}
-    - name: etcd-tls
-      secret:
-        secretName: {{ $root.Values.etcd.tls.secret }}
-        defaultMode: 0440
-        items:
-          - {key: {{ $root.Values.etcd.tls.caKey | quote }}, path: ca.crt}
-          {{- if $root.Values.etcd.tls.certKey }}
-          - {key: {{ $root.Values.etcd.tls.certKey | quote }}, path: tls.crt}
-          - {key: {{ $root.Values.etcd.tls.keyKey | quote }}, path: tls.key}
-          {{- end }}
-    {{- end }}
+    {{- include "bmq.securityVolumes" . | nindent 4 }}
+    {{- include "bmq.storeVolumes" $root | nindent 4 }}
     {{- if include "bmq.hasHdfsConf" $root }}
     - name: hadoop-conf
       configMap: {name: {{ $root.Values.hdfs.configMap | default (printf "%s-hadoop" (include "bmq.fullname" $root)) }}}
@@ -236,7 +214,7 @@ most, after its drain, to close what could not be handed over. */}}
 - name: NODE_IP
   valueFrom: {fieldRef: {fieldPath: status.hostIP}}
 - name: INSIDE
-  value: INTERNAL://{{ include "bmq.proxyAddress" $root }}
+  value: {{ include "bmq.advertisedInside" $root | quote }}
 - name: OUTSIDE_LISTENER
   value: {{ $external.listener }}
 - name: OUTSIDE_HOST
@@ -262,16 +240,9 @@ most, after its drain, to close what could not be handed over. */}}
 {{- $any := include "bmq.anyAddress" $root -}}
 - name: BMQ_ROLES
   value: {{ .component.roles }}
-- name: BMQ_CLUSTER
-  value: {{ include "bmq.clusterName" $root | quote }}
 - name: BMQ_ROOT
   value: {{ include "bmq.root" $root | quote }}
-- name: BMQ_META
-  value: {{ include "bmq.meta" $root | quote }}
-{{- if $root.Values.etcd.user }}
-- name: BMQ_META_PASSWORD_FILE
-  value: /etc/bmq/etcd-password/password
-{{- end }}
+{{ include "bmq.storeEnv" $root }}
 - name: BMQ_CONFIG
   value: {{ eq (include "bmq.hasInit" (dict "root" $root "isProxy" .component.isProxy)) "true" | ternary "/run/bmq/bmq.toml" (printf "/etc/bmq/config/%s.toml" .name) }}
 - name: BMQ_INTERNAL
@@ -285,7 +256,7 @@ most, after its drain, to close what could not be handed over. */}}
 - name: BMQ_HTTP
   value: {{ printf "%s:%d" $any (int64 $root.Values.service.httpPort) | quote }}
 - name: BMQ_INSECURE
-  value: {{ $root.Values.insecure | quote }}
+  value: {{ ne (include "bmq.openPorts" $root | trim) "" | quote }}
 - name: BMQ_LOG_FORMAT
   value: {{ $root.Values.logFormat | quote }}
 {{- if $root.Values.tracing.endpoint }}
@@ -301,17 +272,29 @@ most, after its drain, to close what could not be handed over. */}}
 {{- if .component.isProxy }}
 - name: BMQ_NODE_ID
   value: $(POD_INDEX)
-{{- if $root.Values.external.enabled }}
+{{- $listeners := (include "bmq.listeners" $root | fromJson).all }}
+{{- if or (gt (len $listeners) 1) (ne (first $listeners).protocol "PLAINTEXT") }}
+{{- $listen := list }}
+{{- $protocols := list }}
+{{- range $listeners }}
+{{- $listen = append $listen (printf "%s://%s:%d" .name $any (int64 .port)) }}
+{{- $protocols = append $protocols (printf "%s:%s" .name .protocol) }}
+{{- end }}
 - name: BMQ_LISTENERS
-  value: {{ printf "INTERNAL://%s:%d,%s://%s:%d" $any (int64 $root.Values.service.port) $root.Values.external.listener $any (int64 $root.Values.external.port) | quote }}
+  value: {{ join "," $listen | quote }}
 - name: BMQ_LISTENER_SECURITY_PROTOCOL_MAP
-  value: {{ printf "INTERNAL:PLAINTEXT,%s:PLAINTEXT" $root.Values.external.listener | quote }}
+  value: {{ join "," $protocols | quote }}
+{{- if not $root.Values.external.enabled }}
+- name: BMQ_ADVERTISED_LISTENERS
+  value: {{ include "bmq.advertisedInside" $root | quote }}
+{{- end }}
 {{- else }}
 - name: BMQ_LISTEN
   value: {{ printf "%s:%d" $any (int64 $root.Values.service.port) | quote }}
 - name: BMQ_ADVERTISE
   value: {{ include "bmq.proxyAddress" $root | quote }}
 {{- end }}
+{{- include "bmq.securityEnv" . }}
 {{- end }}
 {{- if eq $root.Values.zone.source "podLabel" }}
 - name: BMQ_ZONE

@@ -1,0 +1,186 @@
+"""The chart with no open port: TLS, SASL, ACLs, log-ins and mutual TLS, with secrets as mounted files.
+
+The pods start and pass their probes; clients that show who they are are served, inside and outside, by Kafka's
+protocol and by HTTP, and others are not; a certificate is renewed without a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.chart.render import NAMESPACE, RELEASE, Object, template
+from tests.integration.chart.conftest import Site
+from tests.services.processes import wait_for
+
+FULLNAME = f"{RELEASE}-bmq"
+PROXY = f"{FULLNAME}-proxy-0"
+PASSWORD, BOBS = "admin-s3cret", "bob-s3cret"
+RELOAD_WITHIN_S = 30.0
+
+
+class Secured:
+    """Running release, and the authority of its certificates."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.pods = site.workloads()
+        self.authority = trustme.CA()
+        self.members = trustme.CA()
+        self.host = self.pods.address(PROXY)
+        self.trust = folder / "ca.pem"
+        self.authority.cert_pem.write_to_path(self.trust)
+        values = {
+            "insecure": False,
+            "storage": {"root": f"{site.hdfs.root}/secured"},
+            "etcd": {"endpoints": site.etcd.endpoints},
+            "clusterName": "secured",
+            "listener": {"protocol": "SASL_SSL", "tls": {"secret": "kafka-tls"}},
+            "external": {
+                "enabled": True, "advertisedHosts": [self.host], "protocol": "SASL_SSL", "tls": {"secret": "kafka-tls"},
+                "mechanisms": ["SCRAM-SHA-512", "PLAIN"],
+            },
+            "sasl": {"plain": {"secret": "plain-users"}},
+            "authorization": {"enabled": True, "superUsers": ["User:admin"]},
+            "firstUser": {"name": "admin", "passwordSecret": {"name": "admin-password"}},
+            "http": {"tls": {"secret": "http-tls"}, "authentication": "basic"},
+            "internalTls": {"secret": "internal-tls"},
+            "config": {"cache_bytes": 64 << 20, "offsets.topic.num.partitions": 8},
+            "proxy": {"replicas": 1}, "broker": {"replicas": 1}, "controller": {"replicas": 1},
+            "coordinator": {"replicas": 1},
+        }  # fmt: skip
+        self._values = folder / "values.json"  # JSON is YAML
+        self._values.write_text(json.dumps(values))
+        self._rendered = template(values=[self._values])  # once: its internal secret is made anew each time
+
+    def objects(self) -> list[Object]:
+        """Return what is rendered, with the Secrets that must exist; their certificates are new each time."""
+        domain = f"{NAMESPACE}.svc.cluster.local"
+        names = [f"{FULLNAME}-bootstrap.{domain}", f"{PROXY}.{domain}", f"{FULLNAME}-http.{domain}", self.host]
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        secrets = {
+            "kafka-tls": tls_secret(self.authority, *names),
+            "http-tls": tls_secret(self.authority, *names),
+            "internal-tls": tls_secret(self.members, "member"),
+            "plain-users": {"users": f'{module} required user_bob="{BOBS}";'},
+            "admin-password": {"password": f"{PASSWORD}\n"},
+        }
+        made = [{"kind": "Secret", "metadata": {"name": name}, "stringData": data} for name, data in secrets.items()]
+        return [*self._rendered, *made]
+
+    def client(self, mechanism: str, user: str, password: str) -> dict[str, Any]:
+        """Return a client's settings for the listener outside."""
+        return {
+            "bootstrap.servers": f"{self.host}:9094", "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.trust), "sasl.mechanism": mechanism, "sasl.username": user,
+            "sasl.password": password,
+        }  # fmt: skip
+
+    def http(self, path: str, user: str = "", password: str = "") -> int:
+        """Return the status of a GET."""
+        request = urllib.request.Request(f"https://{self.host}:9080{path}")
+        if user:
+            request.add_header("Authorization", f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}")
+        context = ssl.create_default_context(cafile=str(self.trust))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        try:
+            with opener.open(request, timeout=30) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+
+def tls_secret(authority: trustme.CA, *names: str) -> dict[str, str]:
+    """Return what a Secret of the type kubernetes.io/tls by cert-manager holds."""
+    issued = authority.issue_cert(*names)
+    chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
+    return {
+        "tls.crt": chain.decode(),
+        "tls.key": issued.private_key_pem.bytes().decode(),
+        "ca.crt": authority.cert_pem.bytes().decode(),
+    }
+
+
+@pytest.fixture(scope="module")
+def release(site: Site, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Secured]:
+    """Yield a release that is started, with its first user."""
+    release = Secured(site, tmp_path_factory.mktemp("secured"))
+    failed = request.session.testsfailed
+    try:
+        release.pods.apply(release.objects())  # each pod is ready by its probes, at https
+        assert "SCRAM-SHA-512 user admin is written" in release.pods.run(f"{FULLNAME}-first-user")
+        yield release
+    finally:
+        release.pods.stop(keep_logs=request.session.testsfailed > failed)
+
+
+def test_the_pods_of_helm_test_log_in(release: Secured) -> None:
+    status = release.pods.run(f"{FULLNAME}-test-status")
+    assert all(role in status for role in ("proxy", "broker", "controller", "coordinator")), status
+    assert "came back" in release.pods.run(f"{FULLNAME}-test-produce-consume")
+
+
+def test_a_client_outside_produces_by_its_password(release: Secured) -> None:
+    settings = release.client("SCRAM-SHA-512", "admin", PASSWORD)
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic("orders", 1, -1)])["orders"].result(60)
+    errors: list[KafkaError | None] = []
+    producer = Producer(settings)
+    producer.produce("orders", b"x", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(60) == 0
+    assert errors == [None]
+
+
+def test_who_has_no_right_is_refused(release: Secured) -> None:
+    """Log in as a user of PLAIN, who has no ACL, and with a wrong password."""
+    bob = AdminClient(release.client("PLAIN", "bob", BOBS))
+    with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
+        bob.create_topics([NewTopic("others", 1, -1)])["others"].result(60)
+    told: list[int] = []
+    wrong = Producer(
+        {**release.client("SCRAM-SHA-512", "admin", "wrong"), "error_cb": lambda error: told.append(error.code())}
+    )
+    wrong.produce("orders", b"x")
+
+    def is_told() -> bool:
+        wrong.poll(0.2)
+        return KafkaError._AUTHENTICATION in told
+
+    wait_for(is_told, "a refused log-in", timeout_s=30)
+    wrong.purge()
+
+
+def test_http_asks_for_a_log_in(release: Secured) -> None:
+    assert release.http("/healthz") == release.http("/readyz") == 200
+    for path in ("/api/v1/cluster", "/metrics"):
+        assert release.http(path) == 401
+        assert release.http(path, "admin", "wrong") == 401
+        assert release.http(path, "admin", PASSWORD) == 200
+
+
+def test_a_renewed_certificate_is_served_without_a_restart(release: Secured) -> None:
+    def shown(port: int) -> str:
+        return ssl.get_server_certificate((release.host, port))
+
+    def is_renewed(port: int) -> bool:
+        return shown(port) != before[port]
+
+    before = {port: shown(port) for port in (9080, 9094)}
+    release.pods.replace_files(release.objects())
+    for port in before:
+        wait_for(partial(is_renewed, port), f"a new certificate on {port}", timeout_s=RELOAD_WITHIN_S)
+    assert release.http("/api/v1/cluster", "admin", PASSWORD) == 200
