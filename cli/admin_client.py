@@ -58,6 +58,7 @@ _ADVICE = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this user may not do that",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user may not do that to the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not do that to the group",
+    ErrorCode.SECURITY_DISABLED: "the cluster has no authorizer, so it has no ACLs (authorizer.class.name)",
     ErrorCode.UNSUPPORTED_VERSION: "the server is too old, or does not serve this",
 }
 
@@ -87,8 +88,17 @@ class AdminClient(Protocol):
     def delete_groups(self, group_ids: Sequence[str]) -> dict[str, str]: ...
     def alter_group_offsets(self, group_id: str, offsets: Mapping[Any, Any]) -> dict[Any, Any]: ...
     def describe_cluster(self) -> dict[str, Any]: ...
+    def describe_acls(self, acl_filter: Any) -> tuple[list[Any], Any]: ...
+    def create_acls(self, acls: Sequence[Any]) -> dict[str, list[Any]]: ...
+    def delete_acls(self, acl_filters: Sequence[Any]) -> list[tuple[Any, list[Any], Any]]: ...
 
 
+DENIED = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?", re.DOTALL)
 COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
 """Errors of a group's coordinator that is being found or loaded."""
@@ -335,18 +345,34 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-def check(code: int, message: str | None, what: str) -> None:
+def check(code: int, message: str | None, what: str, right: str = "") -> None:
     """Raise RequestRefused, with ``what`` before the reason, unless ``code`` is NONE."""
     if code != ErrorCode.NONE:
-        raise RequestRefused(f"{what}: {describe_code(code, message)}")
+        raise RequestRefused(f"{what}: {describe_code(code, message, right)}")
 
 
-def describe_code(code: int, message: str | None = None) -> str:
-    """Return Kafka's name of the error, with what to do about it, or else with the server's message."""
+@contextlib.contextmanager
+def needs(right: str) -> Iterator[None]:
+    """Raise RequestRefused that names ``right`` if the body raises that it is missing: "Describe on group billing"."""
+    try:
+        yield
+    except BrokerResponseError as error:
+        if error.errno not in DENIED:
+            raise
+        raise RequestRefused(describe_code(error.errno, right=right)) from error
+
+
+def describe_code(code: int, message: str | None = None, right: str = "") -> str:
+    """Return Kafka's name of the error, with what to do about it, or else with the server's message.
+
+    ``right`` is what the request needs, as in "Describe on group billing".
+    """
     try:
         known = ErrorCode(code)
     except ValueError:
         return f"error {code}: {message}" if message else f"error {code}"
+    if right and known in DENIED:
+        return f"not authorised for {right} ({known.name})"
     advice = _ADVICE.get(known) or (message or "").strip().rstrip(".")
     if known.is_retriable and known not in _ADVICE:
         advice = f"{advice}; try again" if advice else "try again"

@@ -140,7 +140,12 @@ def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
     (result,) = answer["topics"]
     if arguments.if_not_exists and result["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS:
         return _say(arguments, f"topic {arguments.name} exists already", topic=arguments.name, created=False)
-    check(result["error_code"], result.get("error_message"), f"topic {arguments.name} was not created")
+    check(
+        result["error_code"],
+        result.get("error_message"),
+        f"topic {arguments.name} was not created",
+        f"Create on topic {arguments.name}, or on the cluster",
+    )
     is_created = not arguments.validate_only
     configs = _values(result.get("configs") or {})
     copies = result["replication_factor"]
@@ -171,10 +176,13 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
     is_first, is_bmq = True, None
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         if topic["error_code"] != ErrorCode.NONE:
-            status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'])}")
+            right = f"Describe on topic {topic['name']}"
+            status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'], right=right)}")
             continue
         partitions = _partitions(admin, topic)
         configs = _overrides(admin, topic["name"])
+        if configs is None:
+            status = fail(f"configs of topic {topic['name']}: not authorised for DescribeConfigs on it")
         if arguments.json:
             _print_json(topic, partitions, configs)
         else:
@@ -184,7 +192,7 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             if is_bmq is None:
                 is_bmq = _is_bmq(_configs(admin, topic["name"], "all"))
             _print(topic, partitions, configs, is_bmq=is_bmq)
-            if configs.get("cleanup.policy") and _keeps_everything(_configs(admin, topic["name"], "all")):
+            if configs and configs.get("cleanup.policy") and _keeps_everything(_configs(admin, topic["name"], "all")):
                 print(f"note: {_NOT_COMPACTED}")
     return status
 
@@ -232,9 +240,12 @@ def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], i
     return sizes
 
 
-def _overrides(admin: AdminClient, name: str) -> dict[str, str | None]:
-    """Return the configs that were set for this topic; None for a value that the server does not show."""
-    return _configs(admin, name, "modified")
+def _overrides(admin: AdminClient, name: str) -> dict[str, str | None] | None:
+    """Return the configs that were set for this topic; None for a value that the server does not show.
+
+    None if the server shows no config at all, as to a user who lacks the right: kafka-python hides the error.
+    """
+    return _configs(admin, name, "modified") or ({} if _configs(admin, name, "all") else None)
 
 
 def _configs(admin: AdminClient, name: str, config_filter: str) -> dict[str, str | None]:
@@ -263,7 +274,11 @@ def _is_bmq(configs: Mapping[str, str | None]) -> bool:
 
 
 def _print(
-    topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any], *, is_bmq: bool
+    topic: Mapping[str, Any],
+    partitions: Sequence[Mapping[str, Any]],
+    configs: Mapping[str, Any] | None,
+    *,
+    is_bmq: bool,
 ) -> None:
     servers = _replication(topic)
     replication = f"replication factor {servers}"
@@ -272,7 +287,8 @@ def _print(
     print(printable(f"topic {topic['name']}{' (internal)' if topic['is_internal'] else ''}"))
     print(f"  id           {topic['topic_id']}")
     print(f"  partitions   {len(partitions)}, {replication}")
-    print(printable(f"  configs      {', '.join(f'{name}={value}' for name, value in configs.items()) or 'defaults'}"))
+    shown = ", ".join(f"{name}={value}" for name, value in (configs or {}).items())
+    print(printable(f"  configs      {shown or ('-' if configs is None else 'defaults')}"))
     rows = [
         (
             each["partition"],
@@ -289,7 +305,9 @@ def _print(
     print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "EARLIEST", "LATEST", "SIZE"), rows)
 
 
-def _print_json(topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any]) -> None:
+def _print_json(
+    topic: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], configs: Mapping[str, Any] | None
+) -> None:
     print_json(
         {
             "topic": topic["name"],
@@ -324,7 +342,7 @@ def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
         answer = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
         outcome = answer["topic"][arguments.name]
         if outcome != "OK":
-            outcome = describe_code(*read_error(outcome))
+            outcome = describe_code(*read_error(outcome), f"AlterConfigs on topic {arguments.name}")
             raise RequestRefused(f"the configs of topic {arguments.name} were not changed: {outcome}")
         done.append(_count(len(configs), "config"))
     if arguments.partitions is not None:
@@ -335,7 +353,8 @@ def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
             raise_errors=False,
         )
         (result,) = added.results
-        check(result.error_code, result.error_message, f"topic {arguments.name} got no more partitions")
+        what, right = f"topic {arguments.name} got no more partitions", f"Alter on topic {arguments.name}"
+        check(result.error_code, result.error_message, what, right)
         done.append(f"now {_count(arguments.partitions, 'partition')}")
     return _say(arguments, f"topic {arguments.name} altered: {', '.join(done)}", topic=arguments.name, altered=True)
 
@@ -354,7 +373,8 @@ def delete(admin: AdminClient, arguments: argparse.Namespace) -> int:
         elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and arguments.if_exists:
             _say(arguments, f"topic {name} did not exist", topic=name, deleted=False)
         else:
-            status = fail(f"topic {name} was not deleted: {describe_code(code, result.get('error_message'))}")
+            reason = describe_code(code, result.get("error_message"), f"Delete on topic {name}")
+            status = fail(f"topic {name} was not deleted: {reason}")
     return status
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bmq.cli.admin_client import EPILOG, AdminClient, add_command
+from bmq.cli.admin_client import EPILOG, AdminClient, RequestRefused, add_command
 from bmq.cli.cluster import add_scram, merge_root, operations, status
 from bmq.cli.doctor import command as doctor
 from bmq.cli.output import print_json, print_table
@@ -71,9 +71,14 @@ def configs(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def _configs(
     admin: AdminClient, nodes: Iterable[int], *, with_defaults: bool
 ) -> Iterable[tuple[int, str, str | None, str, bool]]:
-    """Yield (node, config, value, source, is read-only); the value of a secret is None."""
+    """Yield (node, config, value, source, is read-only); the value of a secret is None.
+
+    Raises RequestRefused if this user may not see them.
+    """
     resources = [ConfigResource(ConfigResourceType.BROKER, str(node)) for node in nodes]
     answer = admin.describe_configs(resources, config_filter="all")
+    if not any(answer["broker"].values()):  # kafka-python hides the error
+        raise RequestRefused("not authorised for DescribeConfigs on the cluster: no server shows a setting")
     for node, by_name in sorted((int(name), found) for name, found in answer["broker"].items()):
         for name, config in sorted(by_name.items()):
             if with_defaults or config["config_source"] != "DEFAULT_CONFIG":

@@ -17,6 +17,8 @@ from bmq.cli.admin_client import (
     RequestRefused,
     add_command,
     check,
+    describe_code,
+    needs,
     of_coordinator,
     read_error,
 )
@@ -105,9 +107,10 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
     status, is_first = 0, True
     for group_id in arguments.groups:
         try:
-            group = _existing(admin, arguments, group_id)
-            members = [_member(member) for member in group["members"]]
-            offsets = _offsets(admin, arguments, group_id, members)
+            with needs(f"Describe on group {group_id}"):
+                group = _existing(admin, arguments, group_id)
+                members = [_member(member) for member in group["members"]]
+                offsets = _offsets(admin, arguments, group_id, members)
         except RequestRefused as error:
             status = fail(str(error))
             continue
@@ -141,7 +144,7 @@ def _existing(admin: AdminClient, arguments: argparse.Namespace, group_id: str) 
         raise RequestRefused(
             f"group {group_id}: there is no such group of the classic protocol; `bmq group list` shows all"
         )
-    check(code, message, f"group {group_id}")
+    check(code, message, f"group {group_id}", f"Describe on group {group_id}")
     return group
 
 
@@ -229,7 +232,10 @@ def delete(admin: AdminClient, arguments: argparse.Namespace) -> int:
             else:
                 print(printable(f"group {group_id} deleted"))
         else:
-            status = fail(f"group {group_id} was not deleted: {_REASONS.get(result, result)}")
+            reason = _REASONS.get(result, result)
+            if result == "GroupAuthorizationFailedError":
+                reason = describe_code(ErrorCode.GROUP_AUTHORIZATION_FAILED, right=f"Delete on group {group_id}")
+            status = fail(f"group {group_id} was not deleted: {reason}")
     return status
 
 

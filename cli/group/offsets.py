@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kafka import TopicPartition
 from kafka.protocol.consumer import OffsetSpec
 
-from bmq.cli.admin_client import AdminClient
+from bmq.cli.admin_client import DENIED, AdminClient, RequestRefused, describe_code
 
 
 class PartitionEnds(NamedTuple):
@@ -34,10 +34,17 @@ def ends_of(admin: AdminClient, keys: Collection[TopicPartition]) -> dict[TopicP
 
 
 def led_partitions(admin: AdminClient, topics: Collection[str]) -> Mapping[TopicPartition, bool]:
-    """Return the partitions of those topics that exist, and whether each has a leader."""
+    """Return the partitions of those topics that exist, and whether each has a leader.
+
+    Raises RequestRefused for a topic that this user may not describe.
+    """
     if not topics:
         return {}
     found: list[dict[str, Any]] = admin.describe_topics(sorted(topics))
+    for topic in found:
+        if topic["error_code"] in DENIED:
+            right = f"Describe on topic {topic['name']}"
+            raise RequestRefused(f"topic {topic['name']}: {describe_code(topic['error_code'], right=right)}")
     return {
         TopicPartition(topic["name"], partition["partition_index"]): partition["leader_id"] >= 0
         for topic in found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.protocol.consumer import OffsetTimestamp
 
-from bmq.cli.admin_client import AdminClient, RequestRefused, add_command, describe_code, of_coordinator
+from bmq.cli.admin_client import AdminClient, RequestRefused, add_command, describe_code, needs, of_coordinator
 from bmq.cli.group.offsets import PartitionEnds, ends_of, led_partitions
 from bmq.cli.output import fail, print_json, print_table
 from bmq.cli.records.positions import parse_datetime
@@ -81,8 +81,9 @@ def reset(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
     Raises RequestRefused or UsageError if nothing can be set.
     """
-    _check_empty(admin, arguments)
-    committed = of_coordinator(arguments, admin.list_group_offsets, [arguments.group])[arguments.group]
+    with needs(f"Describe on group {arguments.group}"):
+        _check_empty(admin, arguments)
+        committed = of_coordinator(arguments, admin.list_group_offsets, [arguments.group])[arguments.group]
     keys = _keys(admin, arguments, committed)
     ends = ends_of(admin, keys)
     homeless = sorted(set(keys) - set(ends))
@@ -92,7 +93,8 @@ def reset(admin: AdminClient, arguments: argparse.Namespace) -> int:
     errors: Mapping[TopicPartition, Any] = {}
     if arguments.execute:
         offsets = {each.key: OffsetAndMetadata(each.new, "", -1) for each in resets}
-        errors = of_coordinator(arguments, admin.alter_group_offsets, arguments.group, offsets)
+        with needs(f"Read on group {arguments.group}"):
+            errors = of_coordinator(arguments, admin.alter_group_offsets, arguments.group, offsets)
     return _report(arguments, resets, errors)
 
 
@@ -165,7 +167,11 @@ def _targets(
 
 
 def _report(arguments: argparse.Namespace, resets: Sequence[Reset], errors: Mapping[TopicPartition, Any]) -> int:
-    failed = {key: describe_code(error.errno) for key, error in errors.items() if error.errno}
+    failed = {
+        key: describe_code(error.errno, right=_right(arguments, error.errno, key))
+        for key, error in errors.items()
+        if error.errno
+    }
     done = [each for each in resets if each.key not in failed]
     if arguments.json:
         for each in done:
@@ -186,6 +192,11 @@ def _report(arguments: argparse.Namespace, resets: Sequence[Reset], errors: Mapp
     for key, text in sorted(failed.items()):
         fail(f"{_name(key)} was not set: {text}")
     return 1 if failed else 0
+
+
+def _right(arguments: argparse.Namespace, code: int, key: TopicPartition) -> str:
+    is_of_group = code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return f"Read on group {arguments.group}" if is_of_group else f"Read on topic {key.topic}"
 
 
 def _name(key: TopicPartition) -> str:

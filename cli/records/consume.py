@@ -7,13 +7,15 @@ place.  In a group offsets are committed after their records were written, and n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 from kafka.protocol.consumer import OffsetTimestamp
 
 from bmq.cli.admin_client import (
@@ -170,10 +172,25 @@ def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
                 for key, offset in plan.starts.items():
                     consumer.seek(key, offset)
                 reading.has_joined = True
-            reading.run()
+            with reads(arguments):
+                reading.run()
         finally:
             consumer.close(autocommit=False, timeout_ms=int(arguments.timeout * 1000))
         return 128 + stopped.signal if stopped.signal else 0
+
+
+@contextlib.contextmanager
+def reads(arguments: argparse.Namespace) -> Iterator[None]:
+    """Raise RequestRefused that names the right which kafka-python says is missing."""
+    try:
+        yield
+    except GroupAuthorizationFailedError as error:
+        right = f"Read on group {arguments.group}"
+        raise RequestRefused(describe_code(ErrorCode.GROUP_AUTHORIZATION_FAILED, right=right)) from error
+    except TopicAuthorizationFailedError as error:
+        names = sorted(error.args[0]) if error.args and isinstance(error.args[0], set | frozenset) else arguments.topics
+        right = f"Read on topic {', '.join(names)}"
+        raise RequestRefused(describe_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED, right=right)) from error
 
 
 def _check(arguments: argparse.Namespace) -> None:

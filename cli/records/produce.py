@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +57,7 @@ BATCH_BYTES = 128 << 10
 """Bytes: eight times Kafka's default, because a file is one long burst."""
 LINGER_MS = 5
 CHUNK_BYTES = 64 << 10
+_CODE_IN_TEXT = re.compile(r"\[Error (\d+)\]")
 EXIT_INTERRUPTED = 130
 
 _DESCRIPTION = """\
@@ -224,7 +226,8 @@ def _check_topic(admin: AdminClient, topic: str) -> None:
             f"there is no topic {topic}; `bmq topic create {topic}` makes it, or use --allow-auto-create-topics"
         )
     if found["error_code"] != ErrorCode.NONE:
-        raise RequestRefused(f"topic {topic}: {describe_code(found['error_code'])}")
+        right = f"Describe on topic {topic}"
+        raise RequestRefused(f"topic {topic}: {describe_code(found['error_code'], right=right)}")
 
 
 # ------------------------------------------------------------------------------------------------------------- input
@@ -362,7 +365,7 @@ class Delivery:
             )
         except KafkaError as error:
             self.failed += 1
-            raise NotDelivered(f"{place}: {_why(error, self._timeout_s)}") from error
+            raise NotDelivered(f"{place}: {_why(error, self._timeout_s, self._topic)}") from error
         size = len(record.key or b"") + len(record.value or b"")
         self._pending.append(_Pending(place, size, future))
         self._bytes += size
@@ -393,7 +396,7 @@ class Delivery:
         except KafkaError as error:
             self._forget_oldest()
             self.failed += 1
-            raise NotDelivered(f"{oldest.place}: {_why(error, self._timeout_s)}") from error
+            raise NotDelivered(f"{oldest.place}: {_why(error, self._timeout_s, self._topic)}") from error
         self._forget_oldest()
         self.acknowledged += 1
         if self._on_acknowledged is not None:
@@ -403,9 +406,21 @@ class Delivery:
         self._bytes -= self._pending.popleft().size
 
 
-def _why(error: KafkaError, timeout_s: float) -> str:
+def _why(error: KafkaError, timeout_s: float, topic: str) -> str:
     if isinstance(error, KafkaTimeoutError):
         return f"not acknowledged within {timeout_s:g} s; it may have been written all the same"
+    code, message = _code_of(error)
+    if code is None:
+        return explain(error)
+    is_of_cluster = code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    other = ", or IdempotentWrite on the cluster" if is_of_cluster else ""
+    return describe_code(code, message, f"Write on topic {topic}{other}")
+
+
+def _code_of(error: KafkaError) -> tuple[int | None, str | None]:
+    """Return an error's Kafka code and message.  kafka-python has that of InitProducerId in a text only."""
+    message = error.args[0] if error.args and isinstance(error.args[0], str) else None
     if isinstance(error, BrokerResponseError) and error.errno is not None:
-        return describe_code(error.errno, error.args[0] if error.args and isinstance(error.args[0], str) else None)
-    return explain(error)
+        return error.errno, message
+    found = _CODE_IN_TEXT.search(message or "")
+    return (int(found[1]), None) if found else (None, message)

@@ -62,7 +62,7 @@ class Place:
                 "BMQ_LISTENER_NAME_MUTUAL_SSL_CLIENT_AUTH": "required",
                 "BMQ_SASL_ENABLED_MECHANISMS": "PLAIN,SCRAM-SHA-512",
                 "BMQ_LISTENER_NAME_SASL_PLAIN_SASL_JAAS_CONFIG": f"{PLAIN} required user_admin=secret;",
-                "BMQ_LISTENER_NAME_OUT_PLAIN_SASL_JAAS_CONFIG": f"{PLAIN} required user_admin=secret;",
+                "BMQ_LISTENER_NAME_OUT_PLAIN_SASL_JAAS_CONFIG": f"{PLAIN} required user_admin=secret user_bob=sesame;",
                 "BMQ_AUTHORIZER_CLASS_NAME": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "BMQ_SUPER_USERS": "User:admin;User:CN=alice,O=Example;User:ANONYMOUS",
                 "BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "2",
@@ -254,3 +254,42 @@ def test_a_clients_certificate_that_is_missing_expired_or_of_another_authority(p
         place, place.mutual, place.config("stranger", **trust, ssl_keystore_location=place.folder / "stranger.pem")
     )
     assert (status, "refused the client's certificate: unknown ca" in error) == (1, True), error
+
+
+def test_what_a_user_may_not_do_is_named_with_the_right_and_the_resource(place: Place) -> None:
+    """Give bob some rights by `bmq acl`, and let him try what he may not do."""
+    admin = admin_config(place)
+    bob = place.config(
+        "bob", security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=plain("bob", "sesame"),
+        ssl_truststore_location=place.made.trust,
+    )  # fmt: skip
+    assert place.run(place.sasl_tls, admin, "topic", "create", "secrets", "--partitions", "1")[0] == 0
+    assert place.run(place.sasl_tls, admin, "topic", "create", "letters", "--partitions", "1")[0] == 0
+    given = ("--principal", "User:bob", "--operation", "describe", "--topic", "letters", "--group", "mine")
+    status, out, _ = place.run(place.sasl_tls, admin, "acl", "add", *given)
+    assert (status, out.count("added: ")) == (0, 2)
+    for words, right in (
+        (("topic", "describe", "secrets"), "Describe on topic secrets (TOPIC_AUTHORIZATION_FAILED)"),
+        (("topic", "describe", "letters"), "DescribeConfigs on it"),
+        (("topic", "create", "new"), "Create on topic new, or on the cluster (TOPIC_AUTHORIZATION_FAILED)"),
+        (("topic", "delete", "letters"), "Delete on topic letters (TOPIC_AUTHORIZATION_FAILED)"),
+        (("topic", "alter", "letters", "--partitions", "2"), "Alter on topic letters (TOPIC_AUTHORIZATION_FAILED)"),
+        (("topic", "alter", "letters", "--config", "retention.ms=1"), "AlterConfigs on topic letters (TOPIC_AUTHORI"),
+        (("produce", "secrets"), "Describe on topic secrets (TOPIC_AUTHORIZATION_FAILED)"),
+        (("produce", "letters"), "Write on topic letters"),
+        (("consume", "secrets", "--to", "latest"), "Describe on topic secrets (TOPIC_AUTHORIZATION_FAILED)"),
+        (("consume", "letters", "--group", "mine", "--to", "latest"), "Read on group mine (GROUP_AUTHORIZATION_FAI"),
+        (("group", "describe", "billing"), "Describe on group billing (GROUP_AUTHORIZATION_FAILED)"),
+        (("group", "delete", "mine"), "Delete on group mine (GROUP_AUTHORIZATION_FAILED)"),
+        (("group", "reset-offsets", "billing", "--to-latest", "--topic", "letters"), "Describe on group billing"),
+        (("cluster", "configs"), "DescribeConfigs on the cluster"),
+        (("acl", "list"), "Describe on the cluster (CLUSTER_AUTHORIZATION_FAILED)"),
+        (("acl", "remove", "--topic", "letters"), "Alter on the cluster (CLUSTER_AUTHORIZATION_FAILED)"),
+    ):
+        status, _, errors = place.run(place.sasl_tls, bob, *words)
+        assert (status, f"not authorised for {right}" in errors) == (1, True), (words, errors)
+    assert place.run(place.sasl_tls, admin, "produce", "letters")[0] == 0
+    status, _, errors = place.run(place.sasl_tls, bob, "consume", "letters", "--to", "latest")
+    assert (status, "not authorised for Read on topic letters (TOPIC_AUTHOR" in errors) == (1, True), errors
+    status, out, _ = place.run(place.sasl_tls, admin, "acl", "remove", "--principal", "User:bob", "--pattern", "any")
+    assert (status, out.count("removed: ")) == (0, 2)

@@ -11,17 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from kafka import OffsetAndMetadata, TopicPartition
-from kafka.admin import AlterConfigOp
-from kafka.errors import CoordinatorLoadInProgressError, NoError, UnknownMemberIdError
+from kafka.admin import ACL, ACLFilter, AlterConfigOp
+from kafka.errors import ClusterAuthorizationFailedError, CoordinatorLoadInProgressError, NoError, UnknownMemberIdError
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
-from bmq.cli import topic
+from bmq.cli import acl, topic
 from bmq.cli.admin_client import AdminClient, perform
 from bmq.cli.cluster import command as cluster
 from bmq.cli.group import command as group
 from bmq.cli.kafka_client import Settings
 from bmq.cli.records import consume, produce
+from bmq.core.security.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
 NODES = (1, 2)
 MEMBER = {
@@ -63,6 +64,9 @@ class FakeAdmin:
         }
         self.failing: list[Exception] = []
         self.silent: set[int] = set()
+        self.acls: list[Any] = []
+        self.denies_acls = False
+        self.hides_configs = False
         """Raised, one after another, by the next calls about groups."""
 
     def add_topic(self, name: str, *partitions: FakePartition) -> None:
@@ -180,7 +184,13 @@ class FakeAdmin:
         for resource in config_resources:
             kind = resource.resource_type.name.lower()
             found = (
-                {name: {"value": value} for name, value in self.configs[resource.name].items()}
+                {
+                    name: {"value": value}
+                    for name, value in {
+                        **({"retention.ms": "604800000"} if config_filter == "all" and not self.hides_configs else {}),
+                        **self.configs[resource.name],
+                    }.items()
+                }
                 if kind == "topic"
                 else {
                     name: {"value": value, "config_source": source, "read_only": is_read_only}
@@ -278,11 +288,44 @@ class FakeAdmin:
             "brokers": [{"broker_id": node, "host": "127.0.0.1", "port": 9000 + node, "rack": None} for node in NODES],
         }
 
+    # ------------------------------------------------------------------------------------------------------ ACLs
+
+    def describe_acls(self, acl_filter: Any) -> tuple[list[Any], Any]:
+        self._fail()
+        return [each for each in self.acls if _chooses(acl_filter, each)], NoError
+
+    def create_acls(self, acls: Sequence[Any]) -> dict[str, list[Any]]:
+        if self.denies_acls:
+            return {"succeeded": [], "failed": [ClusterAuthorizationFailedError for _ in acls]}
+        self.acls += [each for each in acls if each not in self.acls]
+        return {"succeeded": list(acls), "failed": []}
+
+    def delete_acls(self, acl_filters: Sequence[Any]) -> list[tuple[Any, list[Any], Any]]:
+        if self.denies_acls:
+            return [(each, [], ClusterAuthorizationFailedError) for each in acl_filters]
+        results = []
+        for wanted in acl_filters:
+            found = [each for each in self.acls if _chooses(wanted, each)]
+            self.acls = [each for each in self.acls if each not in found]
+            results.append((wanted, found, NoError))
+        return results
+
+
+def _chooses(wanted: ACLFilter, given: ACL) -> bool:
+    pattern, of = wanted.resource_pattern, given.resource_pattern
+    return AclFilter(
+        ResourceType(pattern.resource_type), PatternType(pattern.pattern_type), pattern.resource_name,
+        wanted.principal, wanted.host, AclOperation(wanted.operation), AclPermission(wanted.permission_type),
+    ).matches(Acl(
+        ResourceType(of.resource_type), PatternType(of.pattern_type), of.resource_name,
+        given.principal, given.host, AclOperation(given.operation), AclPermission(given.permission_type),
+    ))  # fmt: skip
+
 
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bmq")
     commands = parser.add_subparsers(required=True)
-    for module in (topic, group, cluster, produce, consume):
+    for module in (topic, group, acl, cluster, produce, consume):
         module.add_parser(commands)
     return parser.parse_args(words)
 

@@ -140,6 +140,20 @@ def test_a_partition_without_a_leader_has_no_epoch(
     assert json.loads(capsys.readouterr().out)["partitions"][0]["leader_epoch"] is None
 
 
+def test_configs_that_a_user_may_not_see_are_not_called_defaults(
+    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.add_topic("orders", FakePartition(latest=9))
+    admin.hides_configs = True
+    assert bmq("topic", "describe", "orders") == 1
+    out, err = capsys.readouterr()
+    assert "  configs      -\n" in out
+    assert err == "bmq: configs of topic orders: not authorised for DescribeConfigs on it\n"
+    admin.hides_configs = False
+    assert bmq("topic", "describe", "orders") == 0
+    assert "  configs      defaults\n" in capsys.readouterr().out
+
+
 def test_describe_as_json_goes_on_after_a_missing_one(
     admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

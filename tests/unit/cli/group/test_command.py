@@ -123,7 +123,9 @@ def test_other_errors_are_printed_at_once(
 ) -> None:
     admin.failing = [GroupAuthorizationFailedError()]
     assert bmq("group", "describe", "billing") == 1
-    assert capsys.readouterr().err == "bmq: this user may not do that to the group (GROUP_AUTHORIZATION_FAILED)\n"
+    assert capsys.readouterr().err == (
+        "bmq: not authorised for Describe on group billing (GROUP_AUTHORIZATION_FAILED)\n"
+    )
 
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\nGROUP\u202eb"

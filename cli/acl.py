@@ -1,0 +1,304 @@
+"""``bmq acl``: the access control lists of a running cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
+
+from bmq.cli.admin_client import EPILOG, AdminClient, RequestRefused, add_command, describe_code, needs
+from bmq.cli.output import fail, print_json, print_table, printable
+from bmq.cli.usage import UsageError
+from bmq.core.errors import ErrorCode
+from bmq.core.options import meant
+from bmq.core.security import acls
+
+_DESCRIPTION = """\
+List, add and remove access control lists of a running cluster, over Kafka's protocol.
+
+An ACL allows or denies a principal one operation on the resources of a name, or of a prefix. With `*` as the name it is
+for all resources of a type; with User:* for everybody. What denies wins. A cluster without an authorizer has no ACLs.
+"""
+_TITLES = ("TYPE", "PATTERN", "NAME", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
+_KEYS = tuple(title.lower() for title in _TITLES)
+_TYPES: Mapping[str, tuple[ResourceType, str, str]] = {
+    "topic": (ResourceType.TOPIC, "NAME", "a topic"),
+    "group": (ResourceType.GROUP, "NAME", "a consumer group"),
+    "transactional_id": (ResourceType.TRANSACTIONAL_ID, "ID", "a transactional id"),
+    "delegation_token": (ResourceType.DELEGATION_TOKEN, "ID", "a delegation token"),
+    "user_principal": (ResourceType.USER, "PRINCIPAL", "a user, for whom delegation tokens are made"),
+}
+"""Resource types by the name of their flag, with what the flag takes and its help."""
+_PRODUCER = (ACLOperation.WRITE, ACLOperation.DESCRIBE, ACLOperation.CREATE)
+_CONSUMER = {
+    ResourceType.TOPIC: (ACLOperation.READ, ACLOperation.DESCRIBE),
+    ResourceType.GROUP: (ACLOperation.READ,),
+}
+"""Operations of ``--producer`` on topics and of ``--consumer``, as kafka-acls.sh gives them."""
+
+
+class Row(NamedTuple):
+    """One ACL as it is printed."""
+
+    type: str
+    pattern: str
+    name: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "acl",
+        help="list, add or remove access control lists",
+        description=_DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="list|add|remove", required=True)
+    listing = add_command(
+        actions, "list", list_acls, "print ACLs: all, or those that apply to a resource", "bmq acl list --topic orders"
+    )
+    _add_filter(listing, "match")
+    adding = add_command(
+        actions,
+        "add",
+        add,
+        "allow or deny principals operations on resources",
+        "bmq acl add --principal User:alice --operation read --operation describe --topic orders",
+    )
+    _add_resources(adding, ("literal", "prefixed"), "literal")
+    adding.add_argument(
+        "--principal", action="append", required=True, type=_principal, metavar="PRINCIPAL", help="as User:alice"
+    )
+    adding.add_argument("--host", action="append", metavar="ADDRESS", help="only from this address (default: any)")
+    what = adding.add_mutually_exclusive_group(required=True)
+    what.add_argument("--operation", action="append", type=_operation, metavar="NAME", help=_OPERATIONS_HELP)
+    what.add_argument("--producer", action="store_true", help="write, describe and create, on --topic")
+    what.add_argument("--consumer", action="store_true", help="read and describe on --topic, read on --group")
+    adding.add_argument("--permission", choices=("allow", "deny"), default="allow", help="default: %(default)s")
+    removing = add_command(
+        actions,
+        "remove",
+        remove,
+        "remove the ACLs that all flags choose",
+        "bmq acl remove --principal User:alice --topic orders",
+    )
+    _add_filter(removing, "literal")
+
+
+_OPERATIONS = {
+    each.name: each for each in ACLOperation if each not in (ACLOperation.UNKNOWN, ACLOperation.ANY)
+}  # ALL is one: every operation
+_OPERATIONS_HELP = "as read, write, describe, alter-configs, all; may be repeated"
+
+
+def _add_resources(parser: argparse.ArgumentParser, patterns: Sequence[str], default: str) -> None:
+    resources = parser.add_argument_group("resources", "may be repeated")
+    for flag, (_, metavar, text) in _TYPES.items():
+        resources.add_argument(
+            f"--{flag.replace('_', '-')}", action="append", default=[], metavar=metavar, help=f"{text}; * is all"
+        )
+    resources.add_argument("--cluster", action="store_true", help="the cluster")
+    resources.add_argument(
+        "--pattern", choices=patterns, default=default, help="how names are meant (default: %(default)s)"
+    )
+
+
+def _add_filter(parser: argparse.ArgumentParser, pattern: str) -> None:
+    _add_resources(parser, ("literal", "prefixed", "match", "any"), pattern)
+    parser.add_argument("--principal", type=_principal, metavar="PRINCIPAL", help="of this one, as User:alice")
+    parser.add_argument("--host", metavar="ADDRESS", help="of this host; * is the ACLs for any host")
+    parser.add_argument("--operation", type=_operation, metavar="NAME", help="of this operation, as read or all")
+    parser.add_argument("--permission", choices=("allow", "deny"), help="those that allow, or those that deny")
+
+
+def _operation(text: str) -> ACLOperation:
+    """Return the operation that is named as in describe-configs or DescribeConfigs.
+
+    Raises argparse.ArgumentTypeError.
+    """
+    folded = {name.replace("_", "").lower(): operation for name, operation in _OPERATIONS.items()}
+    wanted = text.replace("_", "").replace("-", "").lower()
+    if wanted not in folded:
+        names = [name.replace("_", "-").lower() for name in _OPERATIONS]
+        hint = meant(text.lower(), names) or f"; there are {', '.join(names)}"
+        raise argparse.ArgumentTypeError(f"there is no operation {text!r}{hint}")
+    return folded[wanted]
+
+
+def _principal(text: str) -> str:
+    kind, colon, name = text.partition(":")
+    if not kind or not colon or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TYPE:NAME, as in User:alice")
+    return text
+
+
+# ------------------------------------------------------------------------------------------------------------ list
+
+
+def list_acls(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Print the ACLs that all flags choose."""
+    found: set[Row] = set()
+    with needs("Describe on the cluster"):
+        for each in _filters(arguments):
+            found.update(map(_row, _described(admin, each)))
+    rows = sorted(found)
+    if arguments.json:
+        for row in rows:
+            print_json(dict(zip(_KEYS, row, strict=True)))
+    else:
+        print_table(_TITLES, rows, if_none="no ACL is chosen" if _is_narrow(arguments) else "there are no ACLs")
+    return 0
+
+
+def _described(admin: AdminClient, wanted: ACLFilter) -> Sequence[ACL]:
+    try:
+        found, _ = admin.describe_acls(wanted)
+    except ValueError as error:  # kafka-python has an enumeration of its own
+        raise RequestRefused(f"the cluster has an ACL that this command cannot read: {error}") from error
+    return found
+
+
+def _filters(arguments: argparse.Namespace) -> Iterator[ACLFilter]:
+    for pattern in _patterns(arguments) or [(ResourceType.ANY, None)]:
+        kind, name = pattern
+        yield ACLFilter(
+            arguments.principal,
+            arguments.host,
+            arguments.operation or ACLOperation.ANY,
+            ACLPermissionType[(arguments.permission or "any").upper()],
+            ResourcePatternFilter(
+                kind, name, ACLResourcePatternType.ANY if name is None else _pattern_type(arguments, kind)
+            ),
+        )
+
+
+def _patterns(arguments: argparse.Namespace) -> list[tuple[ResourceType, str | None]]:
+    """Return the resources of the command line, by type and name."""
+    named: list[tuple[ResourceType, str | None]] = [
+        (kind, name) for flag, (kind, _, _) in _TYPES.items() for name in dict.fromkeys(getattr(arguments, flag))
+    ]
+    return named + ([(ResourceType.CLUSTER, acls.CLUSTER_NAME)] if arguments.cluster else [])
+
+
+def _pattern_type(arguments: argparse.Namespace, kind: ResourceType) -> ACLResourcePatternType:
+    is_prefix = kind == ResourceType.CLUSTER and arguments.pattern == "prefixed"
+    return ACLResourcePatternType.LITERAL if is_prefix else ACLResourcePatternType[arguments.pattern.upper()]
+
+
+def _is_narrow(arguments: argparse.Namespace) -> bool:
+    """Return whether a flag chooses some of the ACLs."""
+    chosen = (arguments.principal, arguments.host, arguments.operation, arguments.permission)
+    return bool(_patterns(arguments)) or any(each is not None for each in chosen)
+
+
+def _row(acl: ACL) -> Row:
+    pattern = acl.resource_pattern
+    return Row(
+        pattern.resource_type.name.lower(),
+        pattern.pattern_type.name.lower(),
+        pattern.resource_name,
+        acl.principal,
+        acl.host,
+        acl.operation.name.lower(),
+        acl.permission_type.name.lower(),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- add
+
+
+def add(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Add the ACLs, one for each resource, principal, host and operation.  One that is there already is no error.
+
+    Returns 1 if one of them was not added; the others are.
+    """
+    status = 0
+    for acl in _wanted(arguments):
+        failed: Sequence[type[Any]] = admin.create_acls([acl])["failed"]
+        text = _text(_row(acl))
+        if failed:
+            status = fail(f"{text}: not added: {describe_code(failed[0].errno, right='Alter on the cluster')}")
+        elif arguments.json:
+            print_json({**dict(zip(_KEYS, _row(acl), strict=True)), "added": True})
+        else:
+            print(printable(f"added: {text}"))
+    return status
+
+
+def _wanted(arguments: argparse.Namespace) -> list[ACL]:
+    """Return the ACLs of the command line.  Raises UsageError if an operation does not fit a resource."""
+    patterns = _patterns(arguments)
+    if not patterns:
+        raise UsageError("name a resource: --topic, --group, --cluster, --transactional-id, ...")
+    made = []
+    for kind, name in patterns:
+        for operation in _operations(arguments, kind):
+            pattern = ResourcePattern(kind, name, _pattern_type(arguments, kind))
+            made += [
+                ACL(principal, host, operation, ACLPermissionType[arguments.permission.upper()], pattern)
+                for principal in arguments.principal
+                for host in arguments.host or [acls.WILDCARD]
+            ]
+    return made
+
+
+def _operations(arguments: argparse.Namespace, kind: ResourceType) -> Sequence[ACLOperation]:
+    what = kind.name.lower().replace("_", "-")
+    if arguments.producer or arguments.consumer:
+        given = {ResourceType.TOPIC: _PRODUCER} if arguments.producer else _CONSUMER
+        if kind not in given:
+            raise UsageError(f"--{'producer' if arguments.producer else 'consumer'} means nothing for a {what}")
+        return given[kind]
+    legal = acls.RESOURCE_OPERATIONS[acls.ResourceType(kind)]
+    for operation in arguments.operation:
+        if operation != ACLOperation.ALL and acls.AclOperation(operation) not in legal:
+            there = ", ".join(sorted(each.name.lower().replace("_", "-") for each in legal))
+            raise UsageError(
+                f"a {what} has no operation {operation.name.lower().replace('_', '-')}; it has {there}, all"
+            )
+    return list(dict.fromkeys(arguments.operation))
+
+
+def _text(row: Row) -> str:
+    name = f"{row.name}..." if row.pattern == "prefixed" else row.name
+    where = "" if row.host == acls.WILDCARD else f" from {row.host}"
+    return f"{row.permission} {row.principal} {row.operation} on {row.type} {name}{where}"
+
+
+# ---------------------------------------------------------------------------------------------------------- remove
+
+
+def remove(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Remove the ACLs.  Returns 1 if there are none, or some were not removed.  Raises UsageError without a flag."""
+    if not _is_narrow(arguments):
+        raise UsageError("all ACLs would be removed: choose some by a resource, --principal, --operation, ...")
+    removed: set[Row] = set()
+    status = 0
+    for _, found, error in admin.delete_acls(list(_filters(arguments))):
+        if error.errno != ErrorCode.NONE:
+            status = fail(f"ACLs were not removed: {describe_code(error.errno, right='Alter on the cluster')}")
+        removed.update(map(_row, found))
+    for row in sorted(removed):
+        if arguments.json:
+            print_json({**dict(zip(_KEYS, row, strict=True)), "removed": True})
+        else:
+            print(printable(f"removed: {_text(row)}"))
+    if not removed and not status:
+        return fail("no ACL is chosen; `bmq acl list` shows what exists")
+    return status
