@@ -26,6 +26,8 @@ class Session:
     """Time, in seconds of ``Clock.monotonic``, after which the client must have re-authenticated; None: never."""
     by_token: bool = False
     """True if the client authenticated with a delegation token: it may then neither make nor describe tokens."""
+    requester: Principal | None = None
+    """The principal that made this delegation token; None without one."""
 
 
 ANONYMOUS_SESSION = Session()

@@ -1,0 +1,1 @@
+"""Events of the audit log that come from Kafka requests: administrative acts."""
