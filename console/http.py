@@ -80,7 +80,7 @@ class HttpServer:
         self._host = host
         self._port = port
         self._listening: asyncio.Server | None = None
-        self._tls = TlsAcceptor(certificate, self._connect) if certificate is not None else None
+        self._tls = TlsAcceptor(certificate, self._connect, state.audit) if certificate is not None else None
         self.connections = Connections()
 
     async def start(self) -> None:
@@ -170,7 +170,7 @@ def _is_address(host: str) -> bool:
 
 def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConfig = NOBODY_ASKED) -> web.Application:
     """Return the application with all routes and middlewares.  Without ``hosts`` all names in `Host` are allowed."""
-    rules = access.gate(state.authorizer, state.kafka)
+    rules = access.gate(state.authorizer, state.kafka, state.audit)
     state.http_metrics = rules.metrics
     login = LoginApi(rules, state.now_ms)
     pages, cluster = _Pages(state), ClusterApi(state.operations)

@@ -125,6 +125,10 @@ def choice_of(*choices: str) -> BodyField:
     return BodyField(" or ".join(f'"{each}"' for each in choices), lambda value: value in choices)
 
 
+BODY = web.RequestKey("body", dict[str, Any])
+"""The checked fields of a request's body, once they are read: the audit log names some of them."""
+
+
 async def read_body(
     request: web.Request, fields: Mapping[str, BodyField], bytes_max: int = BODY_BYTES_MAX
 ) -> dict[str, Any]:
@@ -147,7 +151,9 @@ async def read_body(
         if not fields[name].is_met(value):
             raise NotPossible(400, "wrong_value", f'"{name}" is {json.dumps(value)[:80]}, not {fields[name].told}')
     defaults = {name: wanted.default for name, wanted in fields.items() if wanted.default is not _REQUIRED}
-    return defaults | {name: value for name, value in body.items() if value is not None or name in required}
+    found = defaults | {name: value for name, value in body.items() if value is not None or name in required}
+    request[BODY] = found
+    return found
 
 
 def _describe(fields: Mapping[str, BodyField], required: Sequence[str]) -> str:

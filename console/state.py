@@ -18,6 +18,7 @@ from bmq.console.lag_history import LagHistoryFacts
 from bmq.console.listing import Order, Page
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.schema_registry import SchemaRegistry
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 
@@ -333,6 +334,8 @@ class ConsoleState:
     """Kafka's requests to this process."""
     authorizer: Authorizer = ALLOW_ALL
     """Says what the users of the HTTP port may do."""
+    audit: Audit = NO_AUDIT
+    """The audit log of what they do."""
     registry: SchemaRegistry | None = None
     """Client of the schema registry; None if none is configured."""
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000

@@ -15,7 +15,10 @@ from functools import partial
 from typing import Protocol
 
 from bmq.core.aio.tasks import cancel_and_wait
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.fields import fields
+from bmq.core.security.session import Session
 
 _log = logging.getLogger(__name__)
 HANDSHAKES_MAX = 100
@@ -36,8 +39,14 @@ class ServerCertificate(Protocol):
 class TlsAcceptor:
     """The listening sockets of one address, and the connections whose handshake is under way."""
 
-    def __init__(self, certificate: ServerCertificate, connect: Callable[[], asyncio.Protocol]) -> None:
-        """`connect` makes the protocol of a connection; it is notified of it after the handshake."""
+    def __init__(
+        self, certificate: ServerCertificate, connect: Callable[[], asyncio.Protocol], audit: Audit = NO_AUDIT
+    ) -> None:
+        """`connect` makes the protocol of a connection; it is notified of it after the handshake.
+
+        `audit` gets the handshakes that fail.
+        """
+        self._audit = audit
         self._certificate = certificate
         self._connect = connect
         self._sockets: list[socket.socket] = []
@@ -99,6 +108,10 @@ class TlsAcceptor:
         except (OSError, TimeoutError) as error:  # an SSLError is an OSError
             self.failed += 1
             why = error if str(error) else f"no handshake within {HANDSHAKE_S:g} s"
+            if self._audit.is_on:
+                session = Session(protocol="SSL")
+                event = AuditEvent(Kind.LOGIN, "HANDSHAKE", Outcome.FAILED, session, peer, reason=str(why))
+                self._audit.write(event)
             _log.info("TLS handshake of an HTTP client failed", extra=fields(connection=peer, error=why))
 
     def _done(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
+from bmq.core.audit.place import wrong_place
 from bmq.core.logging.lines import LOG_FORMATS
 from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
 from bmq.core.options import INT_MAX as INT_MAX
@@ -199,6 +200,14 @@ class NodeConfig(SecuritySettings):
         flag="--log-format",
         metavar="FORM",
     )
+    audit_log: str = _option(
+        "",
+        "where the audit log is written: a file, or topic:NAME; when empty there is none",
+        metavar="FILE",
+    )
+    audit_lines_per_s: int = _option(
+        1_000, "lines a second that the audit log writes at most; more wait, and are counted once there is no room"
+    )
     drain_ms: int = _option(
         10_000, "how long SIGTERM waits, in all, for partitions to be handed over and clients to leave"
     )
@@ -339,6 +348,8 @@ class NodeConfig(SecuritySettings):
             raise ConfigError(f"log_format={self.log_format!r}; choose from {', '.join(LOG_FORMATS)}")
         if reason := _wrong_cluster_name(self.cluster):
             raise ConfigError(f"cluster={self.cluster[:100]!r} {reason}: it begins every key in the metadata store")
+        if reason := wrong_place(self.audit_log):
+            raise ConfigError(f"audit_log={self.audit_log[:100]!r}: {reason}")
         if len(self.zone) > ZONE_LENGTH_MAX:
             raise ConfigError(f"zone={self.zone[:100]!r}... is longer than {ZONE_LENGTH_MAX} characters")
         for option in OPTIONS:
@@ -468,6 +479,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "held_produce_ms": 0,
     "drain_ms": 0,
     "http_session_ms": 60_000,
+    "audit_lines_per_s": 1,
     "metrics_topics_max": 0,
     "metrics_group_lag_ms": 0,
     "metrics_groups_max": 0,

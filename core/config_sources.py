@@ -15,7 +15,14 @@ _FIELDS = {each.name: each for each in OPTIONS}
 _META_PASSWORD_FILE = "meta_password_file"
 """An older name of ``meta_password.file``; in the environment both have the same."""
 _LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
-_SECURITY_PREFIXES = ("http_authentication", "http_metrics_authentication", "http_tls", "internal_s", "listener")
+_SECURITY_PREFIXES = (
+    "audit",
+    "http_authentication",
+    "http_metrics_authentication",
+    "http_tls",
+    "internal_s",
+    "listener",
+)
 _SECURITY_ENVIRONMENT = [
     environment_name(each)
     for each in OPTIONS

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
@@ -44,6 +45,8 @@ class Services:
     """All APIs that the endpoint serves; `endpoint.dispatch.Endpoint` sets this."""
     authorizer: Authorizer = ALLOW_ALL
     """Rights of the clients."""
+    audit: Audit = NO_AUDIT
+    """The audit log of what the clients do."""
     responses: ResponseBudget = field(init=False)
     """Bytes of responses, other than records, that are being built or wait to be sent."""
 
@@ -52,7 +55,7 @@ class Services:
 
     def rights(self, request: Request) -> Rights:
         """Return the rights of the client that sent the request."""
-        return Rights(self.authorizer, request)
+        return Rights(self.authorizer, request, self.audit)
 
     def nearer(self, rack: str) -> Nearer | None:
         """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
+from bmq.core.audit.log import Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
@@ -59,7 +60,9 @@ class ClientSecurity:
         self.gates: dict[str, AuthenticationGate] = {}
         """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
 
-    def make_gates(self, endpoints: Mapping[str, Dispatch], metrics: Metrics) -> dict[str, AuthenticationGate]:
+    def make_gates(
+        self, endpoints: Mapping[str, Dispatch], metrics: Metrics, audit: Audit
+    ) -> dict[str, AuthenticationGate]:
         """Make the gates before the endpoints of SASL listeners, and return them by the listeners' names.
 
         Raises ConfigError if a mechanism's setting is wrong.
@@ -71,6 +74,7 @@ class ClientSecurity:
                 name: make_gate(
                     endpoints[name], security, self._clock, metrics,
                     delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users, tokens=accounts,
+                    audit=audit,
                 )
                 for name, security in config.listener_security().items()
                 if security.has_sasl

@@ -87,6 +87,7 @@ def console_state(
         operations=Operations(node),
         kafka=LocalRequests(node.console_endpoint),
         authorizer=node.security.authorizer,
+        audit=node.audit,
         registry=registry,
         own_metrics=OwnMetrics(node, meter, descriptors).read,
         history=(history or ClusterHistory(node)).facts,

@@ -43,12 +43,14 @@ class Sockets:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
-                rates=node.security.connection_rates,
+                rates=node.security.connection_rates, audit=node.audit,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             strangers = Strangers()
             node.joined.endpoint.on_known = strangers.known
-            self._internal = Listener(node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers)
+            self._internal = Listener(
+                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers, audit=node.audit
+            )
 
     async def start(self) -> None:
         """Start the node; of a single process, publish the HTTP address first.

@@ -20,6 +20,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.repair.repair import Repair, RepairReport, RepairRequest, find_partition
+from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
@@ -35,6 +36,7 @@ from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.aio.subscribers import no_op
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -50,6 +52,7 @@ from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsR
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.quotas import NO_QUOTAS
@@ -63,6 +66,7 @@ from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.apis import ALL_APIS
+from bmq.proxy.audit.audited_apis import audited
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.reachability.failure_reports import Reports
@@ -73,6 +77,7 @@ from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.services import ProxyServices
 from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
+from bmq.server.audit import open_audit
 from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
 from bmq.server.broker_role import BrokerRole
 from bmq.server.certificates import open_certificates
@@ -171,6 +176,12 @@ class Node:
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
+        self.audit_log = open_audit(
+            config, clock, joined.member.incarnation, node=lambda: self.config.node_id,
+            find=lambda name: self.catalog.topics.get(name), requests=lambda: self._own_requests,
+        )  # fmt: skip
+        """The audit log; None without the setting."""
+        self.audit: Audit = self.audit_log or NO_AUDIT
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -189,11 +200,16 @@ class Node:
             log_levels=self.log_levels,
             authorizer=self.security.authorizer,
             acls=self.security.acls,
+            audit=self.audit,
         )
-        self.endpoint = Endpoint(self._services, ALL_APIS)
+        apis = audited(ALL_APIS) if self.audit.is_on else ALL_APIS
+        self.endpoint = Endpoint(self._services, apis)
         self._of_console = replace(self._services, metrics=Metrics(), quotas=NO_QUOTAS)
-        self.console_endpoint = Endpoint(self._of_console, ALL_APIS)
+        self.console_endpoint = Endpoint(self._of_console, apis)
         """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
+        own = replace(self._of_console, authorizer=ALLOW_ALL, audit=NO_AUDIT)
+        self._own_requests = LocalRequests(Endpoint(own, ALL_APIS))
+        """Requests of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
         self._of_listeners = dict.fromkeys(self._proxies_by_listener, self._services)
         self.endpoints: dict[str, Dispatch] = dict.fromkeys(
             self._proxies_by_listener, self._traced(self.endpoint, self._services)
@@ -202,8 +218,8 @@ class Node:
         for name in list(self._proxies_by_listener)[1:]:
             services = replace(self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache())
             self._of_listeners[name] = services
-            self.endpoints[name] = self._traced(Endpoint(services, ALL_APIS), services)
-        self.endpoints.update(self.security.make_gates(self.endpoints, self.metrics))
+            self.endpoints[name] = self._traced(Endpoint(services, apis), services)
+        self.endpoints.update(self.security.make_gates(self.endpoints, self.metrics, self.audit))
         self._relay: Relay | None = None
         self._serve_inside()
         self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
@@ -228,6 +244,8 @@ class Node:
 
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
+        if self.audit_log is not None:
+            self.audit_log.start()
         await self.catalog.start()
         await self.security.start()
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
@@ -300,6 +318,8 @@ class Node:
                 if link is not None:
                     parts.callback(link.close)
             parts.push_async_callback(self.collected.close)
+            if self.audit_log is not None:
+                parts.push_async_callback(self.audit_log.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
 

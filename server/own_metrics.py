@@ -12,6 +12,7 @@ from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.core.records.walk import WALKER
 from bmq.meta.cluster.member import PROXY
+from bmq.server.audit import audit_metrics
 from bmq.server.node import Node
 from bmq.server.quota_metrics import quota_metrics
 
@@ -40,6 +41,7 @@ class OwnMetrics:
             *self._of_group_lag(),
             OwnMetric("quarantined", text, len(node.quarantined())),
             *self._of_certificates(),
+            *audit_metrics(node.audit_log),
             *self._of_quotas(),
             *self._of_cluster(),
             *self._of_leader(),

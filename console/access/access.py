@@ -23,7 +23,12 @@ _KINDS = {ResourceType.TOPIC: "topic", ResourceType.GROUP: "group"}
 class NotAuthorised(NotPossible):
     """Refusal of a request whose user lacks a right."""
 
-    def __init__(self, session: Session, operation: AclOperation, resource: str) -> None:
+    def __init__(
+        self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME
+    ) -> None:
+        kind = _KINDS.get(resource_type)
+        resource = f"{kind} {name[:249]!r}" if kind else "the cluster"
+        self.operation, self.resource_type, self.name = operation, resource_type, name
         text = f"{session.principal} is not authorised for {operation.name} on {resource}"
         super().__init__(403, "not_authorised", text)
 
@@ -60,8 +65,7 @@ class Access:
     def require(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> None:
         """Raise NotAuthorised unless the client may do `operation` to the resource."""
         if not self.allows(operation, resource, name):
-            kind = _KINDS.get(resource)
-            raise NotAuthorised(self.session, operation, f"{kind} {name[:249]!r}" if kind else "the cluster")
+            raise NotAuthorised(self.session, operation, resource, name)
 
     def allows_on_some(self, operation: AclOperation, resource: ResourceType) -> bool:
         """Return whether the client may do `operation` to a resource of the type that may exist."""

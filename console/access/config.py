@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bmq.console.access.audit import HttpAudit
 from bmq.console.access.authenticators import HttpAuthenticator
 from bmq.console.access.gate import Counts, Gate
 from bmq.console.access.logins import Logins
 from bmq.console.access.sessions import ConsoleSessions
 from bmq.console.kafka import Requests
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.endpoint.authorization.authorizer import Authorizer
 
 SESSION_S = 8 * 3600.0
@@ -28,15 +30,17 @@ class AccessConfig:
     metrics_ask: bool = True
     """False if anyone may read `/metrics`."""
 
-    def gate(self, authorizer: Authorizer, kafka: Requests) -> Gate:
+    def gate(self, authorizer: Authorizer, kafka: Requests, audit: Audit = NO_AUDIT) -> Gate:
         """Return a gate with these settings, and with no session and no count yet."""
+        events = HttpAudit(audit)
         return Gate(
-            Logins(self.authenticators, self.failed_login_delay_s),
+            Logins(self.authenticators, self.failed_login_delay_s, events.login),
             ConsoleSessions(self.session_s),
             authorizer,
             kafka,
             self.metrics_ask,
             Counts(),
+            events,
         )
 
 

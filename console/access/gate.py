@@ -20,6 +20,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from bmq.console.access.access import ACCESS, Access, NotAuthorised
+from bmq.console.access.audit import HttpAudit
 from bmq.console.access.authenticators import BEARER, Client
 from bmq.console.access.logins import Logins, NotAuthenticated
 from bmq.console.access.rights import METRICS, USER, Right, Who, right_of
@@ -27,6 +28,7 @@ from bmq.console.access.sessions import ConsoleSessions, OpenSession
 from bmq.console.kafka import Requests
 from bmq.console.operations import NotPossible
 from bmq.console.state import Own, OwnMetric
+from bmq.core.audit.event import Outcome
 from bmq.core.errors import RequestError
 from bmq.core.security.acls import AUTHORIZATION_FAILED, ResourceType
 from bmq.endpoint.authorization.authorizer import Authorizer
@@ -63,6 +65,7 @@ class Gate(NamedTuple):
     metrics_ask: bool
     """False if anyone may read `/metrics`."""
     counts: Counts
+    audit: HttpAudit
 
     @property
     def asks(self) -> bool:
@@ -96,6 +99,7 @@ class Gate(NamedTuple):
             return Access(self.authorizer, self.kafka, client, is_known=False)
         if request.method not in _READING and not found.is_csrf(request.headers.get(CSRF_HEADER, "")):
             self.counts.forged += 1
+            self.audit.denied(request, found.login.session, reason=f"no {CSRF_HEADER} of the session")
             text = f"the console's session needs its text in {CSRF_HEADER}; reload the page"
             raise NotPossible(403, "forged_request", text)
         return Access(self.authorizer, self.kafka, client, found.login.session, cookie=found)
@@ -153,21 +157,35 @@ def gate(rules: Gate) -> Middleware:
             access = await rules.identify(request)
             if not access.is_known:
                 rules.counts.unauthenticated += 1
+                rules.audit.nobody(request, client_of(request))
                 raise NotAuthenticated("log in first")
         except NotAuthenticated as error:
             error.headers = {"WWW-Authenticate": rules.challenge(request)}
             raise
         request[ACCESS] = access
+        audit, outcome, why = rules.audit, Outcome.UNKNOWN, ""
         try:
             if right.operation is not None and right.resource is not None:
                 access.require(right.operation, right.resource, *_name(request, right.resource))
-            return await handler(request)
-        except NotAuthorised:
+            response = await handler(request)
+            outcome = Outcome.ALLOWED
+            return response
+        except NotAuthorised as error:
             rules.counts.denied += 1
+            outcome = Outcome.DENIED
+            audit.denied(request, access.session, error.operation, error.resource_type, error.name)
+            raise
+        except NotPossible as error:
+            outcome, why = Outcome.FAILED, error.error
             raise
         except RequestError as error:
-            rules.counts.denied += error.code in DENIALS
+            is_denial = error.code in DENIALS
+            rules.counts.denied += is_denial
+            outcome, why = Outcome.DENIED if is_denial else Outcome.FAILED, error.code.name
             raise
+        finally:
+            if audit.is_on and outcome is not Outcome.DENIED:
+                audit.act(request, access.session, outcome, why)
 
     return check_access
 

@@ -48,6 +48,7 @@ class LoginApi:
             scheme, credentials = BEARER, body["token"]
         login = await self._gate.logins.check(client_of(request), scheme, credentials)
         token, session = self._gate.sessions.begin(login)
+        self._gate.audit.session(request, login.session)
         if (before := request.cookies.get(cookie_name(request))) is not None:
             self._gate.sessions.end(before)
         access = Access(self._gate.authorizer, self._gate.kafka, client_of(request), login.session, cookie=session)
@@ -62,6 +63,8 @@ class LoginApi:
         Query(request, ())
         name = cookie_name(request)
         if (token := request.cookies.get(name)) is not None:
+            if (found := self._gate.sessions.find(token)) is not None:
+                self._gate.audit.session(request, found.login.session)
             self._gate.sessions.end(token)
         response = web.json_response({"schemes": self._gate.logins.schemes})
         response.del_cookie(name, path="/", httponly=True, samesite="Strict", secure=request.secure)

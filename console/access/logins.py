@@ -18,12 +18,13 @@ import hashlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from bmq.console.access.authenticators import Client, HttpAuthenticator, Login
 from bmq.console.operations import NotPossible
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ DELAY_MAX_S = 5.0
 FORGIVEN_S = 60.0
 """An address that has failed no log-in for so long is delayed no more."""
 ADDRESSES_MAX = 10_000
+HOSTS_MAX = 100
+"""Addresses that are remembered of one log-in."""
 
 
 class NotAuthenticated(NotPossible):
@@ -53,6 +56,8 @@ class NotAuthenticated(NotPossible):
 class _Kept(NamedTuple):
     login: Login
     until: float
+    hosts: set[str]
+    """Addresses that have logged in so: each is told once."""
 
 
 class _Failures(NamedTuple):
@@ -73,8 +78,17 @@ class _Check:
 class Logins:
     """The log-ins of one HTTP port."""
 
-    def __init__(self, authenticators: Sequence[HttpAuthenticator], delay_s: float = 0.1) -> None:
-        """`delay_s` is the time that the first failed log-in of an address takes at least."""
+    def __init__(
+        self,
+        authenticators: Sequence[HttpAuthenticator],
+        delay_s: float = 0.1,
+        on_login: Callable[[Client, Login | None, str], None] = no_op,
+    ) -> None:
+        """`delay_s` is the time that the first failed log-in of an address takes at least.
+
+        `on_login` is called with each log-in that is checked; without a `Login` it was refused, for the reason given.
+        """
+        self._on_login = on_login
         self._by_scheme: Mapping[str, HttpAuthenticator] = {each.scheme: each for each in authenticators}
         self._delay_s = delay_s
         self._key = secrets.token_bytes(32)
@@ -110,29 +124,35 @@ class Logins:
             if under_way is None:
                 return await self._check(client, scheme, credentials, key)
             if self._joined >= JOINED_MAX:
-                raise self._refusal(client.host)
+                raise self._refusal(client)
             self._joined += 1
             try:
                 await under_way.over.wait()
             finally:
                 self._joined -= 1
             if under_way.has_failed:
+                self._on_login(client, None, f"wrong credentials ({scheme})")
                 raise NotAuthenticated
-        return kept
+        if client.host not in kept.hosts:
+            if len(kept.hosts) >= HOSTS_MAX:
+                kept.hosts.clear()
+            kept.hosts.add(client.host)
+            self._on_login(client, kept.login, "")
+        return kept.login
 
-    def _find(self, key: bytes) -> Login | None:
+    def _find(self, key: bytes) -> _Kept | None:
         kept = self._kept.get(key)
         if kept is None:
             return None
         if asyncio.get_running_loop().time() >= kept.until or not kept.login.is_current():
             self._kept.pop(key)
             return None
-        return kept.login
+        return kept
 
     async def _check(self, client: Client, scheme: str, credentials: str, key: bytes) -> Login:
         address = client.host
         if self._waiting.total() >= WAITING_MAX or self._waiting[address] >= WAITING_OF_ADDRESS_MAX:
-            raise self._refusal(address)
+            raise self._refusal(client)
         check = self._checks[key] = _Check()
         self._waiting[address] += 1
         now = asyncio.get_running_loop().time
@@ -142,12 +162,14 @@ class Logins:
                 login = await self._by_scheme[scheme].check(credentials, client)
             if login is None:
                 check.has_failed = True
+                self._on_login(client, None, f"wrong credentials ({scheme})")
                 await self._fail(address, scheme, began)
                 raise NotAuthenticated
             self.succeeded[scheme] += 1
             expires_at = login.session.expires_at
             until = now() + KEPT_S if expires_at is None else min(now() + KEPT_S, expires_at)
-            self._kept.put(key, _Kept(login, until))
+            self._kept.put(key, _Kept(login, until, {address}))
+            self._on_login(client, login, "")
             return login
         finally:
             self._waiting[address] -= 1
@@ -156,9 +178,10 @@ class Logins:
             del self._checks[key]
             check.over.set()
 
-    def _refusal(self, address: str) -> NotPossible:
+    def _refusal(self, client: Client) -> NotPossible:
         self.refused += 1
-        _log.warning("HTTP log-in refused unchecked: too many wait", extra=fields(connection=address))
+        _log.warning("HTTP log-in refused unchecked: too many wait", extra=fields(connection=client.host))
+        self._on_login(client, None, "too many log-ins wait")
         return NotPossible(429, "too_many_logins", "too many log-ins are being checked; try again in some seconds")
 
     async def _fail(self, address: str, scheme: str, began: float) -> None:

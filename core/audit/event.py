@@ -53,7 +53,7 @@ class Outcome(Enum):
 
 
 class Priority(IntEnum):
-    """Which events have room of their own, the most important first."""
+    """Classes of events with room of their own, the most important first."""
 
     ACT = 0
     """Acts that changed something, or may have."""

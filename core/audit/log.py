@@ -91,6 +91,7 @@ class AuditLog:
         """Writes that failed."""
         self.is_failing = False
         """True while the last write has failed."""
+        self._trouble = ""
 
     def __repr__(self) -> str:
         return f"<AuditLog waiting={len(self.queue)} written={self.written}{' failing' if self.is_failing else ''}>"
@@ -114,7 +115,8 @@ class AuditLog:
             async with asyncio.timeout(CLOSE_S):
                 await self._tasks.finish()
         except TimeoutError:
-            _log.error("audit lines are lost: the process ends, and they could not be written: %d", self.waiting)
+            why = f"{self.waiting} lines: {self._trouble or f'not written within {CLOSE_S:g} s'}"
+            _log.error("audit lines are lost: the process ends, and they cannot be written", extra=fields(error=why))
         await self._sink.close()
 
     def write(self, event: AuditEvent) -> None:
@@ -155,6 +157,7 @@ class AuditLog:
         self.failures += 1
         self.written += error.written
         self._batch = self._batch[error.written :]
+        self._trouble = str(error)
         if not self.is_failing:
             self.is_failing = True
             _log.error("audit lines cannot be written, and wait as far as there is room", extra=fields(error=error))
@@ -163,5 +166,5 @@ class AuditLog:
         self.written += len(self._batch)
         self._batch = ()
         if self.is_failing:
-            self.is_failing = False
-            _log.warning("audit lines are written again")
+            _log.info("audit lines are written again", extra=fields(error=self._trouble))
+            self.is_failing, self._trouble = False, ""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bmq.core.aio.subscribers import wait_for
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import ConnectionFields, fields
 from bmq.core.metrics.counters import Metrics
@@ -50,11 +51,13 @@ class Listener:
         is_response_room_wanted: Callable[[], bool] = lambda: False,
         strangers: Strangers | None = None,
         rates: ConnectionRates = NO_RATES,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold.
 
         ``strangers`` bounds connections until the dispatch says that they are known; without ``in_order`` only.
         ``rates`` bounds how fast connections come.
+        ``audit`` gets the log-ins by certificate, and the handshakes that fail.
         """
         self._rates = rates
         self._strangers = strangers
@@ -62,6 +65,7 @@ class Listener:
         self._is_response_room_wanted = is_response_room_wanted
         self.config = config
         self.metrics = metrics
+        self.audit = audit
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
         self.connections: dict[ClientConnection, None] = {}  # oldest first
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))

@@ -22,12 +22,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.log import Audit
 from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.request import Buffer
 from bmq.core.security.distinguished_name import BadCertificate
 from bmq.core.security.mapping_rules import NoRule
+from bmq.core.security.principal import ANONYMOUS
 from bmq.core.security.tls import ServerTls
 
 PIECE_BYTES = 64 << 10
@@ -50,6 +53,7 @@ class TlsOwner(Protocol):
     """The listener, as far as it matters here."""
 
     metrics: Metrics
+    audit: Audit
     cipher_buffer: memoryview
     """The receive buffer of all TLS connections."""
 
@@ -165,6 +169,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             except (NoRule, BadCertificate) as error:
                 self._fail(str(error))
                 return False
+            if self._connection.session.principal != ANONYMOUS:
+                self._write("LOGIN", Outcome.ALLOWED)
         self._is_secure = True
         self._stop_timer()
         self._send_encrypted()
@@ -181,7 +187,15 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             "closing a connection: its TLS handshake failed",
             extra=fields(connection=self._connection.peer, listener=self._connection.session.listener, error=why),
         )
+        self._write("HANDSHAKE", Outcome.FAILED, why)
         self._connection.close()
+
+    def _write(self, act: str, outcome: Outcome, reason: str = "") -> None:
+        """Write a log-in by certificate, or a failed handshake, into the audit log."""
+        audit, connection = self._listener.audit, self._connection
+        if audit.is_on:
+            event = AuditEvent(Kind.LOGIN, act, outcome, connection.session, connection.host, reason=reason)
+            audit.write(event)
 
     # ------------------------------------------------------------------------------------------------------- reading
 

@@ -31,6 +31,8 @@ class TokenAccount:
     owner: Principal
     expires_at_ms: int
     """Wall time, in milliseconds since 1970 UTC."""
+    requester: Principal | None = None
+    """The principal that made the token."""
 
 
 class ScramTokens(Protocol):

@@ -71,6 +71,7 @@ class Proven:
     token: bytes
     lifetime_ms: int | None
     by_token: bool
+    requester: Principal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ class StartSession:
     mechanism: str
     expires_at: float | None
     by_token: bool
+    requester: Principal | None = None
 
 
 @dataclass(frozen=True, slots=True)

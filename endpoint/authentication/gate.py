@@ -18,12 +18,15 @@ from typing import Any, Protocol
 
 from bmq.core.aio.eager import start
 from bmq.core.aio.timers import Deadlines
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.frames import SIZE_LEAST
 from bmq.core.net.request import NO_RESPONSE, Client, CloseConnection, Dispatch, Response
+from bmq.core.security.principal import ANONYMOUS
 from bmq.core.security.session import Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
@@ -82,14 +85,16 @@ class AuthenticationGate:
         mechanisms: Mapping[str, Mechanism],
         clock: Clock,
         metrics: Metrics,
+        audit: Audit = NO_AUDIT,
     ) -> None:
-        """``inner`` handles the requests of connections that have authenticated."""
+        """``inner`` handles the requests of connections that have authenticated; ``audit`` gets each log-in."""
         assert mechanisms.keys() == settings.reauth_ms.keys()
         self.inner = inner
         self.settings = settings
         self.mechanisms = mechanisms
         self.clock = clock
         self.metrics = metrics
+        self.audit = audit
         self.deadlines = Deadlines(_GRAIN_S)
         self.is_pipelined = inner.is_pipelined
         self._connections: dict[Client, _Connection] = {}
@@ -142,13 +147,14 @@ class _Request:
 class _Connection:
     """One connection's machine, and what its effects need."""
 
-    __slots__ = ("_client", "_due", "_exchange", "_gate", "_machine", "_work")
+    __slots__ = ("_client", "_due", "_exchange", "_gate", "_has_failed", "_machine", "_work")
 
     def __init__(self, gate: AuthenticationGate, client: GatedClient) -> None:
         self._gate = gate
         self._client = client
         self._machine = AuthenticationMachine(gate.settings.reauth_ms)
         self._exchange: Exchange | None = None
+        self._has_failed = False
         self._due: int | None = gate.deadlines.add(self, AUTHENTICATION_S)
 
     def __repr__(self) -> str:
@@ -166,6 +172,8 @@ class _Connection:
         for effect in self._machine.handle(ev.TimedOut(), self._gate.clock.monotonic()):
             if isinstance(effect, ev.Close):
                 _log.warning("closing a connection: it is not authenticated", extra=self._about(effect.why))
+                if not self._has_failed:
+                    self._refused(effect.why)
                 self._client.close()
             else:
                 self._perform(effect)
@@ -220,8 +228,10 @@ class _Connection:
                 response = self._token_response(request, effect)
             elif isinstance(effect, ev.Fail):
                 _log.warning("authentication failed", extra=self._about(effect.reason))
+                self._refused(effect.reason)
                 response = self._fail(effect, request)
             elif isinstance(effect, ev.Close):
+                self._refused(effect.why)
                 raise CloseConnection(effect.why)
             else:
                 self._perform(effect)
@@ -245,6 +255,7 @@ class _Connection:
                 client.limit_frames(gate.settings.receive_max, _RECEIVE_MAX, 0)
         else:
             assert isinstance(effect, ev.StartSession)
+            is_again = client.session.principal != ANONYMOUS
             client.session = Session(
                 principal=effect.principal,
                 listener=gate.settings.listener,
@@ -252,9 +263,11 @@ class _Connection:
                 mechanism=effect.mechanism,
                 expires_at=effect.expires_at,
                 by_token=effect.by_token,
+                requester=effect.requester,
             )
             client.unlimit_frames()
             self._stop_time()
+            self._write(Outcome.ALLOWED, is_again=is_again)
 
     def _serve_versions(self, request: _Request) -> Response | Awaitable[Response]:
         response = self._gate.inner(request.frame, self._client)
@@ -290,7 +303,7 @@ class _Connection:
         if isinstance(result, Authenticated):
             expires_at_ms = result.expires_at_ms
             lifetime_ms = None if expires_at_ms is None else expires_at_ms - self._gate.clock.now_ms()
-            return ev.Proven(result.principal, result.token, lifetime_ms, result.by_token)
+            return ev.Proven(result.principal, result.token, lifetime_ms, result.by_token, result.requester)
         return ev.Refused(result.reason, result.text)
 
     async def _fail(self, effect: ev.Fail, request: _Request) -> Response:
@@ -328,6 +341,21 @@ class _Connection:
         return _encoded(request, message)
 
     # ------------------------------------------------------------------------------------------------------ helpers
+
+    def _refused(self, why: str) -> None:
+        """Write into the audit log that the client did not show who it is."""
+        self._has_failed = True
+        self._write(Outcome.DENIED, is_again=self._client.session.principal != ANONYMOUS, reason=why)
+
+    def _write(self, outcome: Outcome, *, is_again: bool, reason: str = "") -> None:
+        """Write a log-in into the audit log."""
+        audit, client = self._gate.audit, self._client
+        if audit.is_on:
+            session = client.session
+            if not session.mechanism:
+                session = replace(session, mechanism=self._machine.mechanism)
+            act = "REAUTHENTICATION" if is_again else "LOGIN"
+            audit.write(AuditEvent(Kind.LOGIN, act, outcome, session, client.host, client.client_id, reason=reason))
 
     def _stop_time(self) -> None:
         if self._due is not None:

@@ -180,7 +180,7 @@ def on_proven(machine: Machine, event: Proven, now: float) -> list[Effect]:
     machine.state = State.READY
     return [
         *effects,
-        StartSession(event.principal, machine.mechanism, machine.expires_at, event.by_token),
+        StartSession(event.principal, machine.mechanism, machine.expires_at, event.by_token, event.requester),
         Dispose(),
         AnswerToken(event.token, lifetime_ms, machine.is_raw),
     ]

@@ -50,6 +50,8 @@ class Authenticated(NamedTuple):
     """Wall time, in milliseconds since 1970 UTC, at which the credential expires; None: never."""
     by_token: bool = False
     """True if the client authenticated with a delegation token."""
+    requester: Principal | None = None
+    """The principal that made this token."""
 
 
 class Failure(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import ConfigError
 from bmq.core.metrics.counters import Metrics
@@ -37,6 +38,7 @@ def make_gate(
     delay_ms: int,
     users: ScramUsers,
     tokens: ScramTokens | None = None,
+    audit: Audit = NO_AUDIT,
 ) -> AuthenticationGate:
     """Return the gate of a SASL listener around its endpoint.
 
@@ -60,7 +62,7 @@ def make_gate(
         delay_s=delay_ms / 1000,
         reauth_ms={name: security.for_mechanism(name, "connections.max.reauth.ms") for name in mechanisms},
     )
-    return AuthenticationGate(inner, settings, mechanisms, clock, metrics)
+    return AuthenticationGate(inner, settings, mechanisms, clock, metrics, audit)
 
 
 def _settings(security: ListenerSecurity, mechanism: str) -> dict[str, str]:

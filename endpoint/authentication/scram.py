@@ -116,7 +116,10 @@ class ScramExchange(Stateless):
             kind = "token" if self._first.is_by_token else "user"
             return Failure(f"wrong password of {kind} {name!r}" if self._is_known else f"unknown {kind}")
         if self._token is not None:
-            return Authenticated(self._token.owner, answer.encode(), self._token.expires_at_ms, by_token=True)
+            token = self._token
+            return Authenticated(
+                token.owner, answer.encode(), token.expires_at_ms, by_token=True, requester=token.requester
+            )
         return Authenticated(user(name), answer.encode())
 
 

@@ -57,4 +57,4 @@ class TokenAccounts:
 
 
 def _account(token: DelegationToken, credential: ScramCredential) -> TokenAccount:
-    return TokenAccount(credential, token.owner, token.expires_ms)
+    return TokenAccount(credential, token.owner, token.expires_ms, token.requester)

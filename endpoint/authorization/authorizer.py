@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.net.request import Request
@@ -21,6 +23,7 @@ from bmq.core.security.acls import (
     ResourceType,
 )
 from bmq.core.security.session import Session
+from bmq.core.wire.api_keys import ApiKey
 
 _log = logging.getLogger("bmq.authorizer")
 MayRead = Callable[[str], bool]
@@ -85,10 +88,13 @@ NOTHING_NEEDED: Needs = ()
 class Rights:
     """The rights of the client that sent one request."""
 
-    __slots__ = ("_authorizer", "_client", "_client_id", "_session", "is_checked")
+    __slots__ = ("_api_key", "_audit", "_authorizer", "_client", "_client_id", "_session", "is_checked")
 
-    def __init__(self, authorizer: Authorizer, request: Request) -> None:
+    def __init__(self, authorizer: Authorizer, request: Request, audit: Audit = NO_AUDIT) -> None:
+        """``audit`` gets each denial."""
         self._authorizer = authorizer
+        self._audit = audit
+        self._api_key = request.api_key
         self._client = request.client  # not the request, whose bytes may be large
         self._client_id = request.client_id
         self._session = request.client.session if authorizer.is_on else None
@@ -100,7 +106,8 @@ class Rights:
     ) -> bool:
         """Return whether the client may do ``operation`` to the resource.
 
-        A refusal is logged if ``is_required``: the client asked for just that, and gets an error.
+        A refusal is logged, and is in the audit log, if ``is_required``: the client asked for just that, and gets an
+        error.
         """
         session, client = self._session, self._client
         if session is None:
@@ -113,6 +120,12 @@ class Rights:
                 operation.name, resource_type.name, name, session.principal,
                 extra=fields(connection=client.peer, client_id=self._client_id),
             )  # fmt: skip
+            if self._audit.is_on:
+                event = AuditEvent(
+                    Kind.DENIAL, ApiKey(self._api_key).name, Outcome.DENIED, session, client.host, self._client_id,
+                    operation.name, resource_type.name, name,
+                )  # fmt: skip
+                self._audit.write(event)
         return False
 
     def allow_on_topic(self, operation: AclOperation, name: str, *, is_required: bool = True) -> bool:

@@ -140,6 +140,10 @@ class DelegationTokens:
         token = self._tokens.get(token_id)
         return None if token is None or token.is_expired(self._clock.now_ms()) else token
 
+    def of_hmac(self, token_hmac: bytes) -> DelegationToken | None:
+        """Return the token with this HMAC, expired or not; None if there is none."""
+        return self._tokens.get(self._ids.get(token_hmac, ""))
+
     def hmac_of(self, token_id: str) -> bytes:
         """Return the HMAC that a token of this id has.  It is a secret."""
         return hmac_of(self._secret, token_id)
@@ -213,7 +217,7 @@ class DelegationTokens:
     async def _change(self, token_hmac: bytes, decide: Callable[[DelegationToken, int], int | None]) -> int:
         """Write the expiry that `decide` returns, None for a token's end, until no other writer is first."""
         for _ in range(CONFLICTS_MAX):
-            token = self._tokens.get(self._ids.get(token_hmac, ""))
+            token = self.of_hmac(token_hmac)
             if token is None:
                 raise RequestError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "there is no such delegation token")
             now, key = self._clock.now_ms(), self._prefix + token.id

@@ -36,9 +36,9 @@ class TopicRights:
         self._rights = rights
         self._may_all = rights.allow_on_cluster(AclOperation.DELETE, is_required=False)
 
-    def show(self, name: str) -> bool:
-        """Return whether the client may know if the topic exists."""
-        return self._may_all or self._rights.allow_on_topic(AclOperation.DESCRIBE, name, is_required=False)
+    def show(self, name: str, *, is_required: bool = False) -> bool:
+        """Return whether the client may know if the topic exists; ``is_required`` if it is refused otherwise."""
+        return self._may_all or self._rights.allow_on_topic(AclOperation.DESCRIBE, name, is_required=is_required)
 
     def check(self, name: str) -> None:
         """Raise RequestError unless the client may delete the topic."""
@@ -96,7 +96,7 @@ async def _delete(
         return RequestedTopic(topic.name, one.topic_id)
     if one.name is None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-    if not rights.show(one.name):
+    if not rights.show(one.name, is_required=True):
         raise not_authorized(ResourceType.TOPIC)
     topic = services.catalog.topics.get(one.name)
     if topic is not None:  # that a topic does not exist is told to those who may describe it

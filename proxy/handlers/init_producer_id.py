@@ -43,6 +43,7 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awa
     if not rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE, is_required=False) and not rights.allow_on_some(
         AclOperation.WRITE, ResourceType.TOPIC
     ):
+        rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE)  # which is logged now that nothing else allows it
         return _answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (message.producer_id == -1) != (message.producer_epoch == -1):
         return _answer(ErrorCode.INVALID_REQUEST)

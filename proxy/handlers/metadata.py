@@ -31,6 +31,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.meta.topic_rules import name_error
+from bmq.proxy.audit.audited_apis import write_created
 from bmq.proxy.handlers._mutations import NEVER, count_mutations
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, Operations, encode_error
@@ -73,6 +74,9 @@ async def _create_and_answer(
     if missing:
         count_mutations(request, len(missing) * services.config.num_partitions, strict_since=NEVER)
     results = await each(missing, services.admin.ensure_topic, CREATE_MS)
+    if services.audit.is_on:
+        made = [name for name, result in zip(missing, results, strict=True) if not _is_error(result)]
+        write_created(services, request, made)
     failed |= {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
     return await _answer(services, request, message, rights, failed)
 

@@ -12,6 +12,7 @@ import pytest
 from bmq.core.audit.event import AuditEvent, Kind, Outcome
 from bmq.core.audit.log import CLOSE_S, GATHER_S, NO_AUDIT, RETRY_S, AuditLog
 from bmq.core.clock import LoopClock
+from bmq.core.logging.fields import fields_of
 from bmq.core.security.principal import user
 from bmq.core.security.session import Session
 from tests.harness.audit import HeldSink
@@ -57,7 +58,7 @@ async def test_lines_past_the_rate_are_written_later() -> None:
 
 
 async def test_lines_wait_while_they_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "bmq.audit")
+    caplog.set_level(logging.INFO, "bmq.audit")
     sink = HeldSink()
     async with audit_log(sink) as log:
         sink.trouble, sink.writes_first = "no space left", 1
@@ -113,7 +114,8 @@ async def test_the_end_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) 
         before = loop.time()
     assert loop.time() - before == pytest.approx(CLOSE_S)
     assert log.waiting == 1
-    assert "audit lines are lost: the process ends, and they could not be written: 1" in caplog.messages
+    assert "audit lines are lost: the process ends, and they cannot be written" in caplog.messages
+    assert fields_of(caplog.records[-1]) == {"error": "1 lines: no space left"}
     assert sink.is_closed
 
 

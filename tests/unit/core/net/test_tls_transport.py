@@ -186,6 +186,8 @@ async def test_a_clients_certificate_gives_its_principal(made: Certificates) -> 
         writer.write(frame(1))
         await answer(reader)
         assert only(world).session == Session(principal=user("alice"), listener="OUT", protocol="SSL")
+        (event,) = world.audit.events
+        assert (event.act, event.outcome.value, str(event.session.principal)) == ("LOGIN", "allowed", "User:alice")
         writer.close()
         await until(lambda: not world.listener.connections)
         reader, writer = await connect(world, client_context(made))
@@ -267,6 +269,9 @@ async def test_a_client_without_a_certificate_is_told_so_in_the_log(
         "the client's certificate is not accepted",
         "the client has left: it may not trust this listener's certificate, or want another version or suite",
     ]
+    events = world.audit.events
+    assert [(each.act, each.outcome.value) for each in events] == [("HANDSHAKE", "failed")] * 3
+    assert [each.reason for each in events] == failures(caplog)
 
 
 @pytest.mark.loops("asyncio", "uvloop")

@@ -11,6 +11,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.request import Client, PendingResponse, Response
+from tests.harness.audit import HeldAudit
 
 _HEADER = struct.Struct(">hhi")
 PRODUCE, OTHER = 0, 18
@@ -195,8 +196,13 @@ class World:
         self.script = Script()
         self.metrics = Metrics()
         self.config = NodeConfig(**settings)
+        self.audit = HeldAudit()
         self.listener = Listener(
-            self.script, self.config, self.metrics, is_response_room_wanted=is_response_room_wanted
+            self.script,
+            self.config,
+            self.metrics,
+            is_response_room_wanted=is_response_room_wanted,
+            audit=self.audit,
         )
 
     def peer(self, **settings: Any) -> Peer:

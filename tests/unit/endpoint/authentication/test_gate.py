@@ -30,6 +30,7 @@ from bmq.endpoint.authentication import mechanism as api
 from bmq.endpoint.authentication.gate import AUTHENTICATION_S, AuthenticationGate, GateSettings
 from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, Result
 from bmq.endpoint.authentication.plain import PlainMechanism
+from tests.harness.audit import HeldAudit
 from tests.harness.loop import run
 from tests.unit.core.net.world import Peer, turn
 from tests.unit.endpoint.endpoints import endpoint, heartbeat, versions
@@ -83,6 +84,7 @@ class World:
 
     def __init__(self, reauth_ms: int = 0) -> None:
         self.metrics = Metrics()
+        self.audit = HeldAudit()
         self.slow = Slow()
         self.principals: list[str] = []
         inner = endpoint(self._beat)
@@ -96,6 +98,7 @@ class World:
             {"PLAIN": PlainMechanism({"alice": "secret", "carol": "secret"}), "SLOW": self.slow},
             LoopClock(),
             self.metrics,
+            self.audit,
         )  # fmt: skip
 
     def _beat(self, services: Any, request: Any, message: Any) -> HeartbeatResponse:
@@ -107,6 +110,12 @@ class World:
     def client(self) -> Speaker:
         kind: Any = partial(ClientConnection, dispatch=self.gate, on_open=self.gate.opened)
         return Speaker(Peer(self.listener, kind=kind))
+
+    def told(self) -> list[tuple[str, str, str, str]]:
+        """Return act, outcome, mechanism and reason of the log-ins in the audit log."""
+        events = self.audit.events
+        assert all((each.kind.value, each.address) == ("login", "10.0.0.1") for each in events) or not events
+        return [(each.act, each.outcome.value, each.session.mechanism, each.reason) for each in events]
 
     def counted(self) -> dict[tuple[str, str], int]:
         assert {listener for _, listener, _ in self.metrics.authentications} <= {"OUTSIDE"}
@@ -172,6 +181,8 @@ async def test_a_client_that_shows_who_it_is_gets_in(asks: int | None, version: 
     assert client.connection.session.mechanism == "PLAIN"
     assert world.counted()["successful_authentication", "PLAIN"] == 1
     assert ("successful_authentication_no_reauth", "PLAIN") in world.counted() or version
+    assert world.told() == [("LOGIN", "allowed", "PLAIN", "")]
+    assert str(world.audit.events[0].session.principal) == "User:alice"
     client.peer.leave()
 
 
@@ -242,6 +253,10 @@ async def test_a_failure_waits_has_its_text_and_ends_the_connection(token: bytes
         assert reply.error_message == "Authentication failed: Invalid username or password"
     assert client.peer.is_gone
     assert world.counted() == {("failed_authentication", "PLAIN"): 1}
+    ((act, outcome, mechanism, reason),) = world.told()
+    assert (act, outcome, mechanism) == ("LOGIN", "denied", "PLAIN")
+    assert reason.startswith("PLAIN: ")
+    assert "secret" not in reason
     assert world.metrics.connections_malformed == 0
     assert not world.gate._connections
 
@@ -257,6 +272,7 @@ async def test_a_client_that_does_not_read_why_it_failed_is_closed_in_time() -> 
     await asyncio.sleep(3)
     assert client.peer.is_gone
     assert world.counted() == {("failed_authentication", "PLAIN"): 1}
+    assert len(world.told()) == 1
     assert not world.gate._connections
 
 
@@ -283,6 +299,7 @@ async def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are() 
     assert (reply.error_code, reply.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["PLAIN", "SLOW"])
     assert client.peer.is_gone
     assert world.counted() == {("failed_authentication", ""): 1}
+    assert world.told() == [("LOGIN", "denied", "", "the mechanism 'GSSAPI' is not enabled")]
 
 
 @pytest.mark.parametrize(
@@ -310,6 +327,7 @@ async def test_any_other_request_closes_the_connection(
     (line,) = caplog.records
     assert re.search(why, str(line.__dict__["bmq_fields"]["error"]))
     assert world.counted() == {("failed_authentication", ""): 1}
+    assert [(act, outcome) for act, outcome, _, _ in world.told()] == [("LOGIN", "denied")]
     await turn()
     assert not world.gate._connections
 
@@ -356,6 +374,7 @@ async def test_a_connection_must_authenticate_in_time(begun: str, caplog: pytest
     assert client.peer.is_gone
     assert world.slow.begun == world.slow.disposed
     assert "not authenticated" in caplog.text
+    assert [reason for *_, reason in world.told()] == ["it did not authenticate in time"]
 
 
 async def test_a_session_without_end_stays() -> None:
@@ -440,6 +459,7 @@ async def test_a_session_is_renewed_in_time() -> None:
         ("successful_authentication", "PLAIN"): 1,
         ("successful_reauthentication", "PLAIN"): 3,
     }
+    assert [act for act, *_ in world.told()] == ["LOGIN", *["REAUTHENTICATION"] * 3]
     client.peer.leave()
 
 
@@ -456,6 +476,7 @@ async def test_a_session_that_is_over_lets_nothing_but_a_handshake_through() -> 
     assert not later.beats()
     assert later.peer.is_gone
     assert world.counted()["expired_connections_killed_count", "PLAIN"] == 1
+    assert world.told()[-1][:2] == ("REAUTHENTICATION", "denied")
     late.peer.leave()
 
 
@@ -472,6 +493,10 @@ async def test_another_principal_or_password_ends_the_connection(wrong: bytes) -
     assert client.authenticated().error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert client.peer.is_gone
     assert world.counted()["failed_reauthentication", "PLAIN"] == 1
+    assert [(act, outcome) for act, outcome, _, _ in world.told()] == [
+        ("LOGIN", "allowed"), ("REAUTHENTICATION", "denied"),
+    ]  # fmt: skip
+    assert str(world.audit.events[-1].session.principal) == "User:alice", "who it was before"
 
 
 async def test_nothing_else_comes_while_a_client_authenticates_again() -> None:

@@ -1,0 +1,148 @@
+"""Events of the audit log that come from the HTTP port: log-ins, denials, and administrative requests.
+
+Most requests that change something go through Kafka's handlers, which write the act with its details
+(``proxy.audit``).  `BY_ROUTE` has those that do not; every other route that changes something is in `BY_KAFKA`, or in
+`NOT_ADMINISTRATIVE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from bmq.console.access.authenticators import Client, Login
+from bmq.console.access.rights import right_of
+from bmq.console.queries import BODY
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.log import Audit
+from bmq.core.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from bmq.core.security.session import Session
+
+Route = tuple[str, str]
+_RESETS = {("POST", "/api/v1/group/reset"), ("POST", "/api/v1/groups/{id}/reset")}
+BY_ROUTE: frozenset[Route] = frozenset(
+    {
+        ("POST", "/api/v1/cluster/drain"),
+        ("POST", "/api/v1/cluster/balance"),
+        ("POST", "/api/v1/cluster/move"),
+        ("POST", "/api/v1/cluster/repair"),
+        ("PUT", "/api/v1/members/{member}/log-level"),
+        *_RESETS,
+    }
+)
+"""Administrative requests whose act is written here."""
+BY_KAFKA: frozenset[Route] = frozenset(
+    {
+        ("POST", "/api/v1/topics"),
+        ("DELETE", "/api/v1/topics/{name}"),
+        ("POST", "/api/v1/topics/{name}/configs"),
+        ("POST", "/api/v1/topics/{name}/partitions"),
+        ("DELETE", "/api/v1/group"),
+        ("DELETE", "/api/v1/groups/{id}"),
+    }
+)
+"""Administrative requests whose act is written by ``proxy.audit``, as that of a Kafka request."""
+NOT_ADMINISTRATIVE: frozenset[Route] = frozenset(
+    {("POST", "/api/v1/login"), ("DELETE", "/api/v1/login"), ("POST", "/api/v1/topics/{name}/records")}
+)
+"""Log-ins and log-outs, which are events of their own, and records, which are never in the audit log."""
+_TOLD = (
+    "member", "topic", "partition", "logger", "level", "choice", "records", "all", "unreadable_is_lost", "apply", "to",
+    "dry_run", "topics",
+)  # fmt: skip
+"""Fields of a request's body that the act has: names and numbers, all of them."""
+
+
+class HttpAudit:
+    """Writer of the HTTP port's events."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self.is_on = audit.is_on
+
+    def login(self, client: Client, login: Login | None, reason: str) -> None:
+        """Write a log-in that was checked; refused, for the reason, without a `login`."""
+        if self.is_on:
+            session = login.session if login is not None else Session(protocol=client.protocol)
+            outcome = Outcome.ALLOWED if login is not None else Outcome.DENIED
+            self._audit.write(AuditEvent(Kind.LOGIN, "LOGIN", outcome, session, client.host, reason=reason))
+
+    def session(self, request: web.Request, session: Session) -> None:
+        """Write that a console's session has begun, or ended, by this request."""
+        if self.is_on:
+            act = "LOGOUT" if request.method == "DELETE" else act_of(request)
+            self._audit.write(AuditEvent(Kind.LOGIN, act, Outcome.ALLOWED, session, request.remote or ""))
+
+    def nobody(self, request: web.Request, client: Client) -> None:
+        """Write that a request without a log-in was refused."""
+        if self.is_on:
+            session = Session(protocol=client.protocol)
+            self._audit.write(
+                AuditEvent(Kind.LOGIN, act_of(request), Outcome.DENIED, session, client.host, reason="no log-in")
+            )
+
+    def denied(
+        self,
+        request: web.Request,
+        session: Session,
+        operation: AclOperation | None = None,
+        resource_type: ResourceType | None = None,
+        name: str | None = None,
+        reason: str = "",
+    ) -> None:
+        """Write a denial: the right that was needed, or another reason."""
+        if self.is_on:
+            self._audit.write(
+                AuditEvent(
+                    Kind.DENIAL, act_of(request), Outcome.DENIED, session, request.remote or "",
+                    operation=operation.name if operation is not None else "",
+                    resource_type=resource_type.name if resource_type is not None else "",
+                    resource=name, reason=reason,
+                )
+            )  # fmt: skip
+
+    def act(self, request: web.Request, session: Session, outcome: Outcome, error: str = "") -> None:
+        """Write an administrative request that is not one of Kafka's; do nothing for another one."""
+        route = route_of(request)
+        if not self.is_on or route not in BY_ROUTE:
+            return
+        right = right_of(*route)
+        assert right.operation is not None
+        assert right.resource is not None
+        group = request.match_info.get("id") or request.query.get("id")
+        name = CLUSTER_NAME if right.resource is ResourceType.CLUSTER else group
+        changed = {**_told(request.match_info), **_told(request.get(BODY, {}))}
+        if outcome is Outcome.ALLOWED and (changed.get("dry_run") is True or changed.get("apply") is False):
+            outcome = Outcome.CHECKED
+        self._audit.write(
+            AuditEvent(
+                Kind.ACT, act_of(request), outcome, session, request.remote or "",
+                operation=right.operation.name, resource_type=right.resource.name, resource=name, error=error,
+                changed=changed,
+            )
+        )  # fmt: skip
+
+
+def route_of(request: web.Request) -> Route:
+    """Return the request's method, and its path as the router has it; the path itself if it has none."""
+    resource = request.match_info.route.resource
+    return request.method, request.path if resource is None else resource.canonical
+
+
+def act_of(request: web.Request) -> str:
+    """Return the request's method and path, for `AuditEvent.act`."""
+    return " ".join(route_of(request))
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, object]:
+    """Return names and numbers among `values`; of a list of objects their topics' names."""
+    found: dict[str, object] = {}
+    for name in _TOLD:
+        value = values.get(name)
+        if isinstance(value, str | int):
+            found[name] = value
+        elif isinstance(value, list):
+            found[name] = [str(each["topic"]) for each in value]
+    return found

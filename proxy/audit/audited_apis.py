@@ -1,0 +1,93 @@
+"""APIs whose administrative requests are written into the audit log, after their handlers.
+
+One place for all of them, so that no handler can forget it: a process with an audit log registers these in place of the
+handlers' own.  A denial is not written again: `endpoint.authorization` has written which right was needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.log import Audit
+from bmq.core.errors import ErrorCode
+from bmq.core.net.request import CloseConnection, Request
+from bmq.core.security.acls import AUTHORIZATION_FAILED, AclOperation, ResourceType
+from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.api import Api
+from bmq.proxy.audit.acts import ACTS, BEFORE, WANTED, Act
+from bmq.proxy.services import ProxyServices
+
+_WRITTEN = frozenset(AUTHORIZATION_FAILED.values())
+"""Errors of which `endpoint.authorization` has written the denial."""
+_DENIED = frozenset({ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED})
+"""Denials without an ACL's right."""
+
+
+def audited(apis: Sequence[Api[ProxyServices]]) -> tuple[Api[ProxyServices], ...]:
+    """Return the APIs; the administrative ones with their acts in the audit log of ``services``."""
+    return tuple(api._replace(handle=partial(_handle, api)) if api.key in ACTS else api for api in apis)
+
+
+def write_created(services: ProxyServices, request: Request, names: Iterable[str]) -> None:
+    """Write the acts of a Metadata request that has created topics."""
+    for name in names:
+        act = Act(AclOperation.CREATE, ResourceType.TOPIC.name, name)
+        services.audit.write(_event(request, ApiKey.METADATA, act))
+
+
+async def _handle(api: Api[ProxyServices], services: ProxyServices, request: Request, message: Any) -> Any:
+    """Handle an administrative request, and write its acts."""
+    assert api.handle is not None
+    look = BEFORE.get(api.key)
+    before = look(services, message) if look is not None else None
+    try:
+        response = api.handle(services, request, message)
+        if isawaitable(response):
+            response = await response
+    except CloseConnection:
+        raise  # refused before anything was done
+    except BaseException:
+        for act in WANTED[api.key](message):
+            services.audit.write(_event(request, api.key, _of_token(act, before), Outcome.UNKNOWN))
+        raise
+    await _write(services.audit, ACTS[api.key](message, response, before), partial(_event, request, api.key))
+    return response
+
+
+async def _write(audit: Audit, acts: Iterable[Act], event_of: Callable[[Act], AuditEvent]) -> None:
+    """Write the acts in turns of the loop; all of them, also if the client leaves meanwhile."""
+    turns, wanted = Turns(), (act for act in acts if act.error not in _WRITTEN)
+    try:
+        for act in wanted:
+            audit.write(event_of(act))
+            if turns.is_over():
+                await next_turn()
+    except asyncio.CancelledError:
+        for act in wanted:
+            audit.write(event_of(act))
+        raise
+
+
+def _of_token(act: Act, before: object) -> Act:
+    """Return the act with the token that was looked up before it."""
+    return act._replace(resource=str(before[0])) if isinstance(before, tuple) else act
+
+
+def _event(request: Request, key: ApiKey, act: Act, outcome: Outcome = Outcome.ALLOWED) -> AuditEvent:
+    """Return the event of an act that was done, if its error does not say otherwise."""
+    client, error = request.client, ""
+    if act.error:
+        error = ErrorCode(act.error).name
+        outcome = Outcome.DENIED if act.error in _DENIED else Outcome.FAILED
+    elif act.changed and act.changed.get("validate_only"):
+        outcome = Outcome.CHECKED
+    return AuditEvent(
+        Kind.ACT, key.name, outcome, client.session, client.host, request.client_id, act.operation.name,
+        act.resource_type, act.resource, act.pattern, error, changed=act.changed,
+    )  # fmt: skip
