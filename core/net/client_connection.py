@@ -103,11 +103,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since",
-                 "_frames", "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated", "_is_muted",
+                 "_frames", "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated",
                  "_is_reading", "_is_write_due", "_listener", "_mute_timer", "_muted_until", "_on_close",
                  "_on_open", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen", "_since",
                  "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id", "client_software",
-                 "host", "is_closed", "peer", "session")  # fmt: skip
+                 "host", "is_closed", "is_muted", "peer", "session")  # fmt: skip
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_gated = False  # waits for the budget to call ``read_on``
         self._is_blocked = False  # the kernel does not take all that was written
-        self._is_muted = False  # its client is over its quota
+        self.is_muted = False  # its client is over its quota, or too many connections come
         self._muted_until = 0.0
         self._mute_timer: asyncio.TimerHandle | None = None
         self._is_draining = False
@@ -159,7 +159,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return (
             f"<ClientConnection {self.peer} started={len(self._started)} waiting={len(self._waiting)}"
             f" held={self._bytes_held}{' blocked' if self._is_blocked else ''}{' gated' if self._is_gated else ''}"
-            f"{' muted' if self._is_muted else ''}"
+            f"{' muted' if self.is_muted else ''}"
             f"{' closed' if self.is_closed else ''}>"
         )
 
@@ -196,14 +196,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if self._mute_timer is not None:
             self._mute_timer.cancel()
-        self._is_muted, self._muted_until = True, until
+        self.is_muted, self._muted_until = True, until
         self._mute_timer = loop.call_at(until, self._unmute)
 
     def _unmute(self) -> None:
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
-        self._is_muted = False
+        self.is_muted = False
         self._since = self._frame_since = self._listener.loop.time()
         self._frame_mark = self._frames.partial_bytes
         self._go_on()
@@ -231,7 +231,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The kernel sizes the buffers: a fixed size would switch its tuning off.
         if self._on_open is not None:
             self._on_open(self)
-        if self._is_muted:  # too many connections come: it waits
+        if self.is_muted:  # too many connections come: it waits
             self._read_or_pause()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -295,7 +295,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._waiting.append(frame)
 
     def _may_begin(self, frame: memoryview) -> bool:
-        if self._is_blocked or self._is_muted:
+        if self._is_blocked or self.is_muted:
             return False
         return not self._started or self._dispatch.is_pipelined(frame)
 
@@ -457,7 +457,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return  # until ``read_on``
         reads = (
             not self._is_blocked
-            and not self._is_muted
+            and not self.is_muted
             and not self._is_draining
             and len(self._started) + len(self._waiting) < UNANSWERED_MAX
             and self._bytes_held < self._held_max
@@ -555,7 +555,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_gated:
             self._is_gated = False
             self._listener.budget.forget(self)
-        if self._is_muted:
+        if self.is_muted:
             self._unmute()  # what it has sent gets its responses before it is closed
         else:
             self._settle()
@@ -601,7 +601,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._out.clear()
         _call_all(self._out_releases)
         _call_all(self._unsent)
-        self._is_gated = self._is_muted = False
+        self._is_gated = self.is_muted = False
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None

@@ -259,7 +259,8 @@ class Listener:
             self._shut_seen = (self.budget.times_shut, now)
         elif now - since >= STUCK_S:
             for connection in [each for each in self.connections if each.is_stuck(now)]:
-                self._close_stuck(connection, "queued.max.request.bytes", "keeps its requests' bytes")
+                why = "is over its quota, and " if connection.is_muted else ""
+                self._close_stuck(connection, "queued.max.request.bytes", f"{why}keeps its requests' bytes")
 
     def _close_slow_frames(self, now: float) -> None:
         """Close those whose frames arrive below LEAST_RATE, the slowest first, until the gate of frames can open."""

@@ -18,8 +18,8 @@ class FetchParams:
 
     ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
     -1; if ``nearer`` is None, the client always reads from this process.  ``may_read`` says which topics the client may
-    read; if it is None, it may read all.  ``admit`` is called once the records are there, and before they are sent; if
-    it is None, the client has no quota.
+    read; if it is None, it may read all.  ``admit`` is called with 0 before storage is read, and once the records are
+    there, before they are sent; if it is None, the client has no quota.
     """
 
     __slots__ = ("admit", "committed", "max_bytes", "max_wait_s", "may_read", "min_bytes", "nearer")

@@ -372,6 +372,8 @@ class FetchOperation:
 
     async def _gather(self) -> FetchResult | None:
         """Reserve bytes, read from storage, respond.  Return None if nothing was found after all and time is left."""
+        if self._reads and not self._may_read_storage():
+            return await run_in_turns(self._finish_empty())
         reservation = await self._reserve()
         if reservation is None:
             return await run_in_turns(self._finish_empty())
@@ -388,6 +390,11 @@ class FetchOperation:
         except BaseException:
             reservation.release()
             raise
+
+    def _may_read_storage(self) -> bool:
+        """Return False if the client owes its quota: what storage gave for it would not be sent."""
+        admit = self._params.admit
+        return admit is None or admit(0)
 
     def _is_admitted(self) -> bool:
         """Return whether the client's quota lets it have the records that were found, which count from now on."""

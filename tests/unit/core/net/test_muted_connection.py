@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from bmq.core.logging.fields import fields_of
+from bmq.core.net.request_budget import STUCK_S
 from tests.unit.core.net.test_client_connection import frames
-from tests.unit.core.net.world import PRODUCE, World, turn
+from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
 
 async def test_a_muted_connection_reads_nothing_until_its_time_is_over() -> None:
@@ -80,3 +82,23 @@ async def test_a_drain_answers_what_a_muted_connection_has_sent() -> None:
     peer.connection.drain()
     await turn()
     assert (peer.answers(), peer.is_gone) == ([1], True)
+
+
+async def test_a_muted_connection_is_closed_if_others_wait_long_for_its_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(queued_max_request_bytes=50_000, socket_request_max_bytes=50_000)
+    peer, other = world.peer(), world.peer()
+    peer.send(frames(1))
+    peer.connection.mute(600.0)
+    peer.send(frame(2, size=30_000) + frame(3, size=30_000))  # of one read
+    assert world.listener.budget.is_shut
+    other.send(frame(8, size=1_000))  # is read before it is known that there is no room
+    other.send(frame(9, size=1_000))
+    await asyncio.sleep(STUCK_S - 1)
+    assert (peer.is_gone, other.answers()) == (False, [8])
+    await asyncio.sleep(STUCK_S)
+    assert (peer.is_gone, other.answers()) == (True, [8, 9])
+    (line,) = (each for each in caplog.records if each.message == "closing a connection: it keeps others waiting")
+    why = "others wait for queued.max.request.bytes, and it is over its quota, and keeps its requests' bytes"
+    assert fields_of(line)["error"] == why
