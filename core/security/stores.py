@@ -81,7 +81,7 @@ def _reason(error: Exception, identity: Identity | None = None) -> str:
 
 def set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...], where: str) -> None:
     """Allow these suites only.  Those of TLS 1.3 are all safe, and OpenSSL's Python lets nobody choose among them."""
-    older = [_openssl_name(each) for each in suites if each not in _TLS_1_3_SUITES]
+    older = openssl_suites(suites)
     if not older:
         return
     for name in older:
@@ -90,6 +90,11 @@ def set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...], where: str) ->
         except ssl.SSLError:
             raise ConfigError(f"{where}: ssl.cipher.suites: OpenSSL has no suite {name!r}") from None
     context.set_ciphers(":".join(older))
+
+
+def openssl_suites(suites: tuple[str, ...]) -> list[str]:
+    """Return OpenSSL's names of those suites that are not of TLS 1.3."""
+    return [_openssl_name(each) for each in suites if each not in _TLS_1_3_SUITES]
 
 
 def _openssl_name(suite: str) -> str:

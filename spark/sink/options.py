@@ -1,20 +1,25 @@
 """The options of ``write.format("bmq")`` and the columns it takes: checks on the driver, before anything is written.
 
 Names and error texts are those of Spark's Kafka sink.  Producer settings (``kafka.*``) go to librdkafka, which shares
-most names with Kafka's Java client; others are translated, or refused with the name to use instead.
+most names with Kafka's Java client; others are translated, or refused with the name to use instead.  Those of security
+are kept as they are: their files are read on executors (``sink.security``).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bmq.core.options import ConfigError
+from bmq.core.security.client_settings import ClientSecurity, is_security, security_of_client
 from bmq.spark.options import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_log = logging.getLogger("bmq.spark")
 SINK_OPTIONS = {
     "kafka.bootstrap.servers": "the endpoint, host:port, several separated by commas",
     "topic": "the topic of all rows; overrides a column topic",
@@ -51,11 +56,17 @@ _REFUSED = {
     "transactional.id": "the sink writes no transactions",
     "partitioner.class": "give kafka.partitioner, one of librdkafka's, or a column partition",
     "interceptor.classes": "there are no interceptors",
-    "sasl.jaas.config": "give kafka.sasl.username and kafka.sasl.password",
-    "ssl.truststore.location": "give kafka.ssl.ca.location, a file of PEM certificates",
-    "ssl.truststore.password": "give kafka.ssl.ca.location, a file of PEM certificates",
+    "ssl.enabled.protocols": "librdkafka has no such setting; that of the servers decides",
     "max.block.ms": "rows that cannot be written fail after kafka.delivery.timeout.ms",
 }
+_OF_LIBRDKAFKA = frozenset((
+    "sasl.username", "sasl.password", "sasl.mechanisms", "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location",
+    "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem", "ssl.crl.location", "sasl.kerberos.keytab",
+    "sasl.kerberos.principal", "sasl.oauthbearer.config", "sasl.oauthbearer.method", "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret", "enable.ssl.certificate.verification",
+))  # fmt: skip
+"""librdkafka's own settings of security.  Who gives one has all of them passed on as they are."""
+_OF_KAFKA = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.key", "ssl.keystore.certificate.chain")
 _RENAMED = {"max.request.size": "message.max.bytes"}
 
 
@@ -67,6 +78,8 @@ class SinkOptions:
     topic: str | None
     columns: tuple[str, ...]
     config: dict[str, str] = field(repr=False)  # it may hold a password
+    security: ClientSecurity | None = field(default=None, repr=False)
+    """Kafka's settings of security; None if those of librdkafka are in `config`."""
 
 
 def sink_of(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
@@ -83,7 +96,8 @@ def sink_of(given: Mapping[str, str], schema: StructType, *, overwrite: bool) ->
     _refuse_unknown(options)
     types = {each.name: each.dataType.simpleString() for each in schema.fields}
     columns = _columns(types, has_topic_option=topic is not None)
-    return SinkOptions(topic=topic and topic.strip(), columns=columns, config=_config(options))
+    config = _config(options)
+    return SinkOptions(topic=topic and topic.strip(), columns=columns, config=config, security=_security(config))
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
@@ -123,6 +137,24 @@ def _config(options: Mapping[str, str]) -> dict[str, str]:
             name, value = "queue.buffering.max.kbytes", _kilobytes(value)
         config[_RENAMED.get(name, name)] = value
     return config
+
+
+def _security(config: dict[str, str]) -> ClientSecurity | None:
+    """Take Kafka's settings of security out of `config` and return them.  Raises OptionError, which shows no secret."""
+    own = [name for name in config if name in _OF_LIBRDKAFKA]
+    if own:
+        for name in config:
+            if name.startswith(_OF_KAFKA):
+                raise OptionError(f"kafka.{name} is of Kafka's client, kafka.{own[0]} of librdkafka: not both")
+        return None
+    given = {name: config.pop(name) for name in list(config) if is_security(name)}
+    try:
+        security, unused = security_of_client(given)
+    except ConfigError as error:
+        raise OptionError(f"kafka.*: {error}") from None
+    for name in unused:
+        _log.warning("the setting kafka.%s has no effect in the sink: it is of Java", name)
+    return security
 
 
 def _kilobytes(value: str) -> str:

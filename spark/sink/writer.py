@@ -18,7 +18,10 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from bmq.core.options import ConfigError
+from bmq.core.security.client_settings import ClientSecurity
 from bmq.spark.sink.options import SinkOptions
+from bmq.spark.sink.security import explain, is_final, producer_settings
 
 _log = logging.getLogger("bmq.spark")
 
@@ -78,7 +81,7 @@ def write(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Acknowledg
 
     Raises SinkError if one cannot be; the producer is then dropped with the rows that it holds.
     """
-    sending = _Sending(_kept.producer(options.config))
+    sending = _Sending(_kept.producer(options), _kept)
     try:
         for batch in batches:
             sending.send(options, batch)
@@ -92,8 +95,9 @@ def write(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Acknowledg
 class _Sending:
     """One task's rows in the producer, not all of them acknowledged."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, kept: _Kept) -> None:
         self._producer = producer
+        self._kept = kept
         self._failed: str | None = None
         self.rows = 0
 
@@ -128,14 +132,16 @@ class _Sending:
     def _poll(self, wait_s: float) -> None:
         self._producer.poll(wait_s)
         if self._failed is not None:
-            raise SinkError(self._failed)
+            raise SinkError(self._failed + self._kept.reason)
+        if self._kept.refusal:
+            raise SinkError(self._kept.refusal)
 
     def _on_failure(self, error: Any, message: Any) -> None:
         """Take the delivery report of a row that was not acknowledged, and keep the first one's error."""
         if error is not None and self._failed is None:
             partition = message.partition()  # None before one was chosen
             place = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
-            self._failed = f"a row for {place} was not acknowledged: {error.str()}"
+            self._failed = f"a row for {place} was not acknowledged: {explain(error, message.topic())}"
 
 
 class _Kept:
@@ -143,18 +149,36 @@ class _Kept:
 
     def __init__(self) -> None:
         self._pid = 0
-        self._config: dict[str, str] = {}
+        self._options: tuple[dict[str, str], ClientSecurity | None] = ({}, None)
         self._producer: Producer | None = None
+        self.refusal = ""
+        """Why no server takes this producer's rows, and no second try helps; empty as long as that is not so."""
+        self.reason = ""
+        """The last error of a connection, in brackets."""
 
-    def producer(self, config: dict[str, str]) -> Producer:
-        """Return the producer for ``config``.  Raises SinkError if librdkafka refuses a setting."""
-        if self._producer is None or self._pid != os.getpid() or self._config != config:
+    def producer(self, options: SinkOptions) -> Producer:
+        """Return the producer for ``options``.
+
+        Raises SinkError, which shows no secret, if librdkafka refuses a setting, or a file cannot be used.
+        """
+        wanted = (options.config, options.security)
+        if self._producer is None or self._pid != os.getpid() or self._options != wanted:
+            self.refusal = self.reason = ""
             try:
-                self._producer = Producer({**config, "delivery.report.only.error": True}, logger=_log)
-            except KafkaException as error:
-                raise SinkError(f"a setting of kafka.* is wrong: {error.args[0].str()}") from error
-            self._pid, self._config = os.getpid(), config
+                own = {} if options.security is None else producer_settings(options.security)
+                settings = {**options.config, **own, "error_cb": self._on_error, "delivery.report.only.error": True}
+                self._producer = Producer(settings, logger=_log)
+            except (KafkaException, ConfigError) as error:
+                text = error.args[0].str() if isinstance(error, KafkaException) else error
+                raise SinkError(f"a setting of kafka.* is wrong: {text}") from error
+            self._pid, self._options = os.getpid(), wanted
         return self._producer
+
+    def _on_error(self, error: Any) -> None:
+        """Take an error of a connection: librdkafka goes on trying, whatever it is."""
+        self.reason = f" ({error.str()})"
+        if is_final(error):
+            self.refusal = f"no row can be written: {error.str()}"
 
     def give_up(self) -> None:
         """Drop the producer and the rows that it holds: after some errors it takes no more."""

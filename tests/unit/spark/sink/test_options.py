@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import pytest
@@ -28,7 +29,13 @@ from tests.unit.spark.test_source import PAGE
         ("value string", {"topic": "t", "root": "file:///x"}, "the sink writes through kafka.bootstrap.servers"),
         ("value string", {"topic": "t", "speed": "1"}, "unknown option"),
         ("value string", {"topic": "t", "kafka.key.serializer": "x"}, "'key.serializer' is not supported"),
-        ("value string", {"topic": "t", "kafka.ssl.truststore.location": "x"}, "give kafka.ssl.ca.location"),
+        ("value string", {"topic": "t", "kafka.ssl.trustore.location": "x"}, "did you mean ssl.truststore.location"),
+        ("value string", {"topic": "t", "kafka.ssl.enabled.protocols": "TLSv1.3"}, "librdkafka has no such setting"),
+        (
+            "value string",
+            {"topic": "t", "kafka.sasl.username": "a", "kafka.sasl.jaas.config": "x"},
+            "kafka.sasl.jaas.config is of Kafka's client, kafka.sasl.username of librdkafka: not both",
+        ),
         ("value string", {"topic": "t", "kafka.buffer.memory": "x"}, "expected bytes"),
     ],
 )
@@ -76,3 +83,24 @@ def test_settings_of_kafkas_producer_are_translated() -> None:
 def test_the_page_names_every_option_of_the_sink() -> None:
     table = PAGE.read_text().partition("## Writing")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `([\w.]+)` \| option", table, re.MULTILINE) == list(SINK_OPTIONS)
+
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="sesame";'
+
+
+def test_kafkas_settings_of_security_are_kept_for_the_executors_and_show_no_secret() -> None:
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS}
+    found = options(**{"topic": "t", **{f"kafka.{key}": value for key, value in given.items()}})
+    assert found.security is not None
+    assert found.security.login is not None
+    assert found.security.login.user == "a"
+    assert not set(given) & set(found.config)
+    assert "sesame" not in repr(found)
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_librdkafkas_own_settings_of_security_are_passed_on() -> None:
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
+    found = options(**{"topic": "t", **{f"kafka.{key}": value for key, value in given.items()}})
+    assert found.security is None
+    assert found.config.items() >= given.items()
