@@ -8,6 +8,7 @@ from typing import cast
 
 from bmq.console.state import OwnMetric
 from bmq.controller.planning.planner_view import Why
+from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
@@ -71,6 +72,8 @@ def node(
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
         console_endpoint=None,
         security=SimpleNamespace(authorizer=ALLOW_ALL),
+        audit=NO_AUDIT,
+        audit_log=None,
         store_times=None,
         config=NodeConfig(roles=()),
         fetch_service=SimpleNamespace(

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.console.state import OwnMetric
+from bmq.core.audit.log import NO_AUDIT
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
@@ -150,6 +151,8 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
         metrics=Metrics(),
         console_endpoint=None,
         security=SimpleNamespace(authorizer=ALLOW_ALL),
+        audit=NO_AUDIT,
+        audit_log=None,
     )
     return cast(Node, fake)
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.admission import NO_RATES
@@ -29,6 +30,7 @@ class FakeNode:
         self.endpoints = {"PLAINTEXT": None}
         self.metrics = Metrics()
         self.security = SimpleNamespace(connection_rates=NO_RATES, gates={})
+        self.audit = NO_AUDIT
         self.joined = None
         self.told: list[str] = []
         self._leaves_s = leaves_s

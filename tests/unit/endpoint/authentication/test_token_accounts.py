@@ -69,7 +69,9 @@ async def test_a_token_lets_its_owner_in_until_it_expires(mechanism: ScramMechan
         for _ in range(2):  # computed, and kept
             end = await log_in(by, token, password)
             assert isinstance(end, Authenticated)
-            assert end._replace(token=b"") == Authenticated(ALICE, expires_at_ms=token.expires_ms, by_token=True)
+            assert end._replace(token=b"") == Authenticated(
+                ALICE, expires_at_ms=token.expires_ms, by_token=True, requester=user("bob")
+            )
         for wrong in ("", token.id, password[:-1], password_of(tokens.hmac_of("another"))):
             assert isinstance(await log_in(by, token, wrong or "x"), Failure)
         renewed = await tokens.renew(ALICE, tokens.hmac_of(token.id), 5_000)
