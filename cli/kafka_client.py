@@ -19,6 +19,8 @@ from bmq.core.security.client_settings import ClientSecurity
 from bmq.core.security.client_tls import context_of_client
 from bmq.core.security.oauth_token import TokenSource
 
+_TICKETS = "MEMORY:bmq"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -61,7 +63,7 @@ def _by_mechanism(login: Login) -> dict[str, Any]:
         case "OAUTHBEARER":
             return {"sasl_oauth_token_provider": _Tokens(login)}
         case "GSSAPI":
-            _use_keytab(login)
+            _use_kerberos(login)
             return {"sasl_kerberos_service_name": login.service}
         case "PLAIN":
             return {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
@@ -73,11 +75,26 @@ def _by_mechanism(login: Login) -> dict[str, Any]:
             return {"sasl_plain_username": user, "sasl_plain_password": login.password}
 
 
-def _use_keytab(login: Login) -> None:
-    """Have the library of Kerberos take tickets by a keytab (MIT's client keytab), and keep them in memory."""
-    if login.keytab:
-        os.environ["KRB5_CLIENT_KTNAME"] = f"FILE:{login.keytab}"
-        os.environ["KRB5CCNAME"] = "MEMORY:bmq"
+def _use_kerberos(login: Login) -> None:
+    """Have the library of Kerberos take tickets by the keytab, if there is one, and keep them in memory.
+
+    Its environment says the same, so that it gets new ones when they end.  Raises UsageError.
+    """
+    try:
+        import gssapi
+        from gssapi.raw.misc import GSSError
+    except (ImportError, OSError):
+        raise UsageError("GSSAPI needs Kerberos's library, and pip install 'bmq[kerberos]'") from None
+    if not login.keytab:
+        return
+    os.environ["KRB5_CLIENT_KTNAME"], os.environ["KRB5CCNAME"] = f"FILE:{login.keytab}", _TICKETS
+    try:
+        name = gssapi.Name(login.user, gssapi.NameType.kerberos_principal) if login.user else None
+        store: dict[bytes | str, bytes | str] = {"client_keytab": f"FILE:{login.keytab}", "ccache": _TICKETS}
+        gssapi.Credentials(name=name, usage="initiate", store=store).inquire()
+    except GSSError as error:
+        who = login.user or "the keytab's principal"
+        raise UsageError(f"cannot get a ticket for {who} by {login.keytab}: {error.gen_message()}") from None
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]

@@ -157,6 +157,9 @@ class _Probe:
     def _exchange(self, wire: _Wire, mechanism: str) -> None:
         try:
             exchange = get_sasl_mechanism(mechanism)(host=self._host, **self._settings.for_kafka_python())
+        except Exception as error:  # the library of Kerberos has exceptions of its own: no ticket, no such service
+            raise LoginRefused(f"cannot log in at {self._where} by {mechanism}: {error}") from error
+        try:
             while not exchange.is_done():
                 response = wire.ask(SaslAuthenticateRequest(exchange.auth_bytes(), version=1))
                 if response.error_code != ErrorCode.NONE:
@@ -169,7 +172,7 @@ class _Probe:
             raise LoginRefused(f"cannot log in at {self._where}: {error}") from None
         except (OSError, EOFError):
             raise LoginRefused(f"{self._refused}: it closed the connection") from None
-        except Exception as error:  # the library of Kerberos has exceptions of its own; so do wrong responses
+        except Exception as error:  # as above, and for responses that are not of the mechanism
             raise LoginRefused(f"{self._refused}: {error}") from error
 
     @property
