@@ -284,7 +284,43 @@ PROCESS = Dashboard(
     ],
 )  # fmt: skip
 
-DASHBOARDS = (OVERVIEW, TOPICS, GROUPS, STORAGE, PROCESS)
+_SOCKET = "kafka_server_socketservermetrics"
+_BY_MECHANISM, _OF_MECHANISM = "listener, mechanism", "{{listener}} {{mechanism}}"
+
+SECURITY = Dashboard(
+    "security",
+    "BMQ: security and quotas",
+    [
+        Panel("Log-ins that failed", [
+            speed(f"{_SOCKET}_failed_authentication_total", _OF_MECHANISM, _BY_MECHANISM),
+            speed("bmq_http_logins_failed_total", "HTTP {{scheme}}", "scheme")], "reqps",
+            "The log has the addresses."),
+        Panel("Log-ins", [
+            speed(f"{_SOCKET}_successful_authentication_total", _OF_MECHANISM, _BY_MECHANISM),
+            speed("bmq_http_logins_total", "HTTP {{scheme}}", "scheme")], "reqps"),
+        Panel("Sessions of Kafka clients", [
+            speed(f"{_SOCKET}_successful_reauthentication_total", "renewed"),
+            speed(f"{_SOCKET}_failed_reauthentication_total", "not renewed"),
+            speed(f"{_SOCKET}_expired_connections_killed_count_total", "over")], "reqps"),
+        Panel("Denied", [
+            Query('sum by (request, error) (rate(kafka_network_requestmetrics_errors_total{$S,error=~'
+                  '".+_AUTHORIZATION_FAILED"}[$R]))', "{{request}} {{error}}"),
+            speed("bmq_http_denied_total", "HTTP {{reason}}", "reason")], "reqps",
+            "The log has operation, resource, principal and address."),
+        Panel("Certificates expire in", [
+            Query("min by (listener) (bmq_certificate_expires_in_seconds{$S})", "{{listener}}")], "s"),
+        Panel("TLS handshakes that failed", [speed("bmq_tls_handshakes_failed_total", "{{pod}}", "pod")], "cps"),
+        Panel("Throttled", [
+            speed("bmq_quota_throttled_total", "{{quota}}", "quota"),
+            speed("bmq_connections_throttled_total", "connections")], "cps",
+            "Clients that were held up, by quota; connections past a rate."),
+        Panel("Throttle time", [speed("bmq_quota_throttled_seconds_total", "{{quota}}", "quota")], "s",
+              "Seconds a second for which clients were told to wait."),
+        Panel("Sessions of the console", [by_pod("bmq_http_console_sessions")]),
+    ],
+)  # fmt: skip
+
+DASHBOARDS = (OVERVIEW, TOPICS, GROUPS, STORAGE, PROCESS, SECURITY)
 
 
 def files(chart: Path) -> Iterator[tuple[Path, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chart.drawn import CHART
+from tests.monitoring.secured import ADMINS, Secured
 from tests.monitoring.world import (
     WITHIN_S,
     Clients,
@@ -21,6 +22,7 @@ from tests.monitoring.world import (
 )
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
+from tests.services.processes import wait_for
 from tests.services.prometheus import Prometheus, PromtoolRefuses, promtool
 
 COMPLAINTS = {
@@ -36,13 +38,19 @@ COMPLAINTS = {
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BmqServer]]:
-    """Two processes with all roles, a producer and a group."""
+    """Two processes with all roles, a producer and a group; one with TLS, log-ins and ACLs, whose clients try them."""
+    folder = tmp_path_factory.mktemp("live")
     with (
         EtcdCluster() as etcd,
-        cluster(tmp_path_factory.mktemp("live"), etcd, a="", b="") as made,
+        cluster(folder, etcd, a="", b="") as made,
         Clients(made["a"].bootstrap),
     ):
-        yield made
+        secured = Secured(folder, etcd)
+        with secured.server:
+            wait_for(secured.guess(), "a refused log-in", timeout_s=WITHIN_S)
+            secured.be_denied()
+            assert (secured.http("admin", ADMINS), secured.http("admin", "wrong")) == (200, 401)
+            yield {**made, "secured": secured.server}
 
 
 @pytest.fixture(scope="module")
