@@ -55,6 +55,7 @@ class Secured:
             "BMQ_SUPER_USERS": "User:admin",
             "BMQ_HTTP_AUTHENTICATION": "basic",
             "BMQ_HTTP_METRICS_AUTHENTICATION": "false",
+            "BMQ_AUDIT_LOG": str(own / "audit.jsonl"),
         }
         self.server = BmqServer(
             f"file://{folder}/root", etcd.url, environment=environment, arguments=("--node-id", "9"), folder=own
