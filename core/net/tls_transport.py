@@ -47,6 +47,8 @@ _REASONS = {
     "UNSUPPORTED_PROTOCOL": "the client's versions of TLS are not among ssl.enabled.protocols",
 }
 _log = logging.getLogger(__name__)
+_Read = Callable[[int, memoryview], int]
+"""``SSLObject.read`` into memory, whose type the library's stubs lack."""
 
 
 class TlsOwner(Protocol):
@@ -202,16 +204,20 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
     def _decrypt(self) -> None:
         """Pass what has arrived to the connection, as long as it reads."""
         self._is_decrypt_due = False
+        read = cast(_Read, self._ssl.read)
         while self._is_secure and self._wants_reads and not self._is_full and not self._is_closed:
             buffer = self._connection.get_buffer(-1)
-            filled, is_end, is_empty = 0, False, False
+            filled, room, is_end, is_empty = 0, len(buffer), False, False
             try:
-                while filled < len(buffer):
-                    count = cast(int, self._ssl.read(len(buffer) - filled, cast(Any, buffer[filled:])))
+                while (
+                    room
+                ):  # a round for each record of TLS: a thousand for a megabyte, with clients that send small ones
+                    count = read(room, buffer[filled:])
                     if not count:
                         is_end = True
                         break
                     filled += count
+                    room -= count
             except ssl.SSLWantReadError:
                 is_empty = True
             except ssl.SSLError as error:
