@@ -95,8 +95,9 @@ class Broker:
         self.config.validate()
         clock = clock or SystemClock()
         self.journal = JournalWriter(
-            fs, incarnation, self._snapshot, no_room=lambda why: self.shared.open_files.lacks_room(why)
-        )
+            fs, incarnation, self._snapshot, no_room=lambda why: self.shared.open_files.lacks_room(why),
+            access=self.config.journal_access,
+        )  # fmt: skip
         self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when this broker cannot go on: its process should end and be started again."""
         self._partitions: dict[PartitionKey, PartitionDriver] = {}
@@ -310,7 +311,10 @@ class Broker:
 
         ``epoch``: that of the claim, which follows once the present owner has released the partition.
         """
-        SegmentFiles(self.shared, path, is_synced=config.flush_sync, replication=config.replication).make_first(epoch)
+        files = SegmentFiles(
+            self.shared, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
+        )
+        files.make_first(epoch)
 
     async def move(self, key: PartitionKey, *, is_deleted: bool = False, has_successor: bool = False) -> ReleaseNote:
         """Hand the partition over and forget it.  Returns the release note for its successor, if ``has_successor``.

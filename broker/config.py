@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bmq.core.aio.backoff import Backoff
+from bmq.core.file_access import NO_ACCESS, Access, access_of
 from bmq.core.records.batch import BatchRules
 from bmq.core.records.compression import Compression
 from bmq.storage.log_segments import FOR_EVER
@@ -36,6 +37,8 @@ class LogConfig:
     """Kafka's min.insync.replicas: copies that a batch with acks=all must have before it is acknowledged."""
     compression: Compression | None = None
     """Kafka's compression.type; None is "producer": batches stay as they came."""
+    access: Access = NO_ACCESS
+    """BMQ's storage.owner, storage.group and storage.mode: the rights on the partition's folder and files."""
     rules: BatchRules = field(default_factory=BatchRules)
 
     def validate(self) -> None:
@@ -124,6 +127,8 @@ class BrokerConfig:
     """Time that a partition which is written all the time keeps its segment open while others queue to open one."""
     idle_close_ms: int = 300_000
     """A segment not written for this long is closed (its pipeline costs two threads on each datanode)."""
+    journal_access: Access = NO_ACCESS
+    """The rights on journals: readers of files need those of all brokers."""
     producer_expiration_ms: int = 24 * 3600 * 1000
     """Kafka's producer.id.expiration.ms."""
 
@@ -175,6 +180,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
         min_insync=1 if is_internal else number("min.insync.replicas", default.min_insync),
         flush_sync=_one_of(values, "flush.mode", ("hflush", "hsync")) == "hsync",
         compression=_compression(values, number),
+        access=access_of(values),
         rules=BatchRules(
             max_message_bytes=number("max.message.bytes", rules.max_message_bytes),
             log_append_time=_one_of(values, "message.timestamp.type", ("CreateTime", "LogAppendTime"))

@@ -19,6 +19,7 @@ from bmq.controller.patience import MOST_S, Patience
 from bmq.controller.probing import Isolated
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
+from bmq.controller.topics.access_walks import AccessWalks
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.aio.lru import LruCache
@@ -66,21 +67,23 @@ class Controller:
         *,
         topics: Callable[[Guard], TopicAdmin],
         cleaner: Callable[[Guard], TopicCleaner],
+        access: Callable[[Guard], AccessWalks] | None = None,
         upkeep: MakeUpkeep | None = None,
         on_failed: Callable[[str], None] = no_op,
         since_outage_s: Callable[[], float] = lambda: math.inf,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics``, ``cleaner`` and ``upkeep`` make the objects of one term.
+        """``topics``, ``cleaner``, ``access`` and ``upkeep`` make the objects of one term.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
         membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
         reason when this process cannot stand for election any more: it should end and be started again.
         """
         self.term: Term | None = None
-        """Set while this process leads, as are ``topics``, ``cleaner`` and, if the store needs it, ``upkeep``."""
+        """Set while this process leads, as are ``topics``, ``cleaner``, ``access`` and ``upkeep``, if they are made."""
         self.topics: TopicAdmin | None = None
         self.cleaner: TopicCleaner | None = None
+        self.access: AccessWalks | None = None
         self.upkeep: StoreUpkeep | None = None
         self._config = config
         self._kv = kv
@@ -90,6 +93,7 @@ class Controller:
         self._clock = clock
         self._make_topics = topics
         self._make_cleaner = cleaner
+        self._make_access = access
         self._make_upkeep = upkeep
         self._on_failed = on_failed
         self._since_outage_s = since_outage_s
@@ -193,7 +197,8 @@ class Controller:
             is_last_resort=is_last_resort,
         )
         topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
-        self.term, self.topics, self.cleaner = term, topics, cleaner
+        access = self._make_access(leadership.guard) if self._make_access is not None else None
+        self.term, self.topics, self.cleaner, self.access = term, topics, cleaner, access
         parts = [
             asyncio.create_task(self._election.keep(leadership), name="leadership"),
             asyncio.create_task(term.run(), name="term"),
@@ -205,10 +210,12 @@ class Controller:
         try:
             await topics.start()
             await cleaner.start()
+            if access is not None:
+                await access.start()
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leadership.is_over = True
-            self.term = self.topics = self.cleaner = self.upkeep = None
+            self.term = self.topics = self.cleaner = self.access = self.upkeep = None
             for part in parts:
                 part.cancel()
             try:
@@ -216,6 +223,8 @@ class Controller:
             finally:  # also if this process closes while the term ends
                 try:
                     await cleaner.close()
+                    if access is not None:
+                        await access.close()
                 finally:
                     await topics.close()
         for result in ended:

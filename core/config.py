@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from bmq.core.audit.place import wrong_place
+from bmq.core.file_access import Access, check_mode, check_name, parse_mode
 from bmq.core.logging.lines import LOG_FORMATS
 from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
 from bmq.core.options import INT_MAX as INT_MAX
@@ -79,6 +80,14 @@ class NodeConfig(SecuritySettings):
         " empty",
         flag="--root",
         metavar="URL",
+    )
+    storage_shared_group: str = _option(
+        "", "group of what the readers of any topic need: the root, its folder of topics, its journals"
+    )
+    storage_shared_mode: str = _option(
+        "",
+        "mode of the root and its folder of topics, in octal: 711 lets all users pass to topics by name, 755 list"
+        " them too. Journals may be read by all who may pass. When empty, as storage has it",
     )
     hadoop_conf_dir: str = _option(
         "",
@@ -275,6 +284,9 @@ class NodeConfig(SecuritySettings):
     log_message_timestamp_after_max_ms: int = _option(
         3_600_000, "default of message.timestamp.after.max.ms", kafka="log.message.timestamp.after.max.ms"
     )
+    log_storage_group: str = _option("", "default of storage.group", kafka="log.storage.group")
+    log_storage_mode: str = _option("", "default of storage.mode", kafka="log.storage.mode")
+    log_storage_owner: str = _option("", "default of storage.owner", kafka="log.storage.owner")
     log_cleanup_policy: str = _option("delete", "default of cleanup.policy", kafka="log.cleanup.policy")
     log_segment_delete_delay_ms: int = _option(
         60_000, "default of file.delete.delay.ms", kafka="log.segment.delete.delay.ms"
@@ -318,6 +330,10 @@ class NodeConfig(SecuritySettings):
     listener_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     """Settings of single listeners, by their whole keys: see `core.security.listener_settings`.  Some are secrets."""
 
+    def shared_access(self) -> Access:
+        """Return the rights on what the readers of any topic need."""
+        return Access(group=self.storage_shared_group, mode=parse_mode(self.storage_shared_mode))
+
     def validate(self) -> None:
         """Check ranges, addresses and combinations.  Raises ConfigError, which names the setting, if one is wrong."""
         unknown = set(self.roles) - set(ROLES)
@@ -346,6 +362,12 @@ class NodeConfig(SecuritySettings):
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")
         if self.log_format not in LOG_FORMATS:
             raise ConfigError(f"log_format={self.log_format!r}; choose from {', '.join(LOG_FORMATS)}")
+        for name, reason in (
+            ("storage_shared_group", check_name(self.storage_shared_group)),
+            ("storage_shared_mode", check_mode(self.storage_shared_mode)),
+        ):
+            if reason:
+                raise ConfigError(f"{name}={getattr(self, name)[:100]!r} {reason}")
         if reason := _wrong_cluster_name(self.cluster):
             raise ConfigError(f"cluster={self.cluster[:100]!r} {reason}: it begins every key in the metadata store")
         if reason := wrong_place(self.audit_log):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bmq.core.config import NodeConfig
+from bmq.core.file_access import check_mode, check_name
 from bmq.meta.config_values import (
     BrokerLayers,
     ConfigKey,
@@ -311,6 +312,33 @@ _KEYS = (
         server="log.roll.ms",
         check=at_least(1),
         doc="The age at which a segment is closed and the next one begun.",
+    ),
+    ConfigKey(
+        name="storage.group",
+        kind=ConfigType.STRING,
+        default="",
+        server="log.storage.group",
+        check=check_name,
+        doc="The group of the topic's folders and files on storage; empty: as storage has it. Readers of files, as "
+        "Spark, pass by ACLs, so storage decides who may read. Unset, what is there stays. Not one of Kafka's.",
+    ),
+    ConfigKey(
+        name="storage.mode",
+        kind=ConfigType.STRING,
+        default="",
+        server="log.storage.mode",
+        check=check_mode,
+        doc="The mode of the topic's folders, in octal, which its files have without x: 750 lets storage.group read. "
+        "Empty: as storage has it. Not one of Kafka's.",
+    ),
+    ConfigKey(
+        name="storage.owner",
+        kind=ConfigType.STRING,
+        default="",
+        server="log.storage.owner",
+        check=check_name,
+        doc="The owner of the topic's folders and files on storage; empty: this process's user, as which all of the "
+        "cluster run. Only a superuser of storage may set another one. Not one of Kafka's.",
     ),
     ConfigKey(
         name="unclean.leader.election.enable",

@@ -44,6 +44,7 @@ class BrokerRole:
             block_bytes=config.block_bytes,
             open_pipelines_max=config.open_pipelines_max,
             producer_expiration_ms=config.producer_id_expiration_ms,
+            journal_access=config.shared_access().readable(),
         )
         self.broker = Broker(
             fs,

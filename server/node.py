@@ -29,6 +29,7 @@ from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.quota_shares_api import QuotaSharesApi
 from bmq.controller.service import Controller
 from bmq.controller.store_upkeep import StoreUpkeep, maintained
+from bmq.controller.topics.access_walks import AccessWalks
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import REPLICAS_MAX, TopicAdmin
 from bmq.coordinator.coordinator import Coordinator
@@ -87,6 +88,7 @@ from bmq.server.collected_metrics import Collected
 from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.server.log_levels_api import LogLevelsApi
+from bmq.storage.access_files import AccessFiles
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem, StorageError
@@ -347,7 +349,8 @@ class Node:
             members = PeerMemberClient(joined.peers)
             self.controller = Controller(
                 self.config, self._kv, joined.view, self.catalog, members, self._clock,
-                topics=self._make_topics, cleaner=self._make_cleaner, upkeep=self._make_upkeep, on_failed=self._failed,
+                topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
+                upkeep=self._make_upkeep, on_failed=self._failed,
                 since_outage_s=lambda: joined.membership.since_outage_s,
             )  # fmt: skip
             leader = LeaderAdmin(self.controller, self.catalog, members)
@@ -361,7 +364,7 @@ class Node:
         return TopicAdmin(
             self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.proxies.addresses],
-            guard=guard, has_node_configs=not is_shared(self.config.meta),
+            guard=guard, has_node_configs=not is_shared(self.config.meta), access_files=AccessFiles(self.fs),
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
@@ -379,6 +382,17 @@ class Node:
     def cleaner(self) -> TopicCleaner | None:
         """The topic cleaner that runs here; None unless this process leads."""
         return self.controller.cleaner if self.controller is not None else None
+
+    @property
+    def access_walks(self) -> AccessWalks | None:
+        """The walks that run here; None unless this process leads."""
+        return self.controller.access if self.controller is not None else None
+
+    def _make_access(self, guard: Guard) -> AccessWalks:
+        return AccessWalks(
+            self._kv, self.config.cluster, self.catalog, self.config, AccessFiles(self.fs), self._clock,
+            guard=guard, shared=self.config.shared_access(),
+        )  # fmt: skip
 
     def _make_cleaner(self, guard: Guard) -> TopicCleaner:
         return TopicCleaner(self._kv, self.config.cluster, self._files, self._clock, guard=guard)

@@ -15,6 +15,7 @@ from bmq.meta.cluster.member import PROXY
 from bmq.server.audit import audit_metrics
 from bmq.server.node import Node
 from bmq.server.quota_metrics import quota_metrics
+from bmq.storage.access import REFUSALS
 
 Own = Sequence[OneOwn]
 
@@ -46,6 +47,7 @@ class OwnMetrics:
             *self._of_cluster(),
             *self._of_leader(),
             *self._of_deleted_topics(),
+            *self._of_access(),
             *self._of_etcd_database(),
             *self._of_etcd_calls(),
             *self._of_reads(),
@@ -191,6 +193,21 @@ class OwnMetrics:
             OwnMetric(
                 "deleted_topics_failing", "Deleted topics that could not be removed, see the log", cleaner.failing
             ),
+        )
+
+    def _of_access(self) -> Own:
+        """Return how far files have the owner, group and mode of their topics: the leader's walks, and own refusals."""
+        text = "New files that storage did not give the owner or group of their topic, see the log"
+        refused = OwnMetric("storage_access_refused", text, REFUSALS.total, True)
+        walks = self._node.access_walks
+        if walks is None:
+            return (refused,)
+        return (
+            refused,
+            OwnMetric(
+                "topics_access_under_way", "Topics whose files get another owner, group or mode", walks.under_way
+            ),
+            OwnMetric("topics_access_failing", "Those of them that storage refuses, see the log", walks.failing),
         )
 
     def _of_etcd_database(self) -> Own:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.storage import layout
 from bmq.storage.filesystem import (
     AlreadyExists,
@@ -201,6 +202,7 @@ class StoredTopics:
         partitions: int,
         configs: Mapping[str, str],
         replication_factor: int | None = None,
+        access: Access = NO_ACCESS,
     ) -> None:
         """Write the topic's file of this revision, unless it is there, and remove the older ones."""
         content: dict[str, object] = {
@@ -215,7 +217,7 @@ class StoredTopics:
         number = self._number(revision)
         with _as_request_error(name):
             with contextlib.suppress(AlreadyExists):  # a revision has one content
-                await write_whole(self._fs, layout.topic_json(name, number), content)
+                await write_whole(self._fs, layout.topic_json(name, number), content, access)
             await self._remove_files(name, number - 1)
 
     async def highest(self, name: str) -> int:
@@ -269,13 +271,13 @@ async def _highest(fs: FileSystem, name: str) -> int:
     return max((layout.parse_topic_json(name) or 0 for name in names), default=0)
 
 
-async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) -> None:
+async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object], access: Access = NO_ACCESS) -> None:
     """Write ``content`` under ``path`` in one step: a reader sees all of it, or no file.
 
     Raises AlreadyExists if the name is taken.  A failed attempt leaves nothing behind if storage still deletes files:
     it may be repeated for as long as a disk is full.
     """
-    spare = await _write_spare(fs, path, content)
+    spare = await _write_spare(fs, path, content, access)
     try:
         await fs.rename(spare, path)
     except StorageError:
@@ -283,11 +285,11 @@ async def write_whole(fs: FileSystem, path: str, content: Mapping[str, object]) 
         raise
 
 
-async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object]) -> str:
+async def _write_spare(fs: FileSystem, path: str, content: Mapping[str, object], access: Access = NO_ACCESS) -> str:
     """Write ``content`` and close it under a temporary name beside ``path``, and return that name."""
     folder, _, name = path.rpartition("/")
     data = json.dumps(content, separators=(",", ":")).encode()
-    options = CreateOptions(block_bytes=1 << 20)
+    options = CreateOptions(block_bytes=1 << 20, access=access)
     for attempt in range(WRITE_ATTEMPTS):
         spare = f"{folder}/.{name}-{fs.holder}-{uuid.uuid4().hex[:8]}"
         try:

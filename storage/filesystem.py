@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bmq.storage.access import NO_ACCESS, Access
+from bmq.core.file_access import NO_ACCESS, Access
 
 Buffer = bytes | bytearray | memoryview
 

@@ -12,6 +12,7 @@ from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import Turns
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.metrics.counters import Histogram
 from bmq.storage import layout
 from bmq.storage.checkpoint import PRODUCERS_A_STEP, Checkpoint, encode_steps, encoded_bytes
@@ -110,6 +111,7 @@ class JournalWriter:
     ``snapshot`` gives a full checkpoint of each partition held; other work runs while it is iterated.  A flush that
     takes longer than ``late_s`` counts as failed; this patience grows with the bytes, with a sync, and with each late
     flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
+    ``access``: the rights on the files.
 
     How many copies a file is to have, and when one with fewer is replaced: ``storage.journal_copies``.
     """
@@ -125,9 +127,11 @@ class JournalWriter:
         retry_s: float = 0.2,
         late_s: float = 0.3,
         no_room: Callable[[str], None] = no_op,
+        access: Access = NO_ACCESS,
     ) -> None:
         self._fs = fs
         self._no_room = no_room
+        self._access = access
         self.incarnation = incarnation
         self._snapshot = snapshot
         self._roll_bytes = roll_bytes
@@ -373,6 +377,7 @@ class JournalWriter:
             block_bytes=_block_bytes(max(self._roll_bytes, 4 * self._snapshot_bytes)),
             chunk_bytes=512,
             all_copies=is_fuller or self._copies.waits_for_all(now),
+            access=self._access,
         )
         create = self._create(layout.journal(self.incarnation, self._n), options)
         task = asyncio.get_running_loop().create_task(create, name="journal's next file")

@@ -9,6 +9,7 @@
     /topics/<topic>/<topic id>/<partition>/<same>.idx                           written when it closes
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /journals/<broker incarnation>-<n, 8>.jnl
+    /.trial-<holder>-<random>                                                   an empty folder, for a moment
 
 A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is a temporary file that the
 sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n
@@ -99,6 +100,15 @@ def parse_journal(file_name: str) -> tuple[str, int] | None:
     """Return ``(incarnation, n)`` for the name of a journal file, None for any other."""
     match = _JOURNAL.fullmatch(file_name)
     return (match[1], int(match[2])) if match else None
+
+
+def topic_id_folder(topic: str, topic_id: object) -> str:
+    return f"{TOPICS}/{topic}/{topic_id}"
+
+
+def trial(name: str) -> str:
+    """Return the path of a folder by which a process tries what storage allows; it is deleted at once."""
+    return f"/.trial-{name}"
 
 
 def topic_folder(topic: str) -> str:

@@ -21,7 +21,7 @@ from bmq.core.aio.steps import run_in_steps
 from bmq.core.model import SegmentName
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import CreateOptions, FileSystem, StorageError, StorageUnavailable, write_once
 from bmq.storage.index import ENTRY
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
@@ -173,7 +173,8 @@ class SegmentMerger:
     async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
         draft = f"{state.driver.path.folder}/.join-{target}-{self._shared.incarnation}"
         await self._fs.delete(draft)  # of an earlier attempt by this process that failed
-        await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))))
+        options = CreateOptions(block_bytes=1 << 20, access=state.driver.segments.access)
+        await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))), options)
         return draft
 
     async def _finish_merge(

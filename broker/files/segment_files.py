@@ -8,6 +8,7 @@ from bmq.broker.files.context import FileContext
 from bmq.broker.files.precreated import SERIAL
 from bmq.broker.files.unused_files import remove_unused
 from bmq.core.aio.steps import run_in_steps
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
@@ -37,11 +38,14 @@ def copies_of(appender: Appender) -> int:
 class SegmentFiles:
     """The calls to storage for the segment files of one partition."""
 
-    __slots__ = ("_replication", "_shared", "is_synced", "path")
+    __slots__ = ("_replication", "_shared", "access", "is_synced", "path")
 
-    def __init__(self, shared: FileContext, path: PartitionPath, *, is_synced: bool, replication: int) -> None:
+    def __init__(
+        self, shared: FileContext, path: PartitionPath, *, is_synced: bool, replication: int, access: Access = NO_ACCESS
+    ) -> None:
         self._shared = shared
         self.is_synced = is_synced
+        self.access = access
         self._replication = replication
         self.path = path
 
@@ -96,6 +100,7 @@ class SegmentFiles:
             exclude=shared.health.excluded(shared.now_ms()),
             all_copies=True,
             sync=self.is_synced,  # a loss of power must not undo the creation: the record may list the file unwritten
+            access=self.access,
         )
         try:
             return await shared.fs.create(path, options)
@@ -164,11 +169,12 @@ class SegmentFiles:
 
     async def _draft_idx(self, name: SegmentName, data: bytes) -> None:
         fs, draft = self._shared.fs, self._draft(name)
+        options = CreateOptions(block_bytes=1 << 20, access=self.access)
         try:
-            await write_once(fs, draft, data, sync=self.is_synced)
+            await write_once(fs, draft, data, options, sync=self.is_synced)
         except AlreadyExists:  # left by an attempt that was given up
             await fs.delete(draft)
-            await write_once(fs, draft, data, sync=self.is_synced)
+            await write_once(fs, draft, data, options, sync=self.is_synced)
 
     async def publish_idx(self, name: SegmentName) -> None:
         """Give the draft its final name, once the segment is closed."""

@@ -81,7 +81,9 @@ class PartitionDriver:
         self.shared = shared
         self.path = path
         self.machine = PartitionMachine(key, shared.incarnation, config, shared.config)
-        self.segments = SegmentFiles(shared, path, is_synced=config.flush_sync, replication=config.replication)
+        self.segments = SegmentFiles(
+            shared, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
+        )
         self.takeover: Takeover | None = None
         """None before `start`, and once the partition accepts batches: a release note may have 128 KB."""
         self.record_key = ownership.partition_key(shared.cluster, key)
@@ -264,6 +266,7 @@ class PartitionDriver:
         """
         self.machine.reconfigure(config)
         self.segments.is_synced = config.flush_sync
+        self.segments.access = config.access
         self.post(ev.Tick(self.shared.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self, *, has_successor: bool = False) -> ReleaseNote:

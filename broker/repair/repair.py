@@ -40,6 +40,7 @@ from bmq.broker.repair.rebuilt_record import record as rebuilt
 from bmq.broker.repair.scan import newest_index, read_all_journals, read_folder
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
+from bmq.core.file_access import Access
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import build_gap
 from bmq.meta import ownership
@@ -398,7 +399,9 @@ class Repair:
         """
         draft = f"{self._path.folder}/.repair-{plan.name}-{self._name}"
         block_bytes = max(1, -(-plan.position // _MB)) * _MB
-        options = CreateOptions(block_bytes=block_bytes, replication=self._replication)
+        options = CreateOptions(
+            block_bytes=block_bytes, replication=self._replication, access=await self._folder_access()
+        )
         appender = await self._fs.create(draft, options)
         try:
             for part in plan.parts:
@@ -465,6 +468,11 @@ class Repair:
             producers=producers,
         )
         draft = f"{self._path.folder}/.idx-{plan.name}-{self._name}"
-        options = CreateOptions(block_bytes=_MB, replication=self._replication)
+        options = CreateOptions(block_bytes=_MB, replication=self._replication, access=await self._folder_access())
         await write_once(self._fs, draft, encode_idx(checkpoint), options)
         await self._fs.replace(draft, self._path.idx(plan.name))
+
+    async def _folder_access(self) -> Access:
+        """Return the rights of the partition's folder, which the new files get: a repair has no broker's defaults."""
+        folder = await self._fs.status(self._path.folder)
+        return Access(group=folder.group, mode=folder.mode)

@@ -13,7 +13,7 @@ import heapq
 import logging
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from operator import attrgetter
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from bmq.core.aio.steps import run_in_steps
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.errors import RequestError
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
 
@@ -52,6 +53,7 @@ class TopicFiles(Protocol):
         partitions: int,
         configs: Mapping[str, str],
         replication_factor: int,
+        access: Access = NO_ACCESS,
     ) -> None:
         """Write the topic's newest file, then remove older ones.  The file may exist already."""
 
@@ -68,7 +70,11 @@ class Publisher:
     ``publish`` each change of a topic; owed files are written between ``start`` and ``close``.
     """
 
-    def __init__(self, files: TopicFiles, catalog: Catalog) -> None:
+    def __init__(
+        self, files: TopicFiles, catalog: Catalog, access_of: Callable[[Topic], Access] = lambda topic: NO_ACCESS
+    ) -> None:
+        """``access_of`` returns the rights that a topic's file is to have."""
+        self._access_of = access_of
         self._files = files
         self._catalog = catalog
         self._owed: dict[str, None] = {}  # an ordered set of names
@@ -164,5 +170,6 @@ class Publisher:
 
     async def _write(self, topic: Topic) -> None:
         await self._files.write(
-            topic.name, topic.revision, topic.topic_id, topic.partitions, topic.configs, topic.replication_factor
-        )
+            topic.name, topic.revision, topic.topic_id, topic.partitions, topic.configs, topic.replication_factor,
+            self._access_of(topic),
+        )  # fmt: skip

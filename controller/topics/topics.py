@@ -31,6 +31,7 @@ from bmq.controller.kv_commit import (
     is_deposed,
     refused,
 )
+from bmq.controller.topics.access_checks import AccessChecks, CheckedFiles
 from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
 from bmq.controller.topics.files import Publisher, TopicFiles
 from bmq.core.clock import Clock
@@ -87,15 +88,17 @@ class TopicAdmin:
         replicas_max: Callable[[], Awaitable[int]] | None = None,
         nodes: Callable[[], Collection[int]] | None = None,
         has_node_configs: bool = True,
+        access_files: CheckedFiles | None = None,
     ) -> None:
-        """``has_node_configs``: see ``KvCatalog``."""
+        """``has_node_configs``: see ``KvCatalog``.  ``access_files``: storage, for topics' owner, group and mode."""
+        self._access = AccessChecks(catalog, config, access_files)
         self._has_node_configs = has_node_configs
         self._kv = kv
         self._cluster = cluster
         self._catalog = catalog
         self.config = config
         self._files = publish
-        self._publisher = Publisher(publish, catalog)
+        self._publisher = Publisher(publish, catalog, self._access.access)
         self._clock = clock
         self._replicas_max = replicas_max
         self._guard = guard
@@ -141,6 +144,7 @@ class TopicAdmin:
                 )
             partitions, replication_factor = topic_rules.check_assignments(assignments, self._nodes())
         topic = await self._new_topic(name, partitions, replication_factor, configs or {})
+        await self._access.check(topic, {})
         if validate_only:
             return topic
         if topic_id is not None:
@@ -261,6 +265,7 @@ class TopicAdmin:
                     " whose partitions any broker of the cluster may own. Set it for all (kafka-configs --entity-type"
                     " brokers --entity-default), or for a topic.",
                 )
+            await self._access.check_defaults(wanted, current)
             if validate_only or wanted == current:
                 return entry.revision if entry else 0
             revision = await self._put(key, entry.revision if entry else 0, encode_configs(wanted))
@@ -304,6 +309,7 @@ class TopicAdmin:
         """Return (the created topic, None), or (its argument, the topic that existed)."""
         key, value = topic_key(self._cluster, topic.name), encode_topic(topic)
         tomb = deleted_key(self._cluster, topic.topic_id)
+        await self._access.prepare(topic)
         with self._publisher.owing(topic.name):
             commit, _ = await self._settle([Compare(key, 0), Compare(tomb, 0)], [Put(key, value)])
             revision = commit.revision
@@ -315,7 +321,10 @@ class TopicAdmin:
                 if found is None:
                     raise deposed()
                 if found.value != value:  # the id is of this request alone: another value is another topic
-                    return topic, _readable_topic(topic.name, found)
+                    existing = _readable_topic(topic.name, found)
+                    if existing.topic_id != topic.topic_id:
+                        await self._access.withdraw(topic)
+                    return topic, existing
                 revision = found.revision
             topic = replace(topic, revision=revision)
             _log.info(
@@ -370,6 +379,7 @@ class TopicAdmin:
             if topic is None:
                 raise _unknown(name)
             wanted = decide(topic)
+            await self._access.check(wanted, topic.configs)
             if validate_only or wanted == topic:
                 return wanted
             with self._publisher.owing(name):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import replace
 from typing import TypeVar
 
-from bmq.storage.access import NO_ACCESS, Access
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,

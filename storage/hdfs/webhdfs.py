@@ -14,8 +14,8 @@ import hdfs
 import requests
 from hdfs.client import _Request
 
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.urls import split_url, without_userinfo
-from bmq.storage.access import NO_ACCESS, Access
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,

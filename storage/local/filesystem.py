@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from bmq.core.descriptors import FAILURES
-from bmq.storage.access import NO_ACCESS, REFUSALS, Access
+from bmq.core.file_access import NO_ACCESS, Access
+from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import (
     BlockPlace,
     CreateOptions,

@@ -14,7 +14,8 @@ import pwd
 import stat
 from functools import lru_cache
 
-from bmq.storage.access import REFUSALS, Access
+from bmq.core.file_access import Access
+from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.local.file import is_open
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from bmq.storage.access import NO_ACCESS, Access
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.storage.filesystem import (
     BlockPlace,
     CorruptData,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol, TypeVar
 
-from bmq.storage.access import REFUSALS, Access
+from bmq.core.file_access import Access
+from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,

@@ -10,6 +10,7 @@ from bmq.meta.config_values import ConfigSource, Setting
 
 NODE = NodeConfig()
 
+OURS = ["flush.mode", "storage.group", "storage.mode", "storage.owner"]
 KAFKA_4 = [
     "cleanup.policy",
     "compression.gzip.level",
@@ -47,8 +48,8 @@ KAFKA_4 = [
 ]
 
 
-def test_the_names_are_kafkas_and_one_of_ours() -> None:
-    assert list(topic_configs.TABLE) == sorted([*KAFKA_4, "flush.mode"])
+def test_the_names_are_kafkas_and_some_of_ours() -> None:
+    assert list(topic_configs.TABLE) == sorted([*KAFKA_4, *OURS])
 
 
 def test_every_default_is_valid_and_canonical() -> None:

@@ -28,8 +28,8 @@ ROOMS = (
     "storage",
     "tests",
 )
-FOREIGN = frozenset({"broker.rack"})
-"""Kafka's names that look like modules."""
+FOREIGN = frozenset({"broker.rack", "storage.group", "storage.mode", "storage.owner"})
+"""Configs whose names look like modules."""
 _CODE = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"[\w./-]+\.(?:py|proto)")

@@ -70,6 +70,7 @@ def node(
         remote_owners=SimpleNamespace(followed=7, relayed=4, route_ms=Histogram()),
         controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
         cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
+        access_walks=SimpleNamespace(under_way=2, failing=1) if is_leading else None,
         console_endpoint=None,
         security=SimpleNamespace(authorizer=ALLOW_ALL),
         audit=NO_AUDIT,

@@ -22,6 +22,7 @@ OF_EVERY_PROCESS = {
     "fetch_responses_waiting",
     "block_cache_hits",
     "block_cache_hit_bytes",
+    "storage_access_refused",
     "storage_reads",
     "storage_read_bytes",
 }

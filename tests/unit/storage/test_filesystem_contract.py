@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.access import Access
+from bmq.core.file_access import Access
 from bmq.storage.filesystem import (
     AlreadyExists,
     Appender,

@@ -12,6 +12,7 @@ from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.meta.catalog import KvCatalog
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.storage.access_files import AccessFiles
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
@@ -37,6 +38,7 @@ class AdminWorld:
         self.fs = MemoryFileSystem(self.storage, name)
         self.files = StoredTopics(self.fs)
         self.catalog = KvCatalog(self.view_kv, "c")
+        options.setdefault("access_files", AccessFiles(self.fs))
         self.admin = TopicAdmin(self.kv, "c", self.catalog, self.config, self.files, LoopClock(), guard=list, **options)
 
     def fail(self, **faults: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bmq.storage.access import Access
+from bmq.core.file_access import Access
 from bmq.storage.filesystem import (
     Appender,
     Lease,

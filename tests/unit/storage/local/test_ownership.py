@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.access import REFUSALS, Access
+from bmq.core.file_access import Access
+from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import CreateOptions, Unsupported
 from tests.unit.storage.local.roots import opened
 
