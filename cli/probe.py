@@ -228,11 +228,15 @@ class _Probe:
             raise LoginRefused(f"{self._where} refused the client's certificate: {said}")
 
     def _explain_missing_certificate(self, error: Exception | None) -> None:
-        if error is not None and not self._security.has_certificate:
-            raise LoginRefused(
-                f"{self._where} ended the connection after the TLS handshake: it asks for a client's certificate, and"
-                " ssl.keystore.location in --command-config gives none"
-            )
+        """Raise LoginRefused if the client has no certificate: for sure by an alert, as a guess by a reset."""
+        if error is None or self._security.has_certificate:
+            return
+        is_sure = "ALERT" in str(getattr(error, "reason", None) or "")
+        asks = "it asks" if is_sure else "does it ask"
+        raise LoginRefused(
+            f"{self._where} ended the connection after the TLS handshake: {asks} for a client's certificate"
+            f"{',' if is_sure else '?'} ssl.keystore.location in --command-config gives none"
+        )
 
     def _refuse_plain(self) -> NoReturn:
         fits = "SASL_SSL" if self._security.protocol == "SASL_PLAINTEXT" else "SSL"
