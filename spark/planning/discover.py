@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from bmq.core.model import PartitionKey
 from bmq.spark.options import ByOffset, ByTimestamp, OffsetLimit, OptionError, ReadOptions, Subscription
 from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.planning.permissions import reading, shared_not_readable
 from bmq.spark.planning.slices import Slice
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cluster_files import StoredTopic, read_topic
-from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath
 
@@ -43,15 +44,18 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
     """
     if options.subscription is Subscription.PATTERN:
         pattern = re.compile(options.pattern)
-        names = [layout.base_name(status.path) async for status in fs.list(layout.TOPICS) if status.is_dir]
+        try:
+            names = [layout.base_name(status.path) async for status in fs.list(layout.TOPICS) if status.is_dir]
+        except NotAllowed as error:
+            raise await shared_not_readable(fs, "the list of topics, which a pattern needs,", error) from error
         wanted = sorted(name for name in names if pattern.fullmatch(name) and name not in INTERNAL_TOPICS)
-        found = await in_windows(wanted, lambda name: read_topic(fs, name), PARTITIONS_AT_ONCE)
+        found = await in_windows(wanted, lambda name: reading(fs, name, read_topic(fs, name)), PARTITIONS_AT_ONCE)
         return [topic for topic in found if topic is not None]
     topics = []
     for name in sorted(options.topics):
         if not layout.is_topic_name(name):
             raise OptionError(f"{name!r} is not a topic name")
-        topic = await read_topic(fs, name)
+        topic = await reading(fs, name, read_topic(fs, name))
         if topic is None:
             is_root = await _exists(fs, layout.CLUSTER) or await _exists(fs, layout.TOPICS)
             hint = "" if is_root else ", nor any other: is it the right root?"
@@ -95,10 +99,14 @@ async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[
 
     A partition without a checkpoint is not in the result.
     """
-    names = [layout.base_name(status.path) async for status in fs.list(layout.JOURNALS)]
-    incarnations = sorted({parsed[0] for name in names if (parsed := layout.parse_journal(name)) is not None})
     newest: dict[PartitionKey, Checkpoint] = {}
-    for found in await in_windows(incarnations, lambda each: read_journals(fs, each, wanted), JOURNALS_AT_ONCE):
+    try:
+        names = [layout.base_name(status.path) async for status in fs.list(layout.JOURNALS)]
+        incarnations = sorted({parsed[0] for name in names if (parsed := layout.parse_journal(name)) is not None})
+        journals = await in_windows(incarnations, lambda each: read_journals(fs, each, wanted), JOURNALS_AT_ONCE)
+    except NotAllowed as error:
+        raise await shared_not_readable(fs, "the journals", error) from error
+    for found in journals:
         for key, checkpoint in found.items():
             if key not in newest or newest[key].order < checkpoint.order:
                 newest[key] = checkpoint
@@ -120,13 +128,17 @@ async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
     checkpoints = await newest_checkpoints(fs, {_key(path) for path in paths})
     return await in_windows(
         paths,
-        lambda path: LogView.open(
+        lambda path: reading(
             fs,
-            path,
-            checkpoints.get(_key(path)),
-            read_committed=options.committed,
-            to_visible_end=options.to_visible_end,
-            has_holes=path.topic in compacted,
+            path.topic,
+            LogView.open(
+                fs,
+                path,
+                checkpoints.get(_key(path)),
+                read_committed=options.committed,
+                to_visible_end=options.to_visible_end,
+                has_holes=path.topic in compacted,
+            ),
         ),
         PARTITIONS_AT_ONCE,
     )

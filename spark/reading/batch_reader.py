@@ -18,6 +18,7 @@ from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, find_logs
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.planning.permissions import reading
 from bmq.spark.planning.slices import Slice, pack, raise_or_warn, spacing_of
 from bmq.spark.reading.gc_freeze import freeze_gc
 from bmq.spark.reading.storage_loop import storage_loop
@@ -73,7 +74,7 @@ async def _plan(fs: FileSystem, options: ReadOptions) -> list[list[Slice]]:
         found = await view.slices(wanted, read_committed=options.committed, spacing=spacing)
         return found, [*wanted.losses, *view.losses]
 
-    found_logs = await in_windows(views, slices_of, PARTITIONS_AT_ONCE)
+    found_logs = await in_windows(views, lambda view: reading(fs, view.path.topic, slices_of(view)), PARTITIONS_AT_ONCE)
     for _, losses in found_logs:
         raise_or_warn(losses, fail_on_data_loss=options.fail_on_data_loss)
     return pack([piece for found, _ in found_logs for piece in found], max_bytes=most, min_partitions=least)

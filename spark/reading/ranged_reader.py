@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 from bmq.spark.decoding.corrupt import CorruptSegment
 from bmq.spark.decoding.framing import BatchRun, Framer, Misframed
+from bmq.spark.planning.permissions import not_readable
 from bmq.spark.planning.slices import Slice, raise_or_warn
 from bmq.spark.reading.buffers import BUFFERS, CHUNK_BYTES
 from bmq.spark.reading.storage_loop import StorageLoop
-from bmq.storage.filesystem import FileSystem, NoSuchFile, read_into
+from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, read_into
 from bmq.storage.layout import PartitionPath
 
 _log = logging.getLogger("bmq.spark")
@@ -75,6 +76,8 @@ class RangedReader:
                     yield piece, run
                 if framer.is_done:
                     return
+        except NotAllowed as error:
+            raise self._io.run(not_readable(self._fs, piece.topic, error)) from error
         except NoSuchFile:
             if not relocations:
                 raise

@@ -17,10 +17,11 @@ from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_to
 from bmq.spark.planning.index_cache import IndexCache
 from bmq.spark.planning.journal_follower import FollowedJournals
 from bmq.spark.planning.log_view import LogView, in_windows
+from bmq.spark.planning.permissions import reading, shared_not_readable
 from bmq.spark.streaming.offsets import TopicPartition
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cluster_files import StoredTopic
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, NotAllowed
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import ListedSegment, walk
 
@@ -51,7 +52,10 @@ class Follower:
         topics = await self._topics()
         paths = self._paths(topics)
         compacted = {topic.name for topic in topics if is_compacted(topic)}
-        checkpoints = await self._journals.refresh(frozenset(map(_key, paths)))  # before listing: see planning.discover
+        try:
+            checkpoints = await self._journals.refresh(frozenset(map(_key, paths)))  # before listing: planning.discover
+        except NotAllowed as error:
+            raise await shared_not_readable(self._fs, "the journals", error) from error
         before = self._partitions
         self._partitions = {}
         for path in paths:
@@ -94,6 +98,9 @@ class Follower:
     ) -> LogView:
         checkpoint = checkpoints.get(_key(partition.path))
         view = LogView(self._fs, partition.path, checkpoint, self._cache, has_holes=has_holes)
+        return await reading(self._fs, partition.path.topic, self._over(view, partition))
+
+    async def _over(self, view: LogView, partition: _Partition) -> LogView:
         return await view.over(await partition.listed(), read_committed=self._options.committed)
 
     def forget(self) -> None:
