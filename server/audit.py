@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from bmq.console.kafka import Requests
 from bmq.console.records_api import partition_of
 from bmq.console.state import OwnMetric
+from bmq.core.audit.event import Priority
 from bmq.core.audit.file import AuditFile
 from bmq.core.audit.log import AuditLog, NotWritten, Sink
 from bmq.core.audit.place import topic_of
@@ -85,16 +86,27 @@ def open_audit(
     return AuditLog(sink, config.audit_lines_per_s, clock, node, member)
 
 
-def audit_metrics(log: AuditLog | None) -> Sequence[OwnMetric]:
-    """Return the numbers of the audit log, for `/metrics`; none without one."""
+class _Nothing:
+    """The numbers of a process without an audit log."""
+
+    written = waiting = failures = 0
+    is_failing = False
+    left_out: Mapping[str, int] = dict.fromkeys((each.name.lower() for each in Priority), 0)
+
+
+_NONE = _Nothing()
+
+
+def audit_metrics(log: AuditLog | _Nothing | None) -> Sequence[OwnMetric]:
+    """Return the numbers of the audit log, for `/metrics`; all are 0 without one."""
     if log is None:
-        return ()
+        log = _NONE
     left_out = "Audit lines that found no room, and are in no log, by priority"
     return (
         OwnMetric("audit_lines", "Audit lines written", log.written, True),
         *(
             OwnMetric("audit_lines_left_out", left_out, count, True, "priority", priority)
-            for priority, count in log.queue.left_out.items()
+            for priority, count in log.left_out.items()
         ),
         OwnMetric("audit_lines_waiting", "Audit lines that wait to be written", log.waiting),
         OwnMetric("audit_write_failures", "Writes of audit lines that failed and are tried again", log.failures, True),

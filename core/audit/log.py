@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from bmq.core.aio.tasks import OwnedTasks
@@ -100,6 +100,11 @@ class AuditLog:
     def waiting(self) -> int:
         """Lines that wait, or are being written."""
         return len(self.queue) + len(self._batch)
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Lines that found no room, by priority."""
+        return self.queue.left_out
 
     def start(self) -> None:
         """Begin to write."""

@@ -259,6 +259,27 @@ def test_storage_stalled(small_disk: Path) -> None:
         clears(prometheus, "BmqStorageStalled")
 
 
+def test_audit_lost(small_disk: Path, tmp_path: Path) -> None:
+    """The disk of the audit log is full; clients are served, and the lines are written once there is room."""
+    filler, audit_log = small_disk / "filler", small_disk / "audit.jsonl"
+    environment = {"BMQ_AUDIT_LOG": str(audit_log)}
+    with (
+        BmqServer(f"file://{tmp_path}/root", environment=environment, folder=tmp_path) as server,
+        Prometheus(targets({"all": server}), impatient()) as prometheus,
+    ):
+        prometheus.wait(lambda p: bool(p.query("bmq_audit_is_failing == 0")), "a scrape", WITHIN_S)
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(bytes(8 << 20))
+        names = [f"topic-{number}" for number in range(20)]
+        for name in names:
+            create(server.bootstrap, name)
+        found = fires(prometheus, "BmqAuditLost")
+        assert found["summary"] == "The audit log of all is not written, or lines found no room"
+        filler.unlink()
+        clears(prometheus, "BmqAuditLost")
+        assert all(f'"resource":"{name}"' in audit_log.read_text() for name in names)
+
+
 def test_under_replicated(tmp_path: Path) -> None:
     """One of three datanodes dies under an open segment and comes back; the next segment has three copies."""
     with (

@@ -33,6 +33,13 @@ def test_a_process_without_roles_shows_the_clusters_numbers() -> None:
     assert {name: told[name] for name in told if name not in OF_EVERY_PROCESS} == {
         "quarantined": 0,
         "certificate_expires_in_seconds{OUT}": 86_400.0,
+        "audit_lines": 0,
+        "audit_lines_left_out{act}": 0,
+        "audit_lines_left_out{denial}": 0,
+        "audit_lines_left_out{login}": 0,
+        "audit_lines_waiting": 0,
+        "audit_write_failures": 0,
+        "audit_is_failing": 0,
         "cluster_members": 2,
         "cluster_has_leader": True,
         "is_leader": False,

@@ -26,6 +26,7 @@ from bmq.core.rpc.messages.broker import (
 )
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
@@ -261,7 +262,7 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
         for number in range(partitions)
     ]
     message = SimpleNamespace(API_VERSION=7, isolation_level=0, topics=[Topic(name="orders", partitions=asked)])
-    request: Any = SimpleNamespace(client=FakeClient(), client_id=None)
+    request: Any = SimpleNamespace(api_key=ApiKey.LIST_OFFSETS, client=FakeClient(), client_id=None)
     (topic,) = (await list_offsets.handle(world.services, request, message)).topics
     return list(topic.partitions)
 
