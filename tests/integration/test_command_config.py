@@ -60,11 +60,12 @@ class Place:
                 "BMQ_LISTENER_NAME_LOST_SSL_KEYSTORE_LOCATION": str(folder / "by-name.pem"),
                 "BMQ_SSL_TRUSTSTORE_LOCATION": str(made.trust),
                 "BMQ_LISTENER_NAME_MUTUAL_SSL_CLIENT_AUTH": "required",
+                "BMQ_LISTENER_NAME_MUTUAL_SSL_PRINCIPAL_MAPPING_RULES": "RULE:^.*CN=([a-z]+).*$/$1/",
                 "BMQ_SASL_ENABLED_MECHANISMS": "PLAIN,SCRAM-SHA-512",
                 "BMQ_LISTENER_NAME_SASL_PLAIN_SASL_JAAS_CONFIG": f"{PLAIN} required user_admin=secret;",
                 "BMQ_LISTENER_NAME_OUT_PLAIN_SASL_JAAS_CONFIG": f"{PLAIN} required user_admin=secret user_bob=sesame;",
                 "BMQ_AUTHORIZER_CLASS_NAME": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "BMQ_SUPER_USERS": "User:admin;User:CN=alice,O=Example;User:ANONYMOUS",
+                "BMQ_SUPER_USERS": "User:admin;User:alice;User:ANONYMOUS",
                 "BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "2",
             },
         )
