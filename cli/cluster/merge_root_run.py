@@ -20,11 +20,12 @@ from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings
 from bmq.cli.usage import UsageError
 from bmq.controller.kv_commit import commit_settled
+from bmq.controller.topics.access import access_prefix
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.urls import normal_url, split_url, without_userinfo
 from bmq.meta.catalog import cluster_id_key
-from bmq.meta.kv import Compare, KeyValue, KvError, Put
+from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import decode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
@@ -159,6 +160,8 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
     await check_cluster(right, file.cluster_id, rebuild_count=file.rebuild_count)
     record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
     await check_nobody(kv, cluster)
+    async for walk in kv.list(access_prefix(cluster)):  # files that came from elsewhere may have other rights
+        await kv.commit([], [Delete(walk.key)])
     key = root_key(cluster)
     before = await kv.get(key)
     settled = await commit_settled(

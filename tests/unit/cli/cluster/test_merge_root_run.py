@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bmq.cli.cluster.merge_root_run import common_folder, merge
+from bmq.cli.cluster.merge_root_run import bind, common_folder, merge
 from bmq.cli.main import main
 from bmq.cli.usage import UsageError
+from bmq.controller.topics.access import Walk, access_key, encode_walk
+from bmq.core.file_access import Access
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.kv import Put
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.server.root_guard import RootGuard
-from bmq.storage.cluster_files import WrongCluster
+from bmq.storage.cluster_files import ClusterFile, WrongCluster
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
@@ -277,3 +281,13 @@ def test_a_merge_of_wrong_places_or_a_running_cluster_is_refused(place: Place, c
     assert "file:///dir or hdfs://" in capsys.readouterr().err
     assert main(["cluster", "merge-root", "--root", place.url("root"), "--meta", f"{place.meta}x"]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+async def test_files_from_another_root_are_given_their_topics_rights_anew() -> None:
+    """Files keep the rights that they had in the wrong root, so the walks over all topics begin again."""
+    fs, kv = MemoryFileSystem(MemoryStorage(), "merge"), MemoryKeyValue(MemoryStore())
+    done = access_key("c", uuid.UUID(int=5))
+    await kv.commit([], [Put(done, encode_walk(Walk(Access(mode=0o750), is_done=True))), Put("/c/other", b"stays")])
+    await bind(kv, "c", fs, ClusterFile(cluster_id="id"))
+    assert [entry.key async for entry in kv.list("/c/access/")] == []
+    assert await kv.get("/c/other")

@@ -1,0 +1,144 @@
+"""Rights on topics' files on a real HDFS that checks permissions: users of a topic's group read it, and nobody else.
+
+`bmq serve` runs as a user of HDFS that is no superuser. What it may not give is refused with HDFS's own reason.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from bmq.core.file_access import Access
+from bmq.spark.options import ReadOptions
+from bmq.spark.planning.discover import find_logs
+from bmq.spark.planning.permissions import NotReadable
+from bmq.storage.filesystem import FileStatus, FileSystem
+from bmq.storage.hdfs.filesystem import HdfsFileSystem
+from bmq.storage.hdfs.settings import HdfsSettings
+from tests.services.bmq import BmqServer
+from tests.services.hdfs import HdfsCluster
+
+pytestmark = pytest.mark.loops("asyncio")
+
+USERS = {"bmq": "hadoop,orders-readers,payments-readers", "alice": "orders-readers", "eve": "visitors"}
+"""The groups of each user, as the NameNode has them."""
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[HdfsCluster]:
+    groups = ";".join(f"{user}={names}" for user, names in USERS.items())
+    properties = {"dfs.permissions.enabled": "true", "hadoop.user.group.static.mapping.overrides": f"{groups};"}
+    with HdfsCluster(properties=properties) as cluster:
+        yield cluster
+
+
+async def as_user(cluster: HdfsCluster, root: str, user: str = "") -> FileSystem:
+    """Open the root as this user; as the NameNode's superuser if it is empty."""
+    return await HdfsFileSystem.open(root, holder=f"test-{user}", settings=HdfsSettings(user=user))
+
+
+async def tree(fs: FileSystem, path: str) -> dict[str, FileStatus]:
+    found = {}
+    async for entry in fs.list(path):
+        found[entry.path] = entry
+        if entry.is_dir:
+            found.update(await tree(fs, entry.path))
+    return found
+
+
+async def offsets(fs: FileSystem, topic: str) -> int:
+    """Return how many records a job of this user finds in the topic."""
+    logs = await find_logs(fs, ReadOptions.parse({"root": fs.url, "subscribe": topic}))
+    return sum(log.log.end - log.log.start for log in logs)
+
+
+def produce(server: BmqServer, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": server.bootstrap, "acks": "all"})
+    failed: list[object] = []
+
+    def noted(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % 2, on_delivery=noted)
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+def alter(admin: AdminClient, topic: str, **configs: str) -> None:
+    entries = [
+        ConfigEntry(f"storage.{name}", value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in configs.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def is_for_readers(found: dict[str, FileStatus], group: str) -> bool:
+    return all(each.group == group and each.mode == (0o750 if each.is_dir else 0o640) for each in found.values())
+
+
+async def until(holds: Callable[[dict[str, FileStatus]], bool], fs: FileSystem, path: str) -> dict[str, FileStatus]:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found = await tree(fs, path)
+        if holds(found):
+            return found
+        assert time.monotonic() < deadline, {each: (s.owner, s.group, oct(s.mode)) for each, s in found.items()}
+
+
+async def test_a_user_reads_the_topics_of_its_groups_and_no_others(guarded: HdfsCluster, tmp_path: Path) -> None:
+    place = guarded.root + "/guarded"
+    superuser = await as_user(guarded, guarded.root)
+    await superuser.make_folder("/guarded")
+    await superuser.set_access("/guarded", Access(owner="bmq", group="hadoop", mode=0o755))
+    environment = {**os.environ, "HADOOP_USER_NAME": "bmq", "BMQ_STORAGE_SHARED_MODE": "711"}
+    with BmqServer(place, folder=tmp_path / "server", environment=environment) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        config = {"storage.group": "orders-readers", "storage.mode": "750"}
+        admin.create_topics([NewTopic("orders", 2, config=config)])["orders"].result(30)
+        admin.create_topics([NewTopic("payments", 2)])["payments"].result(30)
+        for topic in ("orders", "payments"):
+            produce(server, topic, 20)
+        alter(admin, "payments", group="payments-readers", mode="750")
+
+        own = await as_user(guarded, place, "bmq")
+        for topic in ("orders", "payments"):
+            found = await until(
+                lambda found, topic=topic: is_for_readers(found, f"{topic}-readers"),  # type: ignore[misc]
+                own, f"/topics/{topic}",
+            )  # fmt: skip
+            assert any(path.endswith(".log") for path in found)
+        alice, eve = await as_user(guarded, place, "alice"), await as_user(guarded, place, "eve")
+        assert await offsets(alice, "orders") > 0
+        for fs, topic in ((alice, "payments"), (eve, "orders"), (eve, "payments")):
+            with pytest.raises(
+                NotReadable, match=rf"topic {topic} in hdfs.*bmq:{topic}-readers.*Permission denied: user="
+            ):
+                await offsets(fs, topic)
+
+        with pytest.raises(KafkaException, match="User bmq does not belong to visitors"):
+            alter(admin, "orders", group="visitors")
+        with pytest.raises(KafkaException, match=r"(?i)cannot change owner|non-super user"):
+            admin.create_topics([NewTopic("refused", 1, config={"storage.owner": "alice"})])["refused"].result(30)
+        assert "refused" not in admin.list_topics(timeout=30).topics
+
+        alter(admin, "orders", mode="700")
+        await until(lambda found: all(not each.mode & 0o077 for each in found.values()), own, "/topics/orders")
+        with pytest.raises(NotReadable, match="topic orders"):
+            await offsets(alice, "orders")
+        produce(server, "orders", 20)  # writers are not concerned
+        for fs in (own, alice, eve):
+            await fs.close()
+    await superuser.close()
