@@ -165,7 +165,8 @@ async def test_too_many_partitions_in_all_create_nothing(module: Any) -> None:
     async def ask(count: int) -> tuple[set[int], int]:
         admin = RefusingAdmin()
         message = SimpleNamespace(topics=topics(count, 100_000), validate_only=True, timeout_ms=10_000)
-        response = await module.handle(SimpleNamespace(admin=admin, rights=all_rights), cast(Any, None), message)
+        services = SimpleNamespace(admin=admin, rights=all_rights, catalog=SimpleNamespace(topics={}))
+        response = await module.handle(services, cast(Any, None), message)
         found = response.topics if module is create_topics else response.results
         return {each.error_code for each in found}, admin.asked
 
