@@ -96,9 +96,9 @@ class AuditEvent(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The one who caused it: the principal; the address where that is nobody in particular."""
+        """The one who caused it: the principal, cut; the address where that is nobody in particular."""
         principal = self.session.principal
-        return self.address if principal == ANONYMOUS else str(principal)
+        return self.address if principal == ANONYMOUS else f"{principal.type}:{principal.name[:TEXT_MAX]}"
 
 
 def line_of(event: AuditEvent, time_ms: int, node: int, member: str) -> bytes:

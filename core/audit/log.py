@@ -83,7 +83,7 @@ class AuditLog:
         self.queue = AuditQueue(lines_per_s)
         self._is_ending = False
         self._wake = asyncio.Event()
-        self._tasks = OwnedTasks()
+        self._tasks = OwnedTasks(self._on_bug)
         self._batch: Sequence[bytes] = ()
         self.written = 0
         """Lines written."""
@@ -157,6 +157,11 @@ class AuditLog:
             else:
                 self._on_written()
         return bool(len(self.queue)) or self.queue.has_left_out
+
+    def _on_bug(self, error: BaseException) -> None:
+        """Show that nothing is written any more."""
+        self.failures += 1
+        self.is_failing, self._trouble = True, f"{type(error).__name__}: {error}"
 
     def _on_failure(self, error: NotWritten) -> None:
         self.failures += 1

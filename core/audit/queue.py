@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bmq.core.audit.event import AuditEvent, LeftOut, Priority
+from bmq.core.audit.event import TEXT_MAX, AuditEvent, LeftOut, Priority
 
 
 class Room(NamedTuple):
@@ -114,7 +114,7 @@ class AuditQueue:
         if self._waiting[priority].has_room(event.source):
             return True
         self.left_out[priority.name.lower()] += 1
-        key = LeftOut(event.kind.value, event.source, event.act)
+        key = LeftOut(event.kind.value, event.source, event.act[:TEXT_MAX])
         if key not in self._uncounted and len(self._uncounted) >= COUNTED_MAX:
             key = LeftOut(event.kind.value, OTHERS, OTHERS)
         self._uncounted[key] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -122,3 +122,21 @@ async def test_the_end_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) 
 def test_without_the_setting_events_are_not_made() -> None:
     assert not NO_AUDIT.is_on
     NO_AUDIT.write(event())
+
+
+class BrokenSink(HeldSink):
+    """A sink with a bug."""
+
+    async def write(self, lines: Sequence[bytes]) -> None:
+        raise KeyError(lines[0])
+
+
+async def test_a_bug_of_the_writer_is_seen_in_the_metrics() -> None:
+    log = AuditLog(BrokenSink(), 10, LoopClock(), lambda: 3, "3-abc")
+    log.start()
+    log.write(event())
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    await asyncio.sleep(1.0)
+    assert (log.is_failing, log.failures, len(reported)) == (True, 1, 1)
+    await log.close()

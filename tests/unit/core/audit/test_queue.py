@@ -103,5 +103,16 @@ def test_counts_of_lines_left_out_are_bounded() -> None:
     assert sum(counts.values()) == 5_000 - 10
 
 
+def test_long_names_of_sources_and_acts_are_not_kept() -> None:
+    queue = AuditQueue(100, SMALL)
+    long = of("x" * 100_000, Kind.DENIAL, "GET /" + "y" * 100_000)
+    for _ in range(6):
+        offer(queue, long)
+    ((counted, count),) = queue.take_left_out(0.0)
+    assert count == 1
+    assert len(counted.source) + len(counted.act) < 700
+    assert len(long.source) < 350
+
+
 def test_memory_of_waiting_lines_is_bounded() -> None:
     assert sum(room.bytes for room in ROOM.values()) <= 40 << 20
