@@ -185,6 +185,13 @@ class ScramServer:
     def __repr__(self) -> str:
         return f"<ScramServer {self._mechanism.name}>"
 
+    def has_nonce(self, final: ClientFinal) -> bool:
+        """Return whether the client's final message has the nonce of the server's first one.
+
+        Kafka from 4.0 on requires it, as the RFC does.  librdkafka before 2.6.1 puts its own nonce before it once more.
+        """
+        return final.nonce == self._nonce
+
     def final_message(self, final: ClientFinal) -> str | None:
         """Return the server's final message; None if the client's does not prove that it knows the password."""
         mechanism, credential = self._mechanism, self._credential
@@ -194,7 +201,7 @@ class ScramServer:
             return None
         client_key = bytes(a ^ b for a, b in zip(final.proof, signature, strict=True))
         is_proven = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
-        is_same = final.nonce == self._nonce and final.binding == self._first.gs2_header.encode()
+        is_same = self.has_nonce(final) and final.binding == self._first.gs2_header.encode()
         if not (is_proven and is_same):
             return None
         return f"v={base64.b64encode(mechanism.hmac(credential.server_key, message)).decode()}"

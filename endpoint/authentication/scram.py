@@ -34,6 +34,8 @@ from bmq.endpoint.authentication.mechanism import (
 
 _OTHER_IDENTITY = "Authentication failed: Client requested an authorization id that is different from username"
 
+OTHER_NONCE = "librdkafka before 2.6.1 sends one, and Kafka 4 refuses it too: use a later one"
+
 
 class ScramAuthentication(Stateless):
     """One SCRAM mechanism on one listener."""
@@ -110,10 +112,13 @@ class ScramExchange(Stateless):
 
     def _on_final(self, message: bytes, server: ScramServer) -> Result:
         assert self._first is not None
-        answer = server.final_message(parse_client_final(message))
+        final = parse_client_final(message)
+        answer = server.final_message(final)
         name = self._first.name
         if answer is None or not self._is_known:
             kind = "token" if self._first.is_by_token else "user"
+            if not server.has_nonce(final):
+                return Failure(f"another nonce in the last message for {kind} {name!r}: {OTHER_NONCE}")
             return Failure(f"wrong password of {kind} {name!r}" if self._is_known else f"unknown {kind}")
         if self._token is not None:
             token = self._token

@@ -98,10 +98,14 @@ class Kdc:
 
     def add_service(self, principal: str) -> Path:
         """Return a new keytab with a random key of `principal`."""
-        keytab = self.folder / f"{principal.replace('/', '-')}.keytab"
+        keytab = self.keytab(principal)
         self._run("kadmin.local", "-r", REALM, "addprinc", "-randkey", principal)
         self.change_key(principal, keytab)
         return keytab
+
+    def keytab(self, principal: str) -> Path:
+        """Return the file that `add_service` or `log_in` of this principal has written."""
+        return self.folder / f"{principal.replace('/', '-')}.keytab"
 
     def change_key(self, principal: str, keytab: Path) -> None:
         """Give `principal` a new random key, and add that to the keytab."""

@@ -44,6 +44,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class Driver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Duration POLL = Duration.ofMillis(50);
+    private static final long STREAM_PAUSE_MS = 50;
     private static final Map<String, String> ASSIGNORS = Map.of(
             "range", "org.apache.kafka.clients.consumer.RangeAssignor",
             "roundrobin", "org.apache.kafka.clients.consumer.RoundRobinAssignor",
@@ -57,7 +58,7 @@ public final class Driver {
     private Driver(JsonNode settings) {
         this.settings = settings;
         this.timeoutMs = settings.get("timeout_ms").asLong();
-        this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap()));
+        this.admin = Admin.create(common(Map.of()));
     }
 
     public static void main(String[] arguments) throws IOException {
@@ -88,6 +89,7 @@ public final class Driver {
             case "delete_topic" -> await(admin.deleteTopics(List.of(topic)).all());
             case "partitions" -> partitions(topic);
             case "produce" -> produce(topic, asked);
+            case "stream" -> stream(topic, asked.get("seconds").asDouble());
             case "init_transactions" -> initTransactions();
             case "consume" -> consume(asked);
             case "offsets_for_time" -> offsets(topic, OffsetSpec.forTimestamp(asked.get("timestamp").asLong()));
@@ -105,8 +107,12 @@ public final class Driver {
         };
     }
 
-    private String bootstrap() {
-        return settings.get("bootstrap").asText();
+    /** With these settings, those of every client: the servers, and who it is. */
+    private Map<String, Object> common(Map<String, Object> more) {
+        Map<String, Object> config = new HashMap<>(more);
+        config.put("bootstrap.servers", settings.get("bootstrap").asText());
+        settings.path("properties").fields().forEachRemaining(each -> config.put(each.getKey(), each.getValue().asText()));
+        return config;
     }
 
     private <T> T await(Future<T> future) throws Exception {
@@ -149,12 +155,11 @@ public final class Driver {
     // --- data ---
 
     private Object produce(String topic, JsonNode asked) throws Exception {
-        Map<String, Object> config = Map.of(
-                "bootstrap.servers", bootstrap(),
+        Map<String, Object> config = common(Map.of(
                 "compression.type", asked.get("codec").asText(),
                 "enable.idempotence", asked.get("idempotent").asBoolean(),
                 "acks", "all",
-                "linger.ms", 20);
+                "linger.ms", 20));
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             List<Future<?>> sent = new ArrayList<>();
             for (JsonNode each : asked.get("messages")) {
@@ -176,12 +181,26 @@ public final class Driver {
         return null;
     }
 
+    /** How many records were acknowledged, one after the other, by one producer that lives for this long. */
+    private Object stream(String topic, double seconds) throws Exception {
+        Map<String, Object> config = common(Map.of("acks", "all", "max.block.ms", timeoutMs));
+        int sent = 0;
+        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            long end = System.nanoTime() + (long) (seconds * 1e9);
+            while (System.nanoTime() < end) {
+                await(producer.send(new ProducerRecord<>(topic, 0, null, "streamed".getBytes(StandardCharsets.UTF_8))));
+                sent++;
+                Thread.sleep(STREAM_PAUSE_MS);
+            }
+        }
+        return sent;
+    }
+
     /** The class of the error that it throws, or nothing. */
     private Object initTransactions() {
-        Map<String, Object> config = Map.of(
-                "bootstrap.servers", bootstrap(),
+        Map<String, Object> config = common(Map.of(
                 "transactional.id", "driver",
-                "max.block.ms", timeoutMs);
+                "max.block.ms", timeoutMs));
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.initTransactions();
             return "";
@@ -191,8 +210,7 @@ public final class Driver {
     }
 
     private KafkaConsumer<byte[], byte[]> consumer(String group, Map<String, Object> more) {
-        Map<String, Object> config = new HashMap<>(Map.of(
-                "bootstrap.servers", bootstrap(),
+        Map<String, Object> config = common(Map.of(
                 "group.id", group,
                 "auto.offset.reset", "earliest",
                 "enable.auto.commit", false,

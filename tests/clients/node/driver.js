@@ -2,6 +2,7 @@
 // output.  tests/integration/clients/drivers/program.py is the other side.
 'use strict'
 
+const fs = require('fs')
 const readline = require('readline')
 const { CompressionCodecs, CompressionTypes, Kafka, PartitionAssigners, logLevel } = require('kafkajs')
 const lz4 = require('lz4-napi')
@@ -18,12 +19,18 @@ const CODECS = {
 const ASSIGNERS = { roundrobin: PartitionAssigners.roundRobin }
 const MAX_WAIT_MS = 100
 const POLL_MS = 10
+const STREAM_PAUSE_MS = 50
 // Java's snappy stream: a magic of 8 bytes, two version numbers, then blocks, each after its length.
 const XERIAL_MAGIC = Buffer.from([0x82, 0x53, 0x4e, 0x41, 0x50, 0x50, 0x59, 0x00])
 const XERIAL_HEADER_BYTES = 16
 
 const settings = JSON.parse(process.argv[2])
-const kafka = new Kafka({ clientId: 'bmq-test', brokers: [settings.bootstrap], logLevel: logLevel.ERROR })
+const kafka = new Kafka({
+  clientId: 'bmq-test',
+  brokers: [settings.bootstrap],
+  logLevel: logLevel.ERROR,
+  ...secure(settings.login || {}),
+})
 const admin = kafka.admin()
 
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms))
@@ -36,6 +43,23 @@ async function waitFor(condition, describe) {
     if (Date.now() > deadline) throw new Error(`not in time: ${describe()}`)
     await sleep(POLL_MS)
   }
+}
+
+// --- who the client is; fields that its mechanism does not use are empty ---
+
+function secure(login) {
+  const read = path => (path ? fs.readFileSync(path, 'utf8') : undefined)
+  const made = {}
+  if ((login.protocol || '').endsWith('SSL')) {
+    const pair = read(login.certificate)
+    made.ssl = { ca: [read(login.authority)], cert: pair, key: pair }
+  }
+  if (login.mechanism === 'OAUTHBEARER') {
+    made.sasl = { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: read(login.access_token).trim() }) }
+  } else if (login.mechanism) {
+    made.sasl = { mechanism: login.mechanism.toLowerCase(), username: login.user, password: login.password }
+  }
+  return made
 }
 
 // --- codecs: kafkajs brings gzip only and asks for the others ---
@@ -196,6 +220,22 @@ async function produce({ topic, codec, idempotent, messages }) {
   }
 }
 
+// One record after the other, by one producer that lives for this long.
+async function stream({ topic, seconds }) {
+  const producer = kafka.producer({ maxInFlightRequests: 1 })
+  await producer.connect()
+  let sent = 0
+  try {
+    for (const end = Date.now() + seconds * 1000; Date.now() < end; sent++) {
+      await producer.send({ topic, acks: -1, messages: [{ partition: 0, value: 'streamed' }] })
+      await sleep(STREAM_PAUSE_MS)
+    }
+  } finally {
+    await producer.disconnect()
+  }
+  return sent
+}
+
 async function offsetsForTime({ topic, timestamp }) {
   const found = await admin.fetchTopicOffsetsByTimestamp(topic, timestamp)
   const ends = new Map((await admin.fetchTopicOffsets(topic)).map(({ partition, high }) => [partition, high]))
@@ -216,6 +256,7 @@ const OPERATIONS = {
   delete_topic: ({ topic }) => admin.deleteTopics({ topics: [topic] }),
   partitions,
   produce,
+  stream,
   consume,
   rebalance,
   offsets_for_time: offsetsForTime,

@@ -18,6 +18,7 @@ type Settings struct {
 	SessionTimeoutMs int    `json:"session_timeout_ms"`
 	HeartbeatMs      int    `json:"heartbeat_ms"`
 	TimeoutMs        int    `json:"timeout_ms"`
+	Login            Login  `json:"login"`
 }
 
 // Brokers lists the servers of Bootstrap.
@@ -88,6 +89,12 @@ type Exchanger interface {
 	Exchange(ctx context.Context, topic string) (int32, error)
 }
 
+// Streamer is a library that shows what becomes of a producer in a long life.
+type Streamer interface {
+	// Stream produces to partition 0 for this long, with one producer.  It returns how many were acknowledged.
+	Stream(ctx context.Context, topic string, seconds float64) (int, error)
+}
+
 type request struct {
 	Op         string          `json:"op"`
 	Topic      string          `json:"topic"`
@@ -101,6 +108,7 @@ type request struct {
 	Timestamp  int64           `json:"timestamp"`
 	Before     map[int32]int64 `json:"before"`
 	Assignor   string          `json:"assignor"`
+	Seconds    float64         `json:"seconds"`
 }
 
 const lineBytesMax = 64 << 20
@@ -169,6 +177,10 @@ func answer(client Client, r request, timeout time.Duration) (any, error) {
 	case "exchange":
 		if exchanger, ok := client.(Exchanger); ok {
 			return exchanger.Exchange(ctx, r.Topic)
+		}
+	case "stream":
+		if streamer, ok := client.(Streamer); ok {
+			return streamer.Stream(ctx, r.Topic, r.Seconds)
 		}
 	}
 	return nil, fmt.Errorf("unknown operation %q", r.Op)

@@ -32,11 +32,9 @@ func (l *lasting) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time
 func (c *client) Exchange(ctx context.Context, topic string) (int32, error) {
 	if c.lasting == nil {
 		lasting := &lasting{refreshed: make(chan struct{})}
-		client, err := kgo.NewClient(
-			kgo.SeedBrokers(c.settings.Brokers()...),
+		client, err := c.connect(
 			kgo.RecordPartitioner(kgo.ManualPartitioner()),
 			kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),
-			kgo.MetadataMinAge(metadataMinAge),
 			kgo.MetadataMaxAge(metadataMaxAge),
 			kgo.FetchMaxWait(fetchMaxWait),
 			kgo.WithHooks(lasting),

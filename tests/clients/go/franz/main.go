@@ -15,7 +15,7 @@ import (
 
 const (
 	linger         = 20 * time.Millisecond
-	metadataMinAge = 100 * time.Millisecond
+	metadataMinAge = 100 * time.Millisecond // a topic made just now is looked for again this soon
 	fetchMaxWait   = 200 * time.Millisecond
 )
 
@@ -42,12 +42,22 @@ type client struct {
 
 func main() {
 	driver.Main(func(settings driver.Settings) (driver.Client, error) {
-		plain, err := kgo.NewClient(kgo.SeedBrokers(settings.Brokers()...), kgo.MetadataMinAge(metadataMinAge))
+		made := &client{settings: settings}
+		plain, err := made.connect()
 		if err != nil {
 			return nil, err
 		}
-		return &client{settings: settings, admin: kadm.NewClient(plain)}, nil
+		made.admin = kadm.NewClient(plain)
+		return made, nil
 	})
+}
+
+func (c *client) connect(options ...kgo.Opt) (*kgo.Client, error) {
+	all, err := common(c.settings)
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(append(all, options...)...)
 }
 
 func (c *client) CreateTopic(ctx context.Context, topic string, partitions int32) error {
@@ -74,21 +84,22 @@ func (c *client) Partitions(ctx context.Context, topic string) (int, error) {
 
 func (c *client) Produce(ctx context.Context, topic, codec string, idempotent bool, messages []driver.Record) error {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(c.settings.Brokers()...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(codecs[codec]),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(linger),
-		kgo.MetadataMinAge(metadataMinAge),
 	}
 	if !idempotent {
 		options = append(options, kgo.DisableIdempotentWrite())
 	}
-	producer, err := kgo.NewClient(options...)
+	producer, err := c.connect(options...)
 	if err != nil {
 		return err
 	}
 	defer producer.Close()
+	if err := producer.Ping(ctx); err != nil { // who is refused learns why here; a produce tries until its end
+		return err
+	}
 	var records []*kgo.Record
 	for _, each := range messages {
 		record := &kgo.Record{
@@ -104,15 +115,13 @@ func (c *client) Produce(ctx context.Context, topic, codec string, idempotent bo
 }
 
 func (c *client) member(topics []string, group string, options ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(options,
-		kgo.SeedBrokers(c.settings.Brokers()...),
+	return c.connect(append(options,
 		kgo.ConsumeTopics(topics...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
 		kgo.SessionTimeout(c.settings.SessionTimeout()),
 		kgo.HeartbeatInterval(c.settings.Heartbeat()),
-		kgo.MetadataMinAge(metadataMinAge), // a topic made just now is looked for again this soon
 		kgo.FetchMaxWait(fetchMaxWait),
 	)...)
 }

@@ -43,18 +43,26 @@ type client struct {
 func main() {
 	driver.Main(func(settings driver.Settings) (driver.Client, error) {
 		brokers := settings.Brokers()
-		plain, err := sarama.NewClient(brokers, newConfig())
+		made := &client{settings: settings, brokers: brokers}
+		if err := secure(sarama.NewConfig(), settings.Login); err != nil {
+			return nil, err
+		}
+		var err error
+		made.plain, err = sarama.NewClient(brokers, made.config())
 		if err != nil {
 			return nil, err
 		}
-		admin, err := sarama.NewClusterAdminFromClient(plain)
-		return &client{settings, brokers, plain, admin}, err
+		made.admin, err = sarama.NewClusterAdminFromClient(made.plain)
+		return made, err
 	})
 }
 
-func newConfig() *sarama.Config {
+func (c *client) config() *sarama.Config {
 	config := sarama.NewConfig()
 	config.Version = sarama.MaxVersion
+	if err := secure(config, c.settings.Login); err != nil {
+		panic(err) // the program's start would have said so
+	}
 	return config
 }
 
@@ -72,7 +80,7 @@ func (c *client) Partitions(_ context.Context, topic string) (int, error) {
 }
 
 func (c *client) Produce(_ context.Context, topic, codec string, idempotent bool, messages []driver.Record) error {
-	config := newConfig()
+	config := c.config()
 	config.Producer.Compression = codecs[codec]
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Return.Successes = true
@@ -100,11 +108,20 @@ func (c *client) Produce(_ context.Context, topic, codec string, idempotent bool
 		}
 		sent = append(sent, message)
 	}
-	return errors.Join(producer.SendMessages(sent), producer.Close())
+	return errors.Join(withCause(producer.SendMessages(sent)), producer.Close())
+}
+
+// withCause adds why a message failed, which sarama's sum of errors does not say.
+func withCause(err error) error {
+	var failed sarama.ProducerErrors
+	if errors.As(err, &failed) && len(failed) > 0 {
+		return fmt.Errorf("%w: %w", err, failed[0].Err)
+	}
+	return err
 }
 
 func (c *client) memberConfig() *sarama.Config {
-	config := newConfig()
+	config := c.config()
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
 	config.Consumer.Group.Session.Timeout = c.settings.SessionTimeout()

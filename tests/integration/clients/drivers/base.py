@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tests.integration.clients.drivers.login import Login
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Quick members: a change of the group is known after half a second, and a silent one gone after Kafka's minimum.
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 300
 OPERATION_TIMEOUT_S = 40.0
+STREAM_PAUSE_S = 0.05
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -62,7 +65,7 @@ class ClientError(Exception):
 
 
 class Driver(ABC):
-    """One client library, talking to ``bootstrap``."""
+    """One client library, talking to ``bootstrap``, as the user of ``login`` if there is one."""
 
     name: ClassVar[str]
     codecs: ClassVar[tuple[str, ...]] = CODECS
@@ -72,8 +75,9 @@ class Driver(ABC):
     # Among "timestamp", "empty value", "null header", "null message" (neither key nor value).
     cannot_send: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, login: Login | None = None) -> None:
         self.bootstrap = bootstrap
+        self.login = login
 
     def close(self) -> None:
         """End what the driver holds; the default holds nothing between operations."""
@@ -96,6 +100,10 @@ class Driver(ABC):
     @abstractmethod
     def produce(self, topic: str, messages: Sequence[Message], codec: str, *, is_idempotent: bool = True) -> None:
         """Return when all are acknowledged by all replicas."""
+
+    def stream(self, topic: str, seconds: float) -> int:
+        """Produce to partition 0 with one producer for this long; return how many records were acknowledged."""
+        raise ClientError(f"the driver of {self.name} has no such operation: {topic} for {seconds} s")
 
     @abstractmethod
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:

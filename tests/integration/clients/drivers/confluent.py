@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -13,6 +16,7 @@ from tests.integration.clients.drivers.base import (
     HEARTBEAT_MS,
     OPERATION_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
+    STREAM_PAUSE_S,
     ClientError,
     Driver,
     GroupState,
@@ -23,17 +27,35 @@ from tests.integration.clients.drivers.base import (
     next_offsets,
     poll_until,
 )
+from tests.integration.clients.drivers.login import Login
 
 POLL_S = 0.05
+ACCESS_TOKEN_S = 600.0
+REFUSED = re.compile("code=_AUTHENTICATION|SSL alert")
 
 
 class Confluent(Driver):
     name = "confluent"
     assignors = ("range", "roundrobin", "cooperative-sticky")
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # it outlives the server at the end
+    def __init__(self, bootstrap: str, login: Login | None = None) -> None:
+        super().__init__(bootstrap, login)
+        self._errors: list[str] = []
+        self._admin = AdminClient(self._common() | {"log_level": 0})  # it outlives the server at the end
+
+    def _common(self) -> dict[str, Any]:
+        """Return the settings of every client: the servers, and who it is."""
+        common: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
+        if self.login is not None:
+            common |= self.login.librdkafka()
+            common |= {"log_level": 0, "error_cb": lambda error: self._errors.append(repr(error))}
+            if self.login.access_token:
+                common["oauth_cb"] = self._read_access_token
+        return common
+
+    def _read_access_token(self, _: str) -> tuple[str, float]:
+        assert self.login is not None
+        return Path(self.login.access_token).read_text(), time.time() + ACCESS_TOKEN_S
 
     # --- topics ---
 
@@ -51,8 +73,8 @@ class Confluent(Driver):
 
     def produce(self, topic: str, messages: Sequence[Message], codec: str, *, is_idempotent: bool = True) -> None:
         producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
+            self._common()
+            | {
                 "compression.type": codec,
                 "enable.idempotence": is_idempotent,
                 "acks": "all",
@@ -70,9 +92,33 @@ class Confluent(Driver):
                 timestamp=each.timestamp,
                 on_delivery=lambda error, _: errors.append(error) if error else None,
             )
-        remaining = producer.flush(OPERATION_TIMEOUT_S)
+        remaining = self._flush(producer)
         if remaining or errors:
-            raise ClientError(f"{remaining} messages not delivered in time, errors {errors}")
+            raise ClientError(f"{remaining} messages not delivered in time, errors {errors} {self._errors}")
+
+    def _flush(self, producer: Producer) -> int:
+        """Return how many messages are left, in the end or once the server does not believe who it is.
+
+        librdkafka goes on to try for as long as a message lives: the application learns of it by its call-back.
+        """
+        deadline = time.monotonic() + OPERATION_TIMEOUT_S
+        while remaining := producer.flush(POLL_S):
+            if time.monotonic() > deadline or any(REFUSED.search(each) for each in self._errors):
+                producer.purge()
+                break
+        return remaining
+
+    def stream(self, topic: str, seconds: float) -> int:
+        sent: list[object] = []
+        producer = Producer(self._common() | {"acks": "all"})
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            producer.produce(topic, b"streamed", partition=0, on_delivery=lambda error, _: sent.append(error))
+            producer.poll(STREAM_PAUSE_S)
+        remaining = producer.flush(OPERATION_TIMEOUT_S)
+        if remaining or any(sent):
+            raise ClientError(f"{remaining} messages not delivered in time, errors {[each for each in sent if each]}")
+        return len(sent)
 
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         consumer = self._consumer(group)
@@ -162,8 +208,8 @@ class Confluent(Driver):
 
     def _consumer(self, group: str, **settings: str) -> Consumer:
         return Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
+            self._common()
+            | {
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -12,12 +14,14 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
 from tests.integration.clients.drivers.base import (
     HEARTBEAT_MS,
     OPERATION_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
+    STREAM_PAUSE_S,
     ClientError,
     Driver,
     GroupState,
@@ -30,6 +34,8 @@ from tests.integration.clients.drivers.base import (
 )
 
 POLL_MS = 50
+BOOTSTRAP_TIMEOUT_MS = 6_000
+"""How long a client with a log-in tries to get in.  It does not end earlier when it is refused."""
 ASSIGNORS = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
@@ -42,6 +48,16 @@ class KafkaPython(Driver):
     name = "kafka-python"
     assignors = tuple(ASSIGNORS)
     cannot_send = frozenset({"null header", "null message"})
+
+    def _common(self) -> dict[str, Any]:
+        """Return the arguments of every client: the servers, and who it is."""
+        common: dict[str, Any] = {"bootstrap_servers": self.bootstrap}
+        if self.login is not None:
+            common |= self.login.kafka_python()
+            common["bootstrap_timeout_ms"] = BOOTSTRAP_TIMEOUT_MS
+            if self.login.access_token:
+                common["sasl_oauth_token_provider"] = _AccessTokens(Path(self.login.access_token))
+        return common
 
     # --- topics ---
 
@@ -64,7 +80,7 @@ class KafkaPython(Driver):
 
     def produce(self, topic: str, messages: Sequence[Message], codec: str, *, is_idempotent: bool = True) -> None:
         producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap,
+            **self._common(),
             compression_type=None if codec == "none" else codec,
             enable_idempotence=is_idempotent,
             acks="all",
@@ -87,6 +103,19 @@ class KafkaPython(Driver):
                 future.get(timeout=OPERATION_TIMEOUT_S)
         finally:
             producer.close(timeout=OPERATION_TIMEOUT_S)
+
+    def stream(self, topic: str, seconds: float) -> int:
+        producer = KafkaProducer(**self._common(), acks="all")
+        sent = 0
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                producer.send(topic, b"streamed", partition=0).get(OPERATION_TIMEOUT_S)
+                sent += 1
+                time.sleep(STREAM_PAUSE_S)
+        finally:
+            producer.close(timeout=OPERATION_TIMEOUT_S)
+        return sent
 
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         records: list[Record] = []
@@ -156,7 +185,7 @@ class KafkaPython(Driver):
 
     @contextmanager
     def _admin(self) -> Iterator[Any]:
-        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        admin = KafkaAdminClient(**self._common())
         try:
             yield admin
         finally:
@@ -165,7 +194,7 @@ class KafkaPython(Driver):
     @contextmanager
     def _consumer(self, *, group: str | None = None, **settings: Any) -> Iterator[Any]:
         consumer = KafkaConsumer(
-            bootstrap_servers=self.bootstrap,
+            **self._common(),
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -177,6 +206,17 @@ class KafkaPython(Driver):
             yield consumer
         finally:
             consumer.close()
+
+
+class _AccessTokens(AbstractTokenProvider):  # type: ignore[misc]
+    """The token that a file has."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def token(self) -> str:
+        return self._file.read_text()
 
 
 class _Polling:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from tests.integration.clients.drivers.base import (
     HEARTBEAT_MS,
     OPERATION_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
+    STREAM_PAUSE_S,
     ClientError,
     GroupState,
     Headers,
@@ -25,6 +27,7 @@ from tests.integration.clients.drivers.base import (
     poll_until,
 )
 from tests.integration.clients.drivers.confluent import Confluent
+from tests.integration.clients.drivers.login import Login
 from tests.services import clients
 
 KEY_END, MESSAGE_END = b"\x01\x02\x03", b"\x03\x02\x01"  # not in the story's bytes
@@ -45,9 +48,14 @@ class Kcat(Confluent):
         "delete_topic": NO_ADMIN,
     }
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
-        self._command = [clients.kcat(), "-b", bootstrap]
+    def __init__(self, bootstrap: str, login: Login | None = None, admin: Login | None = None) -> None:
+        """Make a client of ``login``; who makes topics may be somebody else, since confluent-kafka has no GSSAPI."""
+        super().__init__(bootstrap, admin or login)
+        # By IPv4 alone: kcat ends with the first refused connection, though the name has another address.
+        self._command = [clients.kcat(), "-b", bootstrap, "-X", "broker.address.family=v4"]
+        for name, value in (login.librdkafka() if login is not None else {}).items():
+            self._command += ["-X", f"{name}={value}"]
+        self._environment = os.environ | (login.environment if login is not None else {})
 
     def produce(self, topic: str, messages: Sequence[Message], codec: str, *, is_idempotent: bool = True) -> None:
         """Run kcat once for each partition and set of headers, since both are options of a run."""
@@ -55,10 +63,29 @@ class Kcat(Confluent):
             data = b"".join((each.key or b"") + KEY_END + (each.value or b"") + MESSAGE_END for each in run)
             options = [f"-H{name}" if value is None else f"-H{name}={value.decode()}" for name, value in headers]
             self._run(
-                "-P", "-q", "-t", topic, "-p", str(partition), "-z", codec, "-Z", *options,
+                "-P", "-t", topic, "-p", str(partition), "-z", codec, "-Z", *options,
                 "-K", _escaped(KEY_END), "-D", _escaped(MESSAGE_END), "-X", "linger.ms=20",
                 "-X", f"enable.idempotence={str(is_idempotent).lower()}", "-X", "acks=all", stdin=data,
             )  # fmt: skip
+
+    def stream(self, topic: str, seconds: float) -> int:
+        command = [*self._command, "-P", "-q", "-t", topic, "-p", "0", "-X", "acks=all"]
+        with tempfile.TemporaryFile() as said:
+            kcat = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, env=self._environment)
+            assert kcat.stdin is not None
+            end = time.monotonic() + seconds
+            sent = 0
+            while time.monotonic() < end and kcat.poll() is None:
+                kcat.stdin.write(b"streamed\n")
+                kcat.stdin.flush()
+                sent += 1
+                time.sleep(STREAM_PAUSE_S)
+            kcat.stdin.close()
+            code = kcat.wait(timeout=OPERATION_TIMEOUT_S)
+            if code:
+                said.seek(0)
+                raise ClientError(f"{command}: code {code}, {said.read()!r}")
+        return sent
 
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         output = self._run("-q", "-c", str(count), "-f", FORMAT, *self._member(group, topics))
@@ -110,7 +137,14 @@ class Kcat(Confluent):
     def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         command = [*self._command, *arguments]
         try:
-            result = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=OPERATION_TIMEOUT_S)
+            result = subprocess.run(
+                command,
+                input=stdin,
+                capture_output=True,
+                check=False,
+                timeout=OPERATION_TIMEOUT_S,
+                env=self._environment,
+            )
         except subprocess.TimeoutExpired as error:
             raise ClientError(f"{command} takes too long: {error.stderr!r}") from None
         if result.returncode != 0:

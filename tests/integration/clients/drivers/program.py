@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import queue
 import subprocess
 import tempfile
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tests.integration.clients.drivers.base import (
@@ -27,6 +29,7 @@ from tests.integration.clients.drivers.base import (
     Rebalance,
     Record,
 )
+from tests.integration.clients.drivers.login import Login
 from tests.services import clients
 
 ANSWER_TIMEOUT_S = OPERATION_TIMEOUT_S + 10.0  # the program has a time-out of its own, and says more
@@ -36,18 +39,21 @@ STDERR_BYTES = 4_000
 class Program(Driver):
     """A client behind a program."""
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap: str, login: Login | None = None) -> None:
+        super().__init__(bootstrap, login)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
-        settings = {
+        settings: dict[str, Any] = {
             "bootstrap": bootstrap,
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "heartbeat_ms": HEARTBEAT_MS,
             "timeout_ms": int(OPERATION_TIMEOUT_S * 1000),
         }
+        if login is not None:
+            settings |= {"login": asdict(login), "properties": login.java()}
         self._process = subprocess.Popen(
             [*self.command(), json.dumps(settings)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env=os.environ | (login.environment if login is not None else {}),
         )  # fmt: skip
         self._answers: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -77,8 +83,11 @@ class Program(Driver):
     def call(self, operation: str, **arguments: Any) -> Any:
         """Return the result of one operation.  Raises ClientError, with what the program wrote, if it failed."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"op": operation, **arguments}) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps({"op": operation, **arguments}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ClientError(f"{self.name} {operation}: the program has ended\n{self._stderr()}") from None
         try:
             line = self._answers.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
@@ -122,6 +131,9 @@ class Program(Driver):
             idempotent=is_idempotent,
             messages=[_to_json(each) for each in messages],
         )
+
+    def stream(self, topic: str, seconds: float) -> int:
+        return int(self.call("stream", topic=topic, seconds=seconds))
 
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         found = self.call("consume", topics=list(topics), group=group, count=count)

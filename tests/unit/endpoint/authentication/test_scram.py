@@ -70,12 +70,15 @@ def first_challenge(exchange: ScramExchange, first: str) -> str:
     return result.token.decode()
 
 
-def log_in(by: ScramAuthentication, name: str, password: str, *, extension: str = "", gs2: str = "n,,") -> Result:
+def log_in(
+    by: ScramAuthentication, name: str, password: str, *, extension: str = "", gs2: str = "n,,", before: str = ""
+) -> Result:
+    """Return the end of an exchange; ``before`` is put before the nonce of the last message."""
     exchange = by.begin(Peer("10.0.0.1"))
     first = f"{gs2}n={name},r=clients{extension}"
     challenge = first_challenge(exchange, first)
     nonce = challenge.partition(",")[0][2:]
-    bare = f"c={base64.b64encode(gs2.encode()).decode()},r={nonce}"
+    bare = f"c={base64.b64encode(gs2.encode()).decode()},r={before}{nonce}"
     return evaluate(exchange, proof_of(by.mechanism, password, first, challenge, bare).encode())
 
 
@@ -94,6 +97,15 @@ def test_a_wrong_password_and_an_unknown_name_fail_alike() -> None:
     assert isinstance(unknown, Failure)
     assert wrong.text == unknown.text == ""
     assert (wrong.reason, unknown.reason) == ("wrong password of user 'alice'", "unknown user")
+
+
+def test_an_old_librdkafka_is_named_in_the_log() -> None:
+    """It has the right password, and puts its own nonce before the server's once more."""
+    for name in ("alice", "nobody"):
+        result = log_in(made(), name, "secret", before="clients")
+        assert isinstance(result, Failure)
+        assert result.text == ""
+        assert "librdkafka before 2.6.1" in result.reason
 
 
 def test_an_unknown_name_gets_the_same_salt_each_time() -> None:
