@@ -28,6 +28,7 @@ from bmq.storage import recovery
 from tests import drawn_files, machine_tables
 from tests.chart import drawn as chart
 from tests.drawn_files import Drawn, replace_section, table
+from tests.integration.clients import mechanisms
 from tests.log_events import events as read_log_events
 from tests.mutants.catalogue import read_list
 
@@ -75,6 +76,10 @@ def recovery_actions() -> str:
 
 
 # ------------------------------------------------------------------------------------------------- the endpoint
+
+
+def client_mechanisms() -> str:
+    return table(["client", *mechanisms.MECHANISMS, "a session's end"], mechanisms.drawn_rows())
 
 
 def apis() -> str:
@@ -261,6 +266,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "combinations": recovery_combinations,
     },
     "design/endpoint.md": {"APIs": apis},
+    "clients.md": {"mechanisms": client_mechanisms},
     "cli.md": {"commands": commands, "options of many commands": common_options, "options": command_options},
     "design/mutations.md": {"mutations": mutations},
     "logging.md": {"fields": log_fields, "events": log_events},

@@ -20,6 +20,7 @@ const ASSIGNERS = { roundrobin: PartitionAssigners.roundRobin }
 const MAX_WAIT_MS = 100
 const POLL_MS = 10
 const STREAM_PAUSE_MS = 50
+const REAUTHENTICATION_MS = 500 // before a session ends; the default of 10 s is more than sessions of tests have
 // Java's snappy stream: a magic of 8 bytes, two version numbers, then blocks, each after its length.
 const XERIAL_MAGIC = Buffer.from([0x82, 0x53, 0x4e, 0x41, 0x50, 0x50, 0x59, 0x00])
 const XERIAL_HEADER_BYTES = 16
@@ -49,7 +50,7 @@ async function waitFor(condition, describe) {
 
 function secure(login) {
   const read = path => (path ? fs.readFileSync(path, 'utf8') : undefined)
-  const made = {}
+  const made = { reauthenticationThreshold: REAUTHENTICATION_MS }
   if ((login.protocol || '').endsWith('SSL')) {
     const pair = read(login.certificate)
     made.ssl = { ca: [read(login.authority)], cert: pair, key: pair }

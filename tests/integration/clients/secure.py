@@ -137,6 +137,9 @@ class SecureServer:
         topic = ("--operation", "Read", "--operation", "Write", "--operation", "Create", "--operation", "Describe")
         self.tool("AclCommand", *own, *topic, "--topic", PREFIX)
         self.tool("AclCommand", *own, "--operation", "Read", "--group", PREFIX)
+        # What the HTTP port's client without a log-in may see: metrics.
+        everybody = ("--add", "--allow-principal", "User:ANONYMOUS")
+        self.tool("AclCommand", *everybody, "--operation", "Describe", "--cluster")
         self.tool("TopicCommand", "--create", "--topic", "of-bob", "--partitions", "1")
         made = self.tool(
             "DelegationTokenCommand", "--create", "--max-life-time-period", "-1", "--renewer-principal", f"User:{USER}",

@@ -16,7 +16,6 @@ from tests.integration.clients.drivers.base import (
     HEARTBEAT_MS,
     OPERATION_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
-    STREAM_PAUSE_S,
     ClientError,
     GroupState,
     Headers,
@@ -67,25 +66,6 @@ class Kcat(Confluent):
                 "-K", _escaped(KEY_END), "-D", _escaped(MESSAGE_END), "-X", "linger.ms=20",
                 "-X", f"enable.idempotence={str(is_idempotent).lower()}", "-X", "acks=all", stdin=data,
             )  # fmt: skip
-
-    def stream(self, topic: str, seconds: float) -> int:
-        command = [*self._command, "-P", "-q", "-t", topic, "-p", "0", "-X", "acks=all"]
-        with tempfile.TemporaryFile() as said:
-            kcat = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, env=self._environment)
-            assert kcat.stdin is not None
-            end = time.monotonic() + seconds
-            sent = 0
-            while time.monotonic() < end and kcat.poll() is None:
-                kcat.stdin.write(b"streamed\n")
-                kcat.stdin.flush()
-                sent += 1
-                time.sleep(STREAM_PAUSE_S)
-            kcat.stdin.close()
-            code = kcat.wait(timeout=OPERATION_TIMEOUT_S)
-            if code:
-                said.seek(0)
-                raise ClientError(f"{command}: code {code}, {said.read()!r}")
-        return sent
 
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         output = self._run("-q", "-c", str(count), "-f", FORMAT, *self._member(group, topics))

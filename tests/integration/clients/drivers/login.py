@@ -1,4 +1,4 @@
-"""How a client shows who it is, and the settings of each library that say so."""
+"""A client's log-in: how it shows who it is, and the settings of each library that say so."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_wrong_password_and_an_unknown_name_fail_alike() -> None:
 
 
 def test_an_old_librdkafka_is_named_in_the_log() -> None:
-    """It has the right password, and puts its own nonce before the server's once more."""
+    """Log in with the right password, and the client's nonce before the server's once more."""
     for name in ("alice", "nobody"):
         result = log_in(made(), name, "secret", before="clients")
         assert isinstance(result, Failure)
