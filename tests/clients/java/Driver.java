@@ -181,14 +181,14 @@ public final class Driver {
         return null;
     }
 
-    /** How many records were acknowledged, one after the other, by one producer that lives for this long. */
+    /** How many records, "0", "1", …, were acknowledged one after the other, by one producer that lives for this long. */
     private Object stream(String topic, double seconds) throws Exception {
         Map<String, Object> config = common(Map.of("acks", "all", "max.block.ms", timeoutMs));
         int sent = 0;
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             long end = System.nanoTime() + (long) (seconds * 1e9);
             while (System.nanoTime() < end) {
-                await(producer.send(new ProducerRecord<>(topic, 0, null, "streamed".getBytes(StandardCharsets.UTF_8))));
+                await(producer.send(new ProducerRecord<>(topic, 0, null, Integer.toString(sent).getBytes(StandardCharsets.UTF_8))));
                 sent++;
                 Thread.sleep(STREAM_PAUSE_MS);
             }

@@ -221,14 +221,14 @@ async function produce({ topic, codec, idempotent, messages }) {
   }
 }
 
-// One record after the other, by one producer that lives for this long.
+// One record after the other, "0", "1", …, by one producer that lives for this long.
 async function stream({ topic, seconds }) {
   const producer = kafka.producer({ maxInFlightRequests: 1 })
   await producer.connect()
   let sent = 0
   try {
     for (const end = Date.now() + seconds * 1000; Date.now() < end; sent++) {
-      await producer.send({ topic, acks: -1, messages: [{ partition: 0, value: 'streamed' }] })
+      await producer.send({ topic, acks: -1, messages: [{ partition: 0, value: String(sent) }] })
       await sleep(STREAM_PAUSE_MS)
     }
   } finally {

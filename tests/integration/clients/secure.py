@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from bmq.core.security.settings import STANDARD_AUTHORIZER
@@ -141,12 +143,16 @@ class SecureServer:
         everybody = ("--add", "--allow-principal", "User:ANONYMOUS")
         self.tool("AclCommand", *everybody, "--operation", "Describe", "--cluster")
         self.tool("TopicCommand", "--create", "--topic", "of-bob", "--partitions", "1")
+        self._token = self.new_token()
+
+    def new_token(self) -> tuple[str, str]:
+        """Return the id and the secret of a new delegation token of Alice's."""
         made = self.tool(
             "DelegationTokenCommand", "--create", "--max-life-time-period", "-1", "--renewer-principal", f"User:{USER}",
             login=self.right("SASL_SSL", "PLAIN"),
         )  # fmt: skip
         words = [line for line in made.splitlines() if f"User:{USER}" in line][-1].split()  # the table's row
-        self._token = (words[0], words[1])
+        return words[0], words[1]
 
     @property
     def admin(self) -> Login:
@@ -195,9 +201,24 @@ class SecureServer:
 
     def counted(self, name: str, listener: str, mechanism: str) -> float:
         """Return a count of log-ins by its metric."""
+        labels = f'{{listener="{LISTENERS[listener]}",mechanism="{mechanism}"}}'
+        return self._metric(f"kafka_server_socketservermetrics_{name}_total{labels}")
+
+    def refused(self, protocol: str, mechanism: str) -> float:
+        """Return how many log-ins have failed; without SASL, how many handshakes of TLS."""
+        if mechanism == CERTIFICATE:
+            return self._metric("bmq_tls_handshakes_failed_total")
+        return self.counted("failed_authentication", protocol, SCRAM[0] if mechanism == TOKEN else mechanism)
+
+    def _metric(self, series: str) -> float:
         with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        labels = f'{{listener="{LISTENERS[listener]}",mechanism="{mechanism}"}}'
-        series = f"kafka_server_socketservermetrics_{name}_total{labels}"
-        (line,) = [each for each in text.splitlines() if each.startswith(series)]
+        (line,) = [each for each in text.splitlines() if each.startswith(f"{series} ")]
         return float(line.rpartition(" ")[2])
+
+    def end_offset(self, topic: str) -> int:
+        """Return the end of the topic's one partition."""
+        admin = AdminClient({**self.admin.librdkafka(), "bootstrap.servers": self.bootstrap("SASL_SSL")})
+        partition = TopicPartition(topic, 0)
+        found = admin.list_offsets({partition: OffsetSpec.latest()})  # type: ignore[no-untyped-call]
+        return int(found[partition].result(timeout=10).offset)

@@ -91,7 +91,7 @@ type Exchanger interface {
 
 // Streamer is a library that shows what becomes of a producer in a long life.
 type Streamer interface {
-	// Stream produces to partition 0 for this long, with one producer.  It returns how many were acknowledged.
+	// Stream produces "0", "1", … to partition 0 for this long, with one producer.  It returns how many were acknowledged.
 	Stream(ctx context.Context, topic string, seconds float64) (int, error)
 }
 

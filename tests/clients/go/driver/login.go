@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -80,12 +81,12 @@ func (l Login) Kerberos() (*client.Client, error) {
 // StreamPause is between two records of a stream.
 const StreamPause = 50 * time.Millisecond
 
-// Stream sends one record after the other for this long, and returns how many were acknowledged.
-func Stream(seconds float64, send func() error) (int, error) {
+// Stream sends one record after the other for this long, with its number as value, and returns how many were acknowledged.
+func Stream(seconds float64, send func(value string) error) (int, error) {
 	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	sent := 0
 	for time.Now().Before(end) {
-		if err := send(); err != nil {
+		if err := send(strconv.Itoa(sent)); err != nil {
 			return sent, fmt.Errorf("after %d records: %w", sent, err)
 		}
 		sent++

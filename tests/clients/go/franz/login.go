@@ -61,7 +61,7 @@ func (c *client) Stream(ctx context.Context, topic string, seconds float64) (int
 		return 0, err
 	}
 	defer producer.Close()
-	return driver.Stream(seconds, func() error {
-		return producer.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("streamed")}).FirstErr()
+	return driver.Stream(seconds, func(value string) error {
+		return producer.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr()
 	})
 }

@@ -77,8 +77,8 @@ func (c *client) Stream(_ context.Context, topic string, seconds float64) (int, 
 		return 0, err
 	}
 	defer producer.Close()
-	return driver.Stream(seconds, func() error {
-		_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("streamed")})
+	return driver.Stream(seconds, func(value string) error {
+		_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(value)})
 		return err
 	})
 }

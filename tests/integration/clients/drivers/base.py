@@ -102,7 +102,7 @@ class Driver(ABC):
         """Return when all are acknowledged by all replicas."""
 
     def stream(self, topic: str, seconds: float) -> int:
-        """Produce to partition 0 with one producer for this long; return how many records were acknowledged."""
+        """Produce "0", "1", … to partition 0 with one producer for this long; return how many were acknowledged."""
         raise ClientError(f"the driver of {self.name} has no such operation: {topic} for {seconds} s")
 
     @abstractmethod

@@ -109,16 +109,20 @@ class Confluent(Driver):
         return remaining
 
     def stream(self, topic: str, seconds: float) -> int:
-        sent: list[object] = []
+        errors: list[object] = []
         producer = Producer(self._common() | {"acks": "all"})
         end = time.monotonic() + seconds
+        sent = 0
         while time.monotonic() < end:
-            producer.produce(topic, b"streamed", partition=0, on_delivery=lambda error, _: sent.append(error))
+            producer.produce(
+                topic, b"%d" % sent, partition=0, on_delivery=lambda error, _: errors.append(error) if error else None
+            )
+            sent += 1
             producer.poll(STREAM_PAUSE_S)
         remaining = producer.flush(OPERATION_TIMEOUT_S)
-        if remaining or any(sent):
-            raise ClientError(f"{remaining} messages not delivered in time, errors {[each for each in sent if each]}")
-        return len(sent)
+        if remaining or errors:
+            raise ClientError(f"{remaining} messages not delivered in time, errors {errors} {self._errors}")
+        return sent
 
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         consumer = self._consumer(group)

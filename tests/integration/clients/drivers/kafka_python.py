@@ -110,7 +110,7 @@ class KafkaPython(Driver):
         try:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                producer.send(topic, b"streamed", partition=0).get(OPERATION_TIMEOUT_S)
+                producer.send(topic, b"%d" % sent, partition=0).get(OPERATION_TIMEOUT_S)
                 sent += 1
                 time.sleep(STREAM_PAUSE_S)
         finally:
