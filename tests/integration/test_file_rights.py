@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,3 +143,26 @@ async def test_a_user_reads_the_topics_of_its_groups_and_no_others(guarded: Hdfs
         for fs in (own, alice, eve):
             await fs.close()
     await superuser.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to any group")
+def test_every_file_of_a_local_root_has_its_topics_rights_from_its_creation_on(tmp_path: Path) -> None:
+    root, readers = tmp_path / "root", 64_321
+    environment = {"BMQ_STORAGE_SHARED_MODE": "711", "BMQ_LOG_STORAGE_MODE": "750"}
+    with BmqServer(root.as_uri(), folder=tmp_path / "server", environment=environment) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        config = {"storage.group": str(readers)}
+        admin.create_topics([NewTopic("orders", 2, config=config)])["orders"].result(30)
+        produce(server, "orders", 20)
+    files = [path for path in (root / "topics" / "orders").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".log", ".idx", ".json"}
+    for path in (root / "topics" / "orders").rglob("*"):
+        found = path.stat()
+        assert found.st_gid == readers, path
+        assert stat.S_IMODE(found.st_mode) == (0o2750 if path.is_dir() else 0o440), path
+    for path in (root, root / "topics"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o711
+    assert stat.S_IMODE((root / "journals").stat().st_mode) == 0o755
+    journals = list((root / "journals").iterdir())
+    assert journals
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in journals)

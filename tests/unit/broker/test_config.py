@@ -6,6 +6,7 @@ import pytest
 
 from bmq.broker.config import LogConfig, log_config
 from bmq.core.config import NodeConfig
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.records.batch import BatchRules
 from bmq.core.records.compression import Compression
 from bmq.meta.topic_configs import effective
@@ -84,3 +85,9 @@ def test_compression(name: str, compression: Compression | None) -> None:
 def test_wrong_values_are_named(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=name):
         log_config({name: value}, 3)
+
+
+def test_the_rights_on_files_are_those_of_the_topic() -> None:
+    values = {"storage.owner": "", "storage.group": "readers", "storage.mode": "750"}
+    assert log_config(values, 3).access == Access(group="readers", mode=0o750)
+    assert log_config({}, 3).access == NO_ACCESS
