@@ -17,7 +17,8 @@ response, and the next finisher is the first.
 
 What remains are clients that do not go on: that send a part of a frame, or do not read their responses.  The
 ``Listener`` closes the former when their frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read, the
-slowest first and as many as are needed; and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
+slowest first and as many as are needed (it looks every ``STUCK_S / 4``, and after a burst measures once more, so that
+up to 33 s pass); and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
 
 Bound: five quarters of the limit, one frame of socket.request.max.bytes, and for each connection that sends one read
 (64 KB of small frames, or one step of a large one: see ``core.net.frames``).
