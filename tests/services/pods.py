@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.services.netns import Machine
 from tests.services.processes import NotReady, ServiceProcess, wait_for
 
@@ -91,6 +93,13 @@ class Pod:
 
     def __repr__(self) -> str:
         return f"Pod({self.name}, {self.machine.host}, {self._process})"
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes of its container."""
+        assert self._process is not None
+        self._process.require_running()
+        process = psutil.Process(self._process.pid)
+        return [process, *process.children(recursive=True)]
 
     @property
     def log(self) -> Path:
