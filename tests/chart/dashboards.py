@@ -317,6 +317,15 @@ SECURITY = Dashboard(
         Panel("Throttle time", [speed("bmq_quota_throttled_seconds_total", "{{quota}}", "quota")], "s",
               "Seconds a second for which clients were told to wait."),
         Panel("Sessions of the console", [by_pod("bmq_http_console_sessions")]),
+        Panel("Audit lines", [
+            speed("bmq_audit_lines_total", "written"),
+            speed("bmq_audit_lines_left_out_total", "left out, {{priority}}", "priority"),
+            speed("bmq_audit_write_failures_total", "writes that failed")], "cps",
+            "Lines that found no room are in no log."),
+        Panel("Audit log behind", [
+            Query("sum by (pod) (bmq_audit_lines_waiting{$S})", "{{pod}} waiting"),
+            Query("max by (pod) (bmq_audit_is_failing{$S})", "{{pod}} failing")], "short",
+            "Lines that wait to be written; 1: the last write has failed."),
     ],
 )  # fmt: skip
 
