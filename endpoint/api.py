@@ -26,15 +26,23 @@ from bmq.meta.catalog import Catalog
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """Everything that Produce and Fetch use, on a proxy's listeners and on a broker's internal port."""
+    """Everything that Produce and Fetch use, on a proxy's listeners and on a broker's internal port.
+
+    A process has several of these, which differ by listener and by who calls (`server.node`).  A copy shares each
+    field that its maker does not replace: a bound of the process holds for all copies together.  So no field is made by
+    the class itself when it is copied: each is an argument (``init=True``), and there is no ``__post_init__``.
+    """
 
     config: NodeConfig
     clock: Clock
     metrics: Metrics
+    """Counters of the requests that these services serve: of the clients, or of the process's own requests."""
     catalog: Catalog
     owners: Owners
     fetch_service: FetchService
     """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
+    responses: ResponseBudget
+    """Bytes of responses, other than records, that are being built or wait to be sent."""
     produce_queue: ProduceQueue = field(default_factory=ProduceQueue)
     """Produces that wait for their partition."""
     large: LargeRequests = field(default_factory=LargeRequests)
@@ -47,11 +55,6 @@ class Services:
     """Rights of the clients."""
     audit: Audit = NO_AUDIT
     """The audit log of what the clients do."""
-    responses: ResponseBudget = field(init=False)
-    """Bytes of responses, other than records, that are being built or wait to be sent."""
-
-    def __post_init__(self) -> None:
-        self.responses = ResponseBudget(self.config.queued_max_request_bytes)
 
     def rights(self, request: Request) -> Rights:
         """Return the rights of the client that sent the request."""

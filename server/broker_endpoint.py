@@ -33,6 +33,7 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
 from bmq.storage.block_cache import BlockCache
 
@@ -72,6 +73,7 @@ def internal_services(
             served=load.read,
             owner_patience_s=0.0,  # the calling proxy or coordinator finds the next owner itself
         ),
+        responses=ResponseBudget(config.queued_max_request_bytes),
     )
 
 

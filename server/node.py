@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
@@ -57,6 +58,7 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.quotas import NO_QUOTAS
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
@@ -203,23 +205,27 @@ class Node:
             authorizer=self.security.authorizer,
             acls=self.security.acls,
             audit=self.audit,
+            responses=ResponseBudget(config.queued_max_request_bytes),
         )
+        self._all_services = [self._services]
+        """The services of the clients, and their copies for further listeners and other callers.  A copy shares
+        everything but what `_copy_services` is given: queues, budgets and counts of bytes are the process's."""
         apis = audited(ALL_APIS) if self.audit.is_on else ALL_APIS
         self.endpoint = Endpoint(self._services, apis)
-        self._of_console = replace(self._services, metrics=Metrics(), quotas=NO_QUOTAS)
-        self.console_endpoint = Endpoint(self._of_console, apis)
+        of_console = self._copy_services(self._services, metrics=Metrics(), quotas=NO_QUOTAS)
+        self.console_endpoint = Endpoint(of_console, apis)
         """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
-        own = replace(self._of_console, authorizer=ALLOW_ALL, audit=NO_AUDIT)
+        own = self._copy_services(of_console, authorizer=ALLOW_ALL, audit=NO_AUDIT)
         self._own_requests = LocalRequests(Endpoint(own, ALL_APIS))
         """Requests of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
-        self._of_listeners = dict.fromkeys(self._proxies_by_listener, self._services)
         self.endpoints: dict[str, Dispatch] = dict.fromkeys(
             self._proxies_by_listener, self._traced(self.endpoint, self._services)
         )
         """The dispatch of clients' requests, by listener."""
         for name in list(self._proxies_by_listener)[1:]:
-            services = replace(self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache())
-            self._of_listeners[name] = services
+            services = self._copy_services(
+                self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache()
+            )
             self.endpoints[name] = self._traced(Endpoint(services, apis), services)
         self.endpoints.update(self.security.make_gates(self.endpoints, self.metrics, self.audit))
         self._relay: Relay | None = None
@@ -324,6 +330,12 @@ class Node:
                 parts.push_async_callback(self.audit_log.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
+
+    def _copy_services(self, services: ProxyServices, **changes: Any) -> ProxyServices:
+        """Return a copy for another listener or caller, which shares all fields but ``changes``."""
+        copy = replace(services, **changes)
+        self._all_services.append(copy)
+        return copy
 
     def _traced(self, endpoint: Endpoint, services: ProxyServices) -> Dispatch:
         """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
@@ -505,9 +517,9 @@ class Node:
     def _renumbered(self, node_id: int) -> None:
         """Handle a new proxy id after joining again: publish it to clients, and apply the configs set for it."""
         config = self.config = replace(self.config, node_id=node_id)
-        self._of_console.config = config
-        for name, proxies in self._proxies_by_listener.items():
-            self._of_listeners[name].config = config
+        for services in self._all_services:
+            services.config = config
+        for proxies in self._proxies_by_listener.values():
             proxies.move(replace(proxies.own, node_id=node_id))
         if self.broker is not None:
             self.broker.reconfigure(config)

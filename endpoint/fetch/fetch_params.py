@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmq.core.metrics.counters import Metrics
 from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.meta.catalog import Topic
 
@@ -19,10 +20,11 @@ class FetchParams:
     ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
     -1; if ``nearer`` is None, the client always reads from this process.  ``may_read`` says which topics the client may
     read; if it is None, it may read all.  ``admit`` is called with 0 before storage is read, and once the records are
-    there, before they are sent; if it is None, the client has no quota.
+    there, before they are sent; if it is None, the client has no quota.  ``metrics`` are the counters of the caller:
+    of the clients, or of the process's own requests.
     """
 
-    __slots__ = ("admit", "committed", "max_bytes", "max_wait_s", "may_read", "min_bytes", "nearer")
+    __slots__ = ("admit", "committed", "max_bytes", "max_wait_s", "may_read", "metrics", "min_bytes", "nearer")
 
     def __init__(
         self,
@@ -31,6 +33,7 @@ class FetchParams:
         max_wait_s: float,
         *,
         committed: bool,
+        metrics: Metrics,
         nearer: Nearer | None = None,
         may_read: MayRead | None = None,
         admit: Admit | None = None,
@@ -39,6 +42,7 @@ class FetchParams:
         self.min_bytes = min(min_bytes, max_bytes)
         self.max_wait_s = max(0.0, max_wait_s)
         self.committed = committed
+        self.metrics = metrics
         self.nearer = nearer
         self.may_read = may_read
         self.admit = admit

@@ -137,6 +137,7 @@ def _params(services: Services, request: Request, asked: FetchRequest) -> FetchP
         max_bytes,
         asked.max_wait_ms / 1000,
         committed=asked.isolation_level == READ_COMMITTED,
+        metrics=services.metrics,
         nearer=services.nearer(asked.rack_id) if asked.rack_id else None,
         may_read=services.rights(request).may_read() if services.authorizer.is_on else None,
         admit=admit,

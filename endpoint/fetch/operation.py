@@ -79,6 +79,7 @@ class FetchReads(Protocol):
 
     budget: FetchBudget
     metrics: Metrics
+    """Gauges of the process: each fetch has the counters of its caller (`FetchParams.metrics`)."""
     tracer: Tracer | None
     wait_ms: Histogram
     owner_patience_s: float
@@ -110,8 +111,8 @@ class FetchReads(Protocol):
     def adopt(self, task: asyncio.Task[LogSlice | ErrorCode], reservation: Reservation) -> None:
         """Let a read, for which its fetch no longer waits, go on and fill the block cache."""
 
-    def count(self, result: PartitionRead) -> None:
-        """Count a partition's part of a response."""
+    def count(self, result: PartitionRead, metrics: Metrics) -> None:
+        """Count a partition's part of a response in ``metrics``."""
 
     def leave(self, partitions: Collection[SessionPartition]) -> None:
         """Follow these partitions no longer."""
@@ -525,7 +526,7 @@ class FetchOperation:
         session, watch = self._turn.session, self._watch
         if session is not None and self._turn.is_overtaken:
             reservation.release()
-            self._service.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            self._params.metrics.api(ApiKey.FETCH).failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
         results, rest = self._news(is_late=is_late)
         for number, part in enumerate(batched(rest, PARTITIONS_A_TURN)):
@@ -547,9 +548,9 @@ class FetchOperation:
 
     def _note_sent(self, results: Sequence[PartitionRead]) -> None:
         """Note that the response carries these."""
-        watch, count = self._watch, self._service.count
+        watch, count, metrics = self._watch, self._service.count, self._params.metrics
         for result in results:
-            count(result)
+            count(result, metrics)
             result.wanted.sent_marks = result.marks
             if result.size:
                 watch.served(result.wanted)

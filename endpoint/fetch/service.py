@@ -54,8 +54,9 @@ class FetchService:
     A process that is proxy and broker has two: one for clients, and one, ``beside`` the first, for the proxies that
     follow the partitions it owns.  They share the tails, the budget, the readers and the purgatory, so there is one
     copy of a tail, and owners notify only the first one: a parked fetch wakes, whichever of the two it belongs to.
-    Each has its own sessions, parked fetches and counters.  ``served`` is called with the bytes of each partition in a
-    response.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
+    Each has its own sessions and parked fetches, with their gauges in ``metrics``.  A fetch counts in the counters of
+    its caller (`FetchParams.metrics`).  ``served`` is called with the bytes of each partition in a response.
+    ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class FetchService:
         """
         now_ms = int(self._clock.monotonic() * 1000)
         turn = self.sessions.begin(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
-        refused = self._begun(turn)
+        refused = self._begun(turn, params)
         if refused is not None:
             return refused
         fetching = self._fetching(turn, params)
@@ -178,16 +179,16 @@ class FetchService:
         turn = await run_in_turns(
             self.sessions.begin_in_steps(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
         )
-        return self._begun(turn) or await self._fetching(turn, params).run(on_park)
+        return self._begun(turn, params) or await self._fetching(turn, params).run(on_park)
 
-    def _begun(self, turn: Turn) -> FetchResult | None:
+    def _begun(self, turn: Turn, params: FetchParams) -> FetchResult | None:
         """Leave the partitions that the request has ended, and resume its session.  Return the result if refused."""
         self.leave(turn.left)
         for session in turn.closed:
             self._unfollow(session)
         self.metrics.fetch_sessions = len(self.sessions)
         if turn.error:
-            self.metrics.api(ApiKey.FETCH).failed(turn.error)
+            params.metrics.api(ApiKey.FETCH).failed(turn.error)
             return FetchResult(turn.error)
         if turn.session is not None:
             self._resume(turn.session.watch)
@@ -271,26 +272,26 @@ class FetchService:
             return result.fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return result.fails(ErrorCode.UNKNOWN_TOPIC_ID)
 
-    def count(self, result: PartitionRead) -> None:
-        """Count a partition's part of a response."""
+    def count(self, result: PartitionRead, metrics: Metrics) -> None:
+        """Count a partition's part of a response in ``metrics``, the counters of the caller."""
         if result.error:
-            self.metrics.api(ApiKey.FETCH).failed(result.error)
+            metrics.api(ApiKey.FETCH).failed(result.error)
         if result.topic is None:
             return  # a topic that does not exist gets no counters
-        counters = self.metrics.topic(result.topic.name)
+        counters = metrics.topic(result.topic.name)
         counters.fetches += 1
         counters.bytes_out += result.size
         if result.size and result.key is not None:
             if self._served is not None:
                 self._served(result.key, result.size)
-            if self.metrics.traffic is not None:
-                self.metrics.traffic.read(result.topic.name, result.key.partition, result.size)
+            if metrics.traffic is not None:
+                metrics.traffic.read(result.topic.name, result.key.partition, result.size)
         if result.error:
             counters.failed_fetches += 1
         elif result.is_stored:
-            self.metrics.storage_read_bytes += result.size
+            metrics.storage_read_bytes += result.size
         else:
-            self.metrics.tail_hit_bytes += result.size
+            metrics.tail_hit_bytes += result.size
 
     # ---------------------------------------------------------------------------------------------------------- storage
 

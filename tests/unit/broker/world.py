@@ -28,6 +28,7 @@ from bmq.core.net.request import Response
 from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.produce import handler as produce
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
@@ -123,6 +124,7 @@ class World:
             client_quotas=cast(Any, None),
             scram_users=cast(Any, None),
             fetch_service=cast(Any, None),
+            responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
         self.endpoint = Endpoint(self.services, [api for module in MODULES for api in module.APIS])
         await self.broker.start()

@@ -257,7 +257,7 @@ class World:
         committed: bool = False,
         by_id: bool = False,
     ) -> FetchResult:
-        params = FetchParams(min_bytes, max_bytes, max_wait_s, committed=committed)
+        params = FetchParams(min_bytes, max_bytes, max_wait_s, committed=committed, metrics=self.metrics)
         fetched = self.fetch_service.fetch(*session, list(listed), forgotten, params, by_id=by_id)
         return fetched if isinstance(fetched, FetchResult) else await fetched
 

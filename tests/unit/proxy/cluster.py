@@ -43,6 +43,7 @@ from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
@@ -343,6 +344,7 @@ class Cluster:
             client_quotas=nobody,
             scram_users=nobody,
             fetch_service=self.fetch_service,
+            responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
         self.client = FakeClient()
         self._brokers: list[BrokerProcess] = []
@@ -430,7 +432,7 @@ class Cluster:
         return asyncio.ensure_future(_produced(produce.handle(self.services, asked)))
 
     async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
-        params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False)
+        params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False, metrics=self.metrics)
         fetched = self.fetch_service.fetch(0, -1, list(listed), (), params, by_id=True)
         return fetched if isinstance(fetched, FetchResult) else await fetched
 

@@ -14,7 +14,7 @@ async def fetch(world: World, *, owes: bool, asked: list[int]) -> FetchResult:
         asked.append(size)
         return not owes
 
-    params = FetchParams(1, 50 << 20, 0.5, committed=False, admit=admit)
+    params = FetchParams(1, 50 << 20, 0.5, committed=False, metrics=world.metrics, admit=admit)
     fetched = world.fetch_service.fetch(0, -1, [want("t"), want("t", 1)], (), params, by_id=False)
     return fetched if isinstance(fetched, FetchResult) else await fetched
 

@@ -36,7 +36,7 @@ def listed(count: int = MANY, **options: Any) -> list[SessionPartition]:
 async def large(
     w: World, wanted: Sequence[SessionPartition], session: tuple[int, int] = (0, -1), **options: Any
 ) -> FetchResult:
-    params = FetchParams(1, 50 << 20, options.pop("max_wait_s", 0.5), committed=False)
+    params = FetchParams(1, 50 << 20, options.pop("max_wait_s", 0.5), committed=False, metrics=w.metrics)
     on_park = options.pop("on_park", lambda: None)
     return await w.fetch_service.fetch_large(
         *session, wanted, options.pop("forgotten", ()), params, by_id=False, on_park=on_park

@@ -18,6 +18,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.partitions import Owner, PartitionView
+from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.meta.security.quotas_view import QuotasView
@@ -102,6 +103,7 @@ class AdminServing(AdminWorld):
             client_quotas=QuotasView(self.kv, "c"),
             scram_users=ScramCredentials(self.kv, "c"),
             fetch_service=cast(Any, None),
+            responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
 
     async def start(self) -> None:
