@@ -25,6 +25,7 @@ from typing import Protocol, cast
 from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
+from bmq.core.net.login_budget import LoginBudget
 from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
 from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S, RequestBudget
 from bmq.core.security.session import ANONYMOUS_SESSION
@@ -49,6 +50,9 @@ class ConnectionOwner(Protocol):
     dispatch: Dispatch
     config: NodeConfig
     budget: RequestBudget
+    """Bytes of the connections with a session."""
+    login_budget: LoginBudget[ClientConnection]
+    """Bytes of the connections that have yet to log in."""
     shared_buffer: memoryview
     """The receive buffer of all connections."""
     now: float
@@ -102,7 +106,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     receive buffer serves all connections.
     """
 
-    __slots__ = ("_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since",
+    __slots__ = ("_budget", "_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since",
                  "_frames", "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated",
                  "_is_reading", "_is_write_due", "_listener", "_mute_timer", "_muted_until", "_on_close",
                  "_on_open", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen", "_since",
@@ -127,6 +131,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.host = self.peer = "unknown"
         self.is_closed = False
         self._listener = listener
+        self._budget: RequestBudget | LoginBudget[ClientConnection] = listener.budget
         self._frames = FrameReader(listener.shared_buffer, listener.config.socket_request_max_bytes)
         self._transport: asyncio.Transport | None = None
         self._started: deque[Exchange] = deque()
@@ -173,17 +178,37 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._on_close.add(call)
 
     def limit_frames(self, size_max: int, bound: str, size_least: int) -> None:
-        """Bound the requests that arrive from now on: each, and all without a response together.
+        """Bound the requests that arrive before a log-in: each, and all without a response together.
 
-        ``bound`` names the setting of ``size_max``, for the log.
+        They count among those of the connections without a session.  ``bound`` names the setting of ``size_max``, for
+        the log.
         """
         self._frames.limit(size_max, bound, size_least)
         self._held_max = size_max
+        self._count_in(self._listener.login_budget)
 
     def unlimit_frames(self) -> None:
-        """Take the bounds of ``limit_frames`` away."""
+        """Take the bounds of ``limit_frames`` away: the client has logged in."""
         self._frames.limit(self._listener.config.socket_request_max_bytes)
         self._held_max = UNANSWERED_BYTES_MAX
+        self._count_in(self._listener.budget)
+
+    @property
+    def is_known(self) -> bool:
+        """True unless the connection has yet to log in."""
+        return self._budget is self._listener.budget
+
+    def _count_in(self, budget: RequestBudget | LoginBudget[ClientConnection]) -> None:
+        """Move the bytes that are counted to another budget."""
+        before, held, complete = self._budget, self._counted, self._counted_complete
+        if before is budget or self.is_closed:
+            return
+        self._budget, self._is_gated = budget, False
+        if held:
+            before.change(self, -held, -complete, has_completed=False)
+        before.forget(self)
+        if held:
+            budget.change(self, held, complete, has_completed=False)
 
     def mute(self, seconds: float) -> None:
         """Begin no further request, and read nothing, for so long: see ``core.net.request.Client``.
@@ -442,7 +467,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """End an event: write, update the budget, read on or pause.  The budget may call other connections."""
         self._write_sent()
         held = self._bytes_held + self._frames.partial_bytes
-        budget = self._listener.budget
+        budget = self._budget
         if held != self._counted or self._bytes_held != self._counted_complete or (has_completed and budget.is_tight):
             more, more_complete = held - self._counted, self._bytes_held - self._counted_complete
             self._counted, self._counted_complete = held, self._bytes_held
@@ -462,7 +487,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             and len(self._started) + len(self._waiting) < UNANSWERED_MAX
             and self._bytes_held < self._held_max
         )
-        if reads and self._listener.budget.is_tight and not self._listener.budget.may_read(self):
+        if reads and self._budget.is_tight and not self._budget.may_read(self):
             self._is_gated = True
             reads = False
         if reads != self._is_reading:
@@ -554,7 +579,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_draining = True
         if self._is_gated:
             self._is_gated = False
-            self._listener.budget.forget(self)
+            self._budget.forget(self)
         if self.is_muted:
             self._unmute()  # what it has sent gets its responses before it is closed
         else:
@@ -611,8 +636,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._counted = self._counted_complete = 0
         self._frames.drop()
         if held:
-            self._listener.budget.change(self, -held, -complete, has_completed=False)
-        self._listener.budget.forget(self)
+            self._budget.change(self, -held, -complete, has_completed=False)
+        self._budget.forget(self)
 
 
 def _release(response: Response) -> None:

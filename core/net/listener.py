@@ -20,6 +20,7 @@ from bmq.core.net.admission import NO_RATES, ConnectionRates
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
+from bmq.core.net.login_budget import LIMIT_BYTES, LoginBudget
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
 from bmq.core.net.strangers import Strangers
@@ -67,6 +68,9 @@ class Listener:
         self.metrics = metrics
         self.audit = audit
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
+        self.login_budget = LoginBudget[ClientConnection](
+            min(LIMIT_BYTES, config.queued_max_request_bytes // 2), metrics, self._close_before_login
+        )
         self.connections: dict[ClientConnection, None] = {}  # oldest first
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.cipher_buffer = memoryview(bytearray(PIECE_BYTES))
@@ -84,7 +88,7 @@ class Listener:
         self._all_gone: asyncio.Event | None = None
 
     def __repr__(self) -> str:
-        return f"<Listener connections={len(self.connections)} {self.budget}>"
+        return f"<Listener connections={len(self.connections)} {self.budget} {self.login_budget}>"
 
     async def start(
         self,
@@ -258,17 +262,21 @@ class Listener:
         if times != self.budget.times_shut:
             self._shut_seen = (self.budget.times_shut, now)
         elif now - since >= STUCK_S:
-            for connection in [each for each in self.connections if each.is_stuck(now)]:
+            for connection in [each for each in self.connections if each.is_known and each.is_stuck(now)]:
                 why = "is over its quota, and " if connection.is_muted else ""
                 self._close_stuck(connection, "queued.max.request.bytes", f"{why}keeps its requests' bytes")
 
     def _close_slow_frames(self, now: float) -> None:
         """Close those whose frames arrive below LEAST_RATE, the slowest first, until the gate of frames can open."""
-        rates = [(rate, each) for each in self.connections if (rate := each.slow_frame_rate(now)) is not None]
+        known = (each for each in self.connections if each.is_known)  # the bytes of the others are not in the way
+        rates = [(rate, each) for each in known if (rate := each.slow_frame_rate(now)) is not None]
         for _, connection in sorted(rates, key=lambda pair: pair[0]):
             if not self.budget.excess_begun_bytes:
                 return
             self._close_stuck(connection, "queued.max.request.bytes", "does not go on sending its request")
+
+    def _close_before_login(self, connection: ClientConnection) -> None:
+        self._close_stuck(connection, "the memory for log-ins", "holds a part of it for long without a log-in")
 
     def _close_stuck(self, connection: ClientConnection, wanted: str, cause: str) -> None:
         self.metrics.connections_stuck_closed += 1

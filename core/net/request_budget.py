@@ -1,5 +1,7 @@
 """A bound on the bytes of requests that were read and have no response, over all connections.
 
+Connections that have yet to log in are not among them (``core.net.login_budget``).
+
 The setting is queued.max.request.bytes.  Two gates::
 
     crowded   frames that have begun hold three quarters of the limit            connections with one begun wait
@@ -61,6 +63,8 @@ class RequestBudget:
         self.is_shut = False
         self.is_crowded = False
         self.times_shut = 0
+        self.held = 0
+        """Bytes that are held now, over all connections."""
         self._metrics = metrics
         self._complete = 0  # bytes of complete requests
         self._begun: dict[Reader, None] = {}  # connections that wait with a frame begun, in order
@@ -75,11 +79,6 @@ class RequestBudget:
             f"<RequestBudget {self.held}/{self.limit} complete={self._complete} begun={len(self._begun)}"
             f" between={len(self._between)} finishers={len(self._finishers)}{gates}>"
         )
-
-    @property
-    def held(self) -> int:
-        """Bytes that are held now, over all connections."""
-        return self._metrics.request_bytes_held
 
     @property
     def excess_begun_bytes(self) -> int:
@@ -100,6 +99,7 @@ class RequestBudget:
 
         ``has_completed``: a frame of it is complete, which ends its turn as a finisher.
         """
+        self.held += held
         self._metrics.request_bytes_held += held
         self._complete += complete
         if has_completed and reader in self._finishers:

@@ -5,7 +5,7 @@ been over, so that a frame costs one comparison: in time, it goes to the endpoin
 of SASL, the connection's machine decides.
 
 Bounds of a connection that has not authenticated: ``receive_max`` bytes of requests at a time, ``AUTHENTICATION_S`` in
-all.  Failures wait for the delay, one timer each.
+all.  All such connections together: ``core.net.login_budget``.  Failures wait for the delay, one timer each.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class GatedClient(Client, Protocol):
     """A connection, as the gate sees it (``core.net.client_connection``)."""
 
     def limit_frames(self, size_max: int, bound: str, size_least: int) -> None:
-        """Bound the requests that arrive from now on."""
+        """Bound the requests that arrive before a log-in, and count them among those of strangers."""
 
     def unlimit_frames(self) -> None:
-        """Take these bounds away."""
+        """Take these bounds away: the client has logged in."""
 
     def drain(self) -> None:
         """Read no more; close once everything that was read has its response."""

@@ -47,6 +47,8 @@ FRAME_MAX = 8 * MB
 """socket.request.max.bytes of this server."""
 REQUESTS_MAX = 32 * MB
 """queued.max.request.bytes of this server."""
+LOGINS_MAX = REQUESTS_MAX // 2
+"""Bytes of requests of all connections that have yet to log in."""
 GIVEN_UP_S = 3.0
 """A connection of the fuzzer is given up after this time: its server may wait for more."""
 USER = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=secret;"
@@ -428,7 +430,7 @@ def test_large_parts_of_requests_are_bounded_together_and_keep_nobody_out(place:
         assert good.acknowledged > acknowledged + 50, "the good client goes on meanwhile"
     good.check()
     log.check()
-    most = REQUESTS_MAX * 5 // 4 + FRAME_MAX + count * 256 * KB + 20 * MB
+    most = LOGINS_MAX + 40 * MB
     assert most < count * RECEIVE_MAX, "more was sent"
     assert memory.grown < most, f"{memory.grown >> 20} MB"
     wait_for(lambda: place.descriptors <= before, "descriptors are given back", timeout_s=20)
