@@ -4,9 +4,14 @@ Checking a password costs milliseconds of a processor (PBKDF2), so a client that
 
     credentials ──> kept since they were right? ── yes ──> let in
                     no: the same are being checked? ── yes ──> wait for that check's end
-                    no: too many wait, in all or of this address? ── yes ──> 429
+                    no: too many wait, in all or of this network? ── yes ──> 429
                     no: check them, a few at a time
                         right: keep them for `KEPT_S`     wrong: respond only after a delay, twice as long each time
+
+A network is an IPv4 address, or the /64 of an IPv6 address, which is what one machine gets.  A failed log-in takes one
+of the `WAITING_OF_NETWORK_MAX` places of its network until its delay is over, but no place among the checks: so guesses
+from some networks never keep another network out.  The delay holds as well where its response does not wait for it,
+because `DELAYED_MAX` others do.  A network with failures has half of the places among the checks.
 
 What was right is kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
 """
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import logging
 import secrets
 from collections import Counter
@@ -34,14 +40,23 @@ KEPT_MAX = 1_000
 CHECKS_AT_ONCE = 2
 """Most credentials that are being checked: passwords take a thread each."""
 WAITING_MAX = 60
-"""Most log-ins that wait for their check, or for the end of their delay: fewer than connections."""
-WAITING_OF_ADDRESS_MAX = 6
+"""Most log-ins that are checked or wait for it: fewer than connections."""
+WAITING_OF_FAILED_MAX = 30
+"""Most log-ins in all beyond which none of a network with failures joins them."""
+WAITING_OF_NETWORK_MAX = 6
+"""Most log-ins of a network that are checked, wait for it, or have failed and have their delay before them."""
+DELAYED_MAX = 30
+"""Most failed log-ins whose responses wait for the end of their delay; the responses of others go out at once."""
 JOINED_MAX = 60
 """Most further requests that wait with credentials that are being checked already."""
+JOINED_OF_FAILED_MAX = 20
+"""Most of these requests in all beyond which none of a network with failures joins them: networks that fail leave room
+among the requests that the port serves at once (`console.http`)."""
 DELAY_MAX_S = 5.0
 FORGIVEN_S = 60.0
-"""An address that has failed no log-in for so long is delayed no more."""
-ADDRESSES_MAX = 10_000
+"""A network that has failed no log-in for so long is delayed no more."""
+NETWORKS_MAX = 10_000
+"""Networks whose failures are remembered, some hundred bytes each: the ones that failed last."""
 HOSTS_MAX = 100
 """Addresses that are remembered of one log-in."""
 
@@ -63,6 +78,12 @@ class _Kept(NamedTuple):
 class _Failures(NamedTuple):
     times: int
     last: float
+    delays: tuple[float, ...] = ()
+    """Ends of the delays that may not be over, on the loop's clock."""
+
+    def delayed(self, now: float) -> tuple[float, ...]:
+        """Return the ends of the delays that are not over."""
+        return tuple(end for end in self.delays if end > now)
 
 
 class _Check:
@@ -84,7 +105,7 @@ class Logins:
         delay_s: float = 0.1,
         on_login: Callable[[Client, Login | None, str], None] = no_op,
     ) -> None:
-        """`delay_s` is the time that the first failed log-in of an address takes at least.
+        """`delay_s` is the time that the first failed log-in of a network takes at least.
 
         `on_login` is called with each log-in that is checked; without a `Login` it was refused, for the reason given.
         """
@@ -94,8 +115,9 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._kept: LruCache[bytes, _Kept] = LruCache(KEPT_MAX)
         self._checks: dict[bytes, _Check] = {}
-        self._failures: LruCache[str, _Failures] = LruCache(ADDRESSES_MAX)
+        self._failures: LruCache[str, _Failures] = LruCache(NETWORKS_MAX)
         self._waiting: Counter[str] = Counter()
+        self._delayed = 0
         self._joined = 0
         self._turns = asyncio.Semaphore(CHECKS_AT_ONCE)
         self.succeeded: Counter[str] = Counter(dict.fromkeys(self._by_scheme, 0))
@@ -123,7 +145,7 @@ class Logins:
             under_way = self._checks.get(key)
             if under_way is None:
                 return await self._check(client, scheme, credentials, key)
-            if self._joined >= JOINED_MAX:
+            if self._joined >= (JOINED_OF_FAILED_MAX if self._has_failed(network_of(client.host)) else JOINED_MAX):
                 raise self._refusal(client)
             self._joined += 1
             try:
@@ -150,33 +172,46 @@ class Logins:
         return kept
 
     async def _check(self, client: Client, scheme: str, credentials: str, key: bytes) -> Login:
-        address = client.host
-        if self._waiting.total() >= WAITING_MAX or self._waiting[address] >= WAITING_OF_ADDRESS_MAX:
-            raise self._refusal(client)
-        check = self._checks[key] = _Check()
-        self._waiting[address] += 1
+        network = network_of(client.host)
         now = asyncio.get_running_loop().time
         began = now()
+        if not self._has_room(network, began):
+            raise self._refusal(client)
+        check = self._checks[key] = _Check()
+        self._waiting[network] += 1
         try:
             async with self._turns:
                 login = await self._by_scheme[scheme].check(credentials, client)
-            if login is None:
-                check.has_failed = True
-                self._on_login(client, None, f"wrong credentials ({scheme})")
-                await self._fail(address, scheme, began)
-                raise NotAuthenticated
-            self.succeeded[scheme] += 1
-            expires_at = login.session.expires_at
-            until = now() + KEPT_S if expires_at is None else min(now() + KEPT_S, expires_at)
-            self._kept.put(key, _Kept(login, until, {address}))
-            self._on_login(client, login, "")
-            return login
+            check.has_failed = login is None
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            self._waiting[network] -= 1
+            if not self._waiting[network]:
+                del self._waiting[network]
             del self._checks[key]
             check.over.set()
+        if login is None:
+            self._on_login(client, None, f"wrong credentials ({scheme})")
+            await self._fail(client.host, network, scheme, began)
+            raise NotAuthenticated
+        self.succeeded[scheme] += 1
+        expires_at = login.session.expires_at
+        until = now() + KEPT_S if expires_at is None else min(now() + KEPT_S, expires_at)
+        self._kept.put(key, _Kept(login, until, {client.host}))
+        self._on_login(client, login, "")
+        return login
+
+    def _has_room(self, network: str, now: float) -> bool:
+        """Return whether one more log-in of a network may be checked, or wait for it."""
+        if self._waiting.total() >= (WAITING_OF_FAILED_MAX if self._has_failed(network) else WAITING_MAX):
+            return False
+        failures = self._failures.peek(network)
+        delayed = len(failures.delayed(now)) if failures is not None else 0
+        return self._waiting[network] + delayed < WAITING_OF_NETWORK_MAX
+
+    def _has_failed(self, network: str) -> bool:
+        """Return whether a log-in of the network has failed lately."""
+        failures = self._failures.peek(network)
+        return failures is not None and asyncio.get_running_loop().time() - failures.last < FORGIVEN_S
 
     def _refusal(self, client: Client) -> NotPossible:
         self.refused += 1
@@ -184,13 +219,34 @@ class Logins:
         self._on_login(client, None, "too many log-ins wait")
         return NotPossible(429, "too_many_logins", "too many log-ins are being checked; try again in some seconds")
 
-    async def _fail(self, address: str, scheme: str, began: float) -> None:
+    async def _fail(self, address: str, network: str, scheme: str, began: float) -> None:
         """Count a failed log-in, and wait so long that guessing takes for ever."""
         now = asyncio.get_running_loop().time()
-        before = self._failures.get(address)
-        count = before.times + 1 if before is not None and now - before.last < FORGIVEN_S else 1
-        self._failures.put(address, _Failures(count, now))
+        before = self._failures.get(network)
+        is_first = before is None or now - before.last >= FORGIVEN_S
+        count = 1 if before is None or is_first else before.times + 1
+        end = began + min(self._delay_s * 2 ** min(count - 1, 30), DELAY_MAX_S)
+        delays = before.delayed(now) if before is not None else ()
+        self._failures.put(network, _Failures(count, now, (*delays, end)))
         self.failed[scheme] += 1
         _log.warning("HTTP log-in failed", extra=fields(connection=address, error=f"wrong credentials ({scheme})"))
-        delay = min(self._delay_s * 2 ** min(count - 1, 30), DELAY_MAX_S)
-        await asyncio.sleep(max(0.0, began + delay - now))
+        if self._delayed >= DELAYED_MAX:
+            return
+        self._delayed += 1
+        try:
+            await asyncio.sleep(max(0.0, end - now))
+        finally:
+            self._delayed -= 1
+
+
+def network_of(host: str) -> str:
+    """Return what log-ins of a host count for: its IPv4 address, the /64 of its IPv6 address, else its name."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))

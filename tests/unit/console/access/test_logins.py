@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 
 import pytest
 
 from bmq.console.access import logins as module
 from bmq.console.access.authenticators import Basic, Client, basic_credentials
-from bmq.console.access.logins import DELAY_MAX_S, KEPT_S, Logins, NotAuthenticated
+from bmq.console.access.logins import DELAY_MAX_S, KEPT_S, Logins, NotAuthenticated, network_of
 from bmq.console.operations import NotPossible
 from tests.unit.console.access.users import PASSWORDS, Users
 
@@ -119,6 +120,18 @@ class Slow(Users):
         return await super().check_password(name, password, client)
 
 
+class Lasting(Users):
+    """Users whose check takes `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def check_password(self, name: str, password: str, client: Client):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(self._seconds)
+        return await super().check_password(name, password, client)
+
+
 async def test_the_same_credentials_at_once_are_checked_once() -> None:
     users = Slow()
     logins = logins_of(users)
@@ -163,7 +176,7 @@ async def test_few_are_checked_at_once_and_few_wait() -> None:
         client = Client(f"10.0.0.{address}", is_secure=False)
         return asyncio.ensure_future(logins.check(client, "basic", basic_credentials("alice", f"guess {number}")))
 
-    waiting = [guess(1, number) for number in range(module.WAITING_OF_ADDRESS_MAX)]
+    waiting = [guess(1, number) for number in range(module.WAITING_OF_NETWORK_MAX)]
     await asyncio.sleep(0)
     with pytest.raises(NotPossible) as caught:
         await guess(1, 99)
@@ -178,6 +191,68 @@ async def test_few_are_checked_at_once_and_few_wait() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     assert users.most == module.CHECKS_AT_ONCE
     await logins.check(AT, "basic", RIGHT)
+
+
+@pytest.mark.parametrize("form", ["10.1.{}.7", "2001:db8:0:{}::7"])
+async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> None:
+    """Eighty guesses a second, of which few are checked, while a check takes 20 ms."""
+    users = Lasting(0.02)
+    logins = logins_of(users)
+    outcomes: Counter[str] = Counter()
+
+    async def guess(number: int) -> None:
+        client = Client(form.format(number % 20), is_secure=False)
+        try:
+            await logins.check(client, "basic", basic_credentials("alice", f"guess {number}"))
+        except NotPossible as refusal:
+            outcomes[refusal.error] += 1
+
+    guesses = []
+    for number in range(80 * 60):
+        guesses.append(asyncio.ensure_future(guess(number)))
+        await asyncio.sleep(1 / 80)
+        if number % 80 == 79:
+            users.passwords[f"user {number}"] = "right"
+            client = Client(f"192.0.2.{number % 250}", is_secure=False)
+            await logins.check(client, "basic", basic_credentials(f"user {number}", "right"))
+        assert logins._delayed <= module.DELAYED_MAX
+        assert logins._waiting.total() <= module.WAITING_MAX
+    await asyncio.gather(*guesses)
+    assert outcomes.total() == 80 * 60
+    least = 60 / DELAY_MAX_S * module.WAITING_OF_NETWORK_MAX
+    assert outcomes["not_authenticated"] <= 20 * (least + 8), "six in five seconds each, after the first ones"
+
+
+async def test_a_network_of_ipv6_is_one_guesser() -> None:
+    logins = logins_of(Users())
+    took = [
+        await seconds(logins.check(Client(f"2001:db8::{number:x}", is_secure=False), "basic", WRONG))
+        for number in range(1, 5)
+    ]
+    assert took == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    other = Client("2001:db8:0:1::1", is_secure=False)
+    assert await seconds(logins.check(other, "basic", WRONG)) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"), ("::1", "::/64"), ("unknown", "unknown"), ("", ""),
+    ],
+)  # fmt: skip
+def test_networks(host: str, network: str) -> None:
+    assert network_of(host) == network
+
+
+async def test_failures_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NETWORKS_MAX", 50)
+    logins = logins_of(Users())
+    for number in range(200):
+        client = Client(f"10.0.0.{number}", is_secure=False)
+        await seconds(logins.check(client, "basic", WRONG))
+    assert len(logins._failures) == 50
+    assert (logins._waiting.total(), logins._delayed, logins._checks) == (0, 0, {})
 
 
 def test_no_password_is_kept() -> None:
