@@ -28,6 +28,8 @@ from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 SOFTWARE_SINCE = 3
 CLIENT_ID_KEPT = 256
 """Characters of a client id that a connection keeps, for log lines."""
+SOFTWARE_KEPT = 64
+"""Characters of the software's name and version that a connection keeps.  The request may have half a megabyte."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """Software names and versions that Kafka accepts (``ApiVersionsRequest``)."""
 
@@ -39,7 +41,7 @@ def handle(services: Services, request: Request, message: ApiVersionsRequest) ->
         name, version = message.client_software_name, message.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        request.client.client_software = (name, version)
+        request.client.client_software = (name[:SOFTWARE_KEPT], version[:SOFTWARE_KEPT])
     return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in services.apis])
 
 

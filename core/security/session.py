@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from bmq.core.security.principal import ANONYMOUS, Principal
 
+NEVER = float("-inf")
+"""End of the session of a client that has yet to log in, or to log in again: it is over at any time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -28,6 +31,11 @@ class Session:
     """True if the client authenticated with a delegation token: it may then neither make nor describe tokens."""
     requester: Principal | None = None
     """The principal that made this delegation token; None without one."""
+
+    @property
+    def has_begun(self) -> bool:
+        """False before the log-in of a client that has to log in, and while it logs in again."""
+        return self.expires_at != NEVER
 
 
 ANONYMOUS_SESSION = Session()

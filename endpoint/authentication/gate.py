@@ -27,7 +27,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.frames import SIZE_LEAST
 from bmq.core.net.request import NO_RESPONSE, Client, CloseConnection, Dispatch, Response
 from bmq.core.security.principal import ANONYMOUS
-from bmq.core.security.session import Session
+from bmq.core.security.session import NEVER, Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
@@ -35,13 +35,13 @@ from bmq.core.wire.messages import SaslAuthenticateResponse, SaslHandshakeRespon
 from bmq.endpoint.authentication import events as ev
 from bmq.endpoint.authentication.machine import AuthenticationMachine, State
 from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Exchange, Mechanism, Peer, Result
+from bmq.endpoint.large_requests import INLINE_BYTES
 
 AUTHENTICATION_S = 30.0
 """Time in which a connection must authenticate.  Kafka has only connections.max.idle.ms, 10 minutes."""
 _GRAIN_S = 1.0
 _RECEIVE_MAX = "sasl.server.max.receive.size"
 _SASL_KEYS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-_NEVER = float("-inf")
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +102,7 @@ class AuthenticationGate:
         for outcome in ev.Outcome:
             for mechanism in mechanisms:
                 metrics.authentications.setdefault((outcome.value, settings.listener, mechanism), 0)
-        self._nobody = Session(listener=settings.listener, protocol=settings.protocol, expires_at=_NEVER)
+        self._nobody = Session(listener=settings.listener, protocol=settings.protocol, expires_at=NEVER)
 
     def __repr__(self) -> str:
         return f"<AuthenticationGate {self.settings.listener} connections={len(self._connections)}>"
@@ -196,6 +196,8 @@ class _Connection:
             return ev.OtherRequested(f"a malformed request ({error})")
         key, version, body = header.api_key, header.api_version, frame[header.body_start :]
         if key == ApiKey.API_VERSIONS:
+            if len(body) > INLINE_BYTES:  # clients' large requests share memory and a thread, which no stranger gets
+                return ev.OtherRequested(f"an ApiVersions request of {len(body)} bytes")
             return ev.VersionsRequested()
         if key not in _SASL_KEYS:
             return ev.OtherRequested(f"a request for API {key}")
@@ -247,7 +249,7 @@ class _Connection:
             if exchange is not None:
                 exchange.dispose()
         elif isinstance(effect, ev.Suspend):
-            client.session = replace(client.session, expires_at=_NEVER)
+            client.session = replace(client.session, expires_at=NEVER)
             self._due = gate.deadlines.add(self, AUTHENTICATION_S)
         elif isinstance(effect, ev.Begin):
             self._exchange = gate.mechanisms[effect.mechanism].begin(Peer(client.host, effect.is_again))

@@ -7,6 +7,7 @@ cache, and so does its bound.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 
 from bmq.core.security.acl_index import ALL_OPERATIONS, AclIndex, canonical_host
@@ -15,8 +16,9 @@ from bmq.core.security.principal import Principal
 from bmq.core.security.session import Session
 
 ANSWERS_MAX = 200_000
-"""Answers that are kept, of all clients together, at some 200 bytes each: a client that asks for all topics of a large
-cluster has as many as these."""
+"""Answers that are kept, of all clients together, at some 200 bytes each (a longer name counts as several): a client
+that asks for all topics of a large cluster has as many as these."""
+ANSWER_BYTES = 200
 NAME_MAX = 256
 """Characters of the names whose answers are kept: topics have 249 at most.  Clients choose the names that they ask for,
 and a group's may be as long as a request."""
@@ -88,15 +90,15 @@ class CachedAuthorizer:
             found = self._acls.allowed(client.principal, client.host, resource_type, name)
             allowed = self._without_acls if found is None else found
         if len(name) <= NAME_MAX:
-            self._count()
+            self._count(1 + sys.getsizeof(name) // ANSWER_BYTES)
             client.operations[resource_type, name] = allowed
         return allowed
 
-    def _count(self) -> None:
-        self._answers += 1
+    def _count(self, answers: int = 1) -> None:
+        self._answers += answers
         if self._answers > ANSWERS_MAX:
             self.forget()
-            self._answers = 1
+            self._answers = answers
 
 
 class _Client:

@@ -11,7 +11,8 @@ request's session id and epoch (Kafka's ``FetchManager.newContext``)::
     other                 incremental; a session that has forgotten its last partition is closed
 
 There are at most ``slots`` sessions, with at most ``PARTITIONS_PER_SLOT`` times as many partitions together (Kafka has
-no such bound).  A client without room gets session id 0, and lists everything each time.  As in Kafka's
+no such bound).  A client without room gets session id 0, and lists everything each time; so does a client that lists a
+name that no topic can have, which may be as long as its request.  As in Kafka's
 ``FetchSessionCache.tryEvict``, the session unused for longest is evicted if that is over ``eviction_ms``; else the
 smallest of those older than ``eviction_ms``, if it is smaller than the new one.
 """
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bmq.core.aio.steps import Steps, batched, finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch.purgatory import FetchWatch, Identity, SessionPartition
+from bmq.meta.topic_rules import NAME_LENGTH_MAX
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -190,7 +192,9 @@ class FetchSessions:
         self, turn: Turn, epoch: int, by_identity: dict[Identity, SessionPartition], by_id: bool, now_ms: int
     ) -> None:
         """Make a session of the partitions of ``turn``, if there is room for one and the client wants it."""
-        if epoch == FINAL_EPOCH or not by_identity or not self._make_room(turn, len(by_identity), now_ms):
+        if epoch == FINAL_EPOCH or not by_identity or not all(map(_may_be_a_topic, by_identity.values())):
+            return
+        if not self._make_room(turn, len(by_identity), now_ms):
             return
         session = FetchSession(self._free_id(), by_id, now_ms)
         assert turn.watch is not None
@@ -246,7 +250,7 @@ class FetchSessions:
         """Add or update ``listed``.  Return False if there is no room: the session is closed, and ``turn`` refused."""
         for wanted in listed:
             if not self._update(session, wanted):
-                if self.partitions >= self.partitions_max:
+                if self.partitions >= self.partitions_max or not _may_be_a_topic(wanted):
                     self._end(turn)
                     turn.error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client lists everything from now on
                     return False
@@ -320,3 +324,9 @@ def _list_in_steps(turn: Turn, listed: Iterable[SessionPartition]) -> Steps[dict
         yield
     turn.watch = watch
     return by_identity
+
+
+def _may_be_a_topic(wanted: SessionPartition) -> bool:
+    """Return whether a topic may have the name: a session keeps it."""
+    name = wanted.topic
+    return not isinstance(name, str) or (len(name) <= NAME_LENGTH_MAX and name.isascii())

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
+from bmq.core.client_text import key_of
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Outcome, PendingResponse, Request, Response
@@ -34,6 +35,7 @@ from bmq.meta.security.client_quotas import (
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    Holder,
 )
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.quotas.holdings import HOLDERS_MAX, Holding, Holdings
@@ -44,7 +46,7 @@ KINDS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, REQUE
 SHARED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE)
 """Quotas of the whole cluster; the others are each process's."""
 CLIENTS_MAX = 10_000
-"""Pairs of a user and a client id whose quotas are remembered; past them, all are looked up again."""
+"""Pairs of a user and a client id whose quotas are remembered, 1 KB each; past them, all are looked up again."""
 SWEEP_S = 60.0
 """Time between two searches for unused holders."""
 FETCH_STEP_S = 0.1
@@ -99,6 +101,8 @@ class RequestQuotas:
         self, request: Request, size: int, call: Callable[[], Response | Awaitable[Response]]
     ) -> Response | Awaitable[Response]:
         """Serve a request of ``size`` bytes by ``call``, within its client's quotas."""
+        if not request.client.session.has_begun:  # an ApiVersions of nobody: what it costs, the gate bounds
+            return call()
         client = self._client_of(request)
         if client is None:
             return call()
@@ -128,14 +132,14 @@ class RequestQuotas:
         return self._clock.monotonic()
 
     def _client_of(self, request: Request) -> _Client | None:
-        user = request.client.session.principal.name
-        key = (user, request.client_id or "")
+        user, client_id = request.client.session.principal.name, request.client_id or ""
+        key = (key_of(user), key_of(client_id))
         try:
             return self._clients[key]
         except KeyError:
             if len(self._clients) >= CLIENTS_MAX:
                 self._clients.clear()
-            found = self._clients[key] = self._look_up(*key)
+            found = self._clients[key] = self._look_up(user, client_id)
             return found
 
     def _look_up(self, user: str, client_id: str) -> _Client | None:
@@ -150,7 +154,11 @@ class RequestQuotas:
 
         def find(kind: str) -> Holding | None:
             found = self._view.find(kind, user, client_id)
-            return None if found is None else self.holdings_of(kind).get(kind, *found, now)
+            if found is None:
+                return None
+            (of_user, of_client_id), limit = found
+            holder = Holder(key_of(of_user), key_of(of_client_id))
+            return self.holdings_of(kind).get(kind, holder, limit, now)
 
         found = tuple(map(find, KINDS))
         return _Client(*found) if any(found) else None

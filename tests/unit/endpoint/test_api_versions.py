@@ -7,6 +7,7 @@ import pytest
 from bmq.core.errors import ErrorCode
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsResponse
+from bmq.endpoint.api_versions import SOFTWARE_KEPT
 from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, joined, versions
 
 
@@ -44,3 +45,10 @@ async def test_a_software_name_that_kafka_refuses_is_an_invalid_request(name: st
         assert joined(made(asked, asker)) == b"\0\0\0\x09\0\x2a\x01\0\0\0\0\0"  # in the asked version
         assert asker.client_software == ("", "")
         assert counters(made, ApiKey.API_VERSIONS).errors == {42: 1}
+
+
+async def test_little_of_a_software_name_is_kept() -> None:
+    asker = Asker()
+    answer = endpoint()(versions(4, "n" * 5_000, "1" * 2_000), asker)
+    assert decoded(answer, ApiVersionsResponse, 4).error_code == 0
+    assert asker.client_software == ("n" * SOFTWARE_KEPT, "1" * SOFTWARE_KEPT)

@@ -30,6 +30,7 @@ from bmq.endpoint.authentication import mechanism as api
 from bmq.endpoint.authentication.gate import AUTHENTICATION_S, AuthenticationGate, GateSettings
 from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, Result
 from bmq.endpoint.authentication.plain import PlainMechanism
+from bmq.endpoint.large_requests import INLINE_BYTES
 from tests.harness.audit import HeldAudit
 from tests.harness.loop import run
 from tests.unit.core.net.world import Peer, turn
@@ -570,3 +571,15 @@ def test_no_bytes_reach_the_endpoint_without_a_session(frames: list[bytes], vers
         client.peer.leave()
 
     run(play())
+
+
+async def test_a_large_request_of_nobody_gets_no_turn_among_those_of_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """Large requests share a thread and memory, which an ApiVersions before a log-in would take."""
+    world = World()
+    client = world.client()
+    client.connection.limit_frames(64 << 10, "sasl.server.max.receive.size", 8)
+    client.send(bytes(versions(3, "n" * (INLINE_BYTES + 1))))
+    assert not client.peer.received
+    await turn()
+    assert client.peer.is_gone
+    assert "an ApiVersions request of" in caplog.text

@@ -96,6 +96,16 @@ def test_long_names_are_not_kept() -> None:
     assert asked.matches == 3
 
 
+def test_the_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_authorizer, "ANSWERS_MAX", 100)
+    asked = authorizer(acl("orders"))
+    for number in range(1_000):
+        asked.is_allowed(ALICE, HOST, READ, ResourceType.GROUP, chr(0x1F600) * 250 + str(number))
+        kept = asked._clients.get((ALICE.principal, HOST))
+        names = [name for _, name in kept.operations] if kept is not None else []
+        assert sum(len(name.encode()) for name in names) <= 100 * cached_authorizer.ANSWER_BYTES
+
+
 def test_a_right_on_some_is_found_while_the_question_empties_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -358,3 +358,18 @@ def test_sessions_that_begin_together_stay_within_the_bound_of_partitions() -> N
     assert [turn.session is not None for turn in turns] == [True, False]
     assert sessions.partitions == count
     assert [len(turn.partitions or ()) for turn in turns] == [count, count]
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "ä", "x" * 32_000])
+def test_a_name_that_no_topic_can_have_is_not_kept(name: str) -> None:
+    """Sessions are bounded in partitions, so that their names must be bounded in bytes."""
+    sessions = FetchSessions(10, counter())
+    turn = begin(sessions, 0, 0, [*wanted(0), *wanted(0, topic=name)])
+    assert (turn.session, turn.error, len(sessions), sessions.partitions) == (None, ErrorCode.NONE, 0, 0)
+    assert turn.partitions is not None
+    assert len(turn.partitions) == 2, "served all the same"
+    session_id = opened(sessions)
+    turn = begin(sessions, session_id, 1, wanted(0, topic=name))
+    assert (turn.error, len(sessions), sessions.partitions) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0)
+    begin(sessions, 0, 0, wanted(0, topic="x" * 249))
+    assert len(sessions) == 1

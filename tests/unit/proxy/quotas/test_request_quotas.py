@@ -9,6 +9,8 @@ import pytest
 from kafka.protocol.producer import ProduceResponse
 
 from bmq.core.net.request import PendingResponse, Response
+from bmq.core.security.session import NEVER, Session
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import HeartbeatResponse
 from bmq.core.wire.produce import encode_produce
@@ -232,3 +234,38 @@ def test_holders_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     w.now += holdings.IDLE_S
     w.quotas.serve(w.request(PRODUCE, client_id="new"), 500, produced)
     assert [each.holder.client_id for each in w.quotas.holdings] == ["new"]
+
+
+def test_long_client_ids_have_rates_of_their_own_in_little_memory() -> None:
+    w = QuotasWorld()
+    w.view.put(PRODUCER, ((CLIENT_ID, None),), 1_000.0)
+    ids = [f"{'x' * 32_000}{number}" for number in range(50)]
+    for client_id in (*ids, *ids):
+        w.quotas.serve(w.request(PRODUCE, client_id=client_id), 500, produced)
+    assert len(w.quotas.holdings) == 50
+    names = [each.holder.client_id for each in w.quotas.holdings] + [client_id for _, client_id in w.quotas._clients]
+    assert len(names) == 100
+    assert max(map(len, names)) < 300
+
+
+def test_an_entity_with_a_long_name_has_its_own_limit() -> None:
+    """Names of entities have 1,024 bytes at most: longer than what is kept."""
+    w = QuotasWorld()
+    long = "y" * 1_000
+    w.view.put(PRODUCER, ((CLIENT_ID, None),), 1_000.0)
+    w.view.put(PRODUCER, ((CLIENT_ID, long),), 50.0)
+    for client_id in (long, long + "z"):
+        w.quotas.serve(w.request(PRODUCE, client_id=client_id), 10, produced)
+    assert [each.limit for each in w.quotas.holdings] == [50.0, 1_000.0]
+
+
+def test_a_client_that_has_yet_to_log_in_is_counted_nowhere() -> None:
+    w = QuotasWorld()
+    for kind in request_quotas.KINDS:
+        w.view.put(kind, ((CLIENT_ID, None),), 1_000.0)
+    for number in range(10):
+        request = w.request(ApiKey.API_VERSIONS, client_id=f"{number}")
+        request.client.session = Session(expires_at=NEVER)
+        w.quotas.serve(request, 500, produced)
+        assert request.quota is None
+    assert (len(w.quotas.holdings), len(w.quotas.times), w.quotas._clients) == (0, 0, {})
