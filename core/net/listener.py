@@ -276,7 +276,7 @@ class Listener:
             self._close_stuck(connection, "queued.max.request.bytes", "does not go on sending its request")
 
     def _close_before_login(self, connection: ClientConnection) -> None:
-        self._close_stuck(connection, "the memory for log-ins", "holds a part of it for long without a log-in")
+        self._close_stuck(connection, "the memory for log-ins", "has held a part of it for long without a log-in")
 
     def _close_stuck(self, connection: ClientConnection, wanted: str, cause: str) -> None:
         self.metrics.connections_stuck_closed += 1
