@@ -8,6 +8,7 @@ from bmq.broker import events as ev
 from bmq.broker.events import Event
 from bmq.broker.files.segment_files import TooFewNodes, copies_of
 from bmq.broker.partition.copy_counter import CopyCounter
+from bmq.broker.partition.recovery import find_later_store
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
@@ -17,9 +18,20 @@ if TYPE_CHECKING:
     from bmq.broker.partition.driver import PartitionDriver
 
 
-async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event:
-    """Create an open file for the next segment."""
+async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event | None:
+    """Create an open file for the next segment, before the first one of a log without segments look at its folder.
+
+    Returns None if another broker owns the partition: it may have registered what was found.
+    """
     shared = driver.shared
+    try:
+        if effect.after is not None:
+            refused = await find_later_store(shared, driver.segments, (), effect.after, effect.epoch)
+            if refused is not None:
+                return refused if await driver.is_ours() else None
+    except (StorageError, KvError) as error:
+        shared.trouble = str(error)
+        return ev.SpareFailed(repr(error))
     try:
         appender, block_bytes = await driver.files.create(effect)
     except StorageError as error:

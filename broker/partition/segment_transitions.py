@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def on_spare_ready(machine: PartitionMachine, event: ev.SpareReady, now_ms: int) -> list[Effect]:
     """Note the spare; register it if it is needed now."""
     machine.next_segment.ready(event.entry, event.copies, event.block_bytes)
+    machine.is_folder_known = True
     if event.copies >= machine.config.min_insync:
         machine.shortage.end()
     return machine.advance()

@@ -4,9 +4,9 @@ Its holders are processes of one cluster with one metadata store.  A store that 
 process locks the root exclusively: a copy of the file would otherwise begin a second history in the same folders.
 Processes on etcd share the lock, since etcd orders their claims.
 
-The lock is `flock`'s, as in Kafka's log directories (``FileLock`` of ``.lock``): the kernel releases it when the process
-ends, however it ends.  The file stays: if it were removed, two processes could each hold a lock of that name.  Its text
-names the process that took the lock last.
+The lock is `flock`'s, as in Kafka's log directories (``FileLock`` of ``.lock``): the kernel releases it when the
+process ends, however it ends.  The file stays: if it were removed, two processes could each hold a lock of that name.
+Its text names the process that took the lock last.
 """
 
 from __future__ import annotations
