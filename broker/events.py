@@ -167,10 +167,14 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFailed:
-    """A segment whose pipeline broke, or was given up as silent or too slow."""
+    """A segment whose pipeline broke, or was given up as silent or too slow.
+
+    ``is_fenced``: storage says that the file was fenced, closed or deleted under its writer; the cause is not known.
+    """
 
     name: SegmentName
     reason: str
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +472,18 @@ class CountCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckFence:
+    """Search for the process that fenced the open segment ``entry``.
+
+    -> EpochChanged if another broker owns the partition, SegmentFailed if the file is gone. Else no process of this
+    cluster fenced it, and this one ends.
+    """
+
+    entry: SegmentEntry
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgain:
     """Delayed effect: perform ``effect`` after ``delay_ms``, unless the partition has ended by then."""
 
@@ -513,6 +529,7 @@ Effect = (
     | SealSegment
     | DeleteEmpty
     | CountCopies
+    | CheckFence
     | RunAgain
     | Abort
     | ReportOffline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
@@ -88,6 +89,34 @@ async def delete_empty(driver: PartitionDriver, effect: ev.DeleteEmpty) -> None:
             await driver.shared.fs.delete(driver.path.log(name))
         except StorageError:
             return  # retention deletes the rest once the log start has passed it
+
+
+async def check_fence(driver: PartitionDriver, effect: ev.CheckFence) -> Event | None:
+    """Find out who fenced the open segment, whose writes storage refuses; end the process if two clusters use the root.
+
+    A successor, and a repair, first raise the epoch in the store, and then fence: a record read now shows the claim. So
+    the store is asked until it responds, which costs nothing: without it no new file can be registered.
+    """
+    shared, entry = driver.shared, effect.entry
+    attempt = 0
+    while True:
+        try:
+            if not await driver.is_ours():
+                return None
+            is_in_place = await driver.is_in_place(entry)
+            break
+        except (StorageError, KvError) as error:
+            attempt += 1
+            shared.trouble = str(error)
+            await asyncio.sleep(shared.config.retry_ms.pause(attempt) / 1000)
+    if not is_in_place:
+        return ev.SegmentFailed(entry.name, effect.reason)  # an operator deleted or moved it
+    shared.on_foreign_fence(
+        f"{driver.path.log(entry.name)} was fenced by a process that the metadata store does not know, while the store"
+        " names this process as the owner: another cluster, or a copy of this cluster's store, uses the same root."
+        " Keep one of the two; see docs/operations/troubleshooting.md"
+    )
+    return None
 
 
 async def count_copies(driver: PartitionDriver, effect: ev.CountCopies) -> Event:

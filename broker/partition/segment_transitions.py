@@ -167,6 +167,11 @@ def on_file_broken(machine: PartitionMachine, event: ev.SegmentFailed, now_ms: i
     segment = machine.current
     if segment is None or segment.entry.name != event.name:
         return []
+    if event.is_fenced:  # no file is begun before it is known by whom: with two owners both would acknowledge
+        if segment.is_fence_checked:
+            return []
+        segment.is_fence_checked = True
+        return [ev.CheckFence(segment.entry, event.reason)]
     machine.current = None
     machine.is_draining = False
     machine.batches.put_back()

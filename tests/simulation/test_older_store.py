@@ -15,7 +15,7 @@ import pytest
 
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.kv_memory import MemoryStore
+from bmq.meta.kv_memory import KvFaults, MemoryStore
 from bmq.storage.memory import Faults
 from tests.harness.waiting import until
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
@@ -162,6 +162,80 @@ def test_a_segment_that_left_the_record_without_data_is_no_sign_of_an_older_stor
         record = record_of(world)
         assert record.last_registered > max(entry.name.order for entry in record.segments)
         await write(await owner(world), range(3, 6))
+
+    story(body)
+
+
+def stops(process: Process) -> list[str]:
+    """Crash the process when its broker wants to end, as `bmq serve` does; return the reasons."""
+    reasons: list[str] = []
+
+    def stop(why: str) -> None:
+        reasons.append(why)
+        process.crash()
+
+    process.broker.on_failed = stop
+    return reasons
+
+
+def test_two_clusters_on_one_root_do_not_both_acknowledge() -> None:
+    """The second has a copy of the store: it fences the first one's open file, and the first ends at its next write.
+
+    So every acknowledged batch is in the log of the second; and the first one, started again, finds that its store is
+    older than storage.
+    """
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        reasons = stops(first)
+        await write(first, range(3))
+        own, world.store = world.store, copied(world.store)
+        second = await owner(world)
+        with pytest.raises(RequestError):
+            await writer_of(first).append(make(1, 3, pid=1, size=10))
+        await until(lambda: not first.is_alive)
+        assert ["was fenced by a process that the metadata store does not know" in why for why in reasons] == [True]
+        await write(second, range(3, 6))
+        theirs, world.store = world.store, own
+        (await refused(world)).crash()
+        second.crash()
+        world.store = theirs
+
+    story(body)
+
+
+def test_a_fence_by_the_next_owner_ends_no_process() -> None:
+    async def body(world: World) -> None:
+        first = await owner(world)
+        reasons = stops(first)
+        await write(first, range(3))
+        second = await owner(world)
+        with pytest.raises(RequestError):
+            await writer_of(first).append(make(1, 3, pid=1, size=10))
+        assert writer_of(first).machine.state is PartitionState.FENCED
+        assert (reasons, first.is_alive) == ([], True)
+        await write(second, range(3, 6))
+
+    story(body)
+
+
+def test_a_fence_is_not_judged_before_the_store_has_answered() -> None:
+    """The next owner has claimed the partition, and the store is away: the first one waits, then stops as fenced."""
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        reasons = stops(first)
+        await write(first, range(3))
+        second = await owner(world)
+        first.kv.faults = KvFaults(unavailable=1.0)
+        answer = writer_of(first).append(make(1, 3, pid=1, size=10))
+        await asyncio.sleep(5.0)
+        assert (writer_of(first).machine.state, answer.done()) == (PartitionState.WRITE, False)
+        first.kv.faults = KvFaults()
+        with pytest.raises(RequestError):
+            await answer
+        assert (reasons, first.is_alive) == ([], True)
+        await write(second, range(3, 6))
 
     story(body)
 
