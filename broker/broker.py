@@ -143,6 +143,7 @@ class Broker:
             reads=reads or ReadProgress(),
             report=self._report,
             is_alive=is_alive,
+            on_foreign_fence=self._stop,
         )
         self._storage = StorageWatch(self.shared)
         self.janitor = Janitor(self.shared, self.partitions, janitor_config)
@@ -179,8 +180,12 @@ class Broker:
             return
         error = repr(task.exception())
         self._report("bug: the %s task failed", task.get_name(), error=error)
+        self._stop(f"bug: the {task.get_name()} task failed: {error}")
+
+    def _stop(self, why: str) -> None:
+        """Give all partitions up, and have the process end: it must not go on."""
         self.fence_all()
-        self.on_failed(f"bug: the {task.get_name()} task failed: {error}")
+        self.on_failed(why)
 
     # --------------------------------------------------------------------------------------------------- partitions
 

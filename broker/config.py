@@ -157,7 +157,8 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
     of a segment.  ``is_internal``: the topic is written by coordinators, and min.insync.replicas does not apply to it.
 
     With ``cleanup.policy=compact`` alone nothing expires: compaction is not done, and a log that keeps more than the
-    last record of each key still keeps that policy's promise.
+    last record of each key still keeps that policy's promise.  Of an internal topic nothing ever expires, whatever its
+    policy: earlier versions let it be changed, and retention would delete the offsets of groups.
     """
     default, rules = LogConfig(), BatchRules()
 
@@ -168,7 +169,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
         except ValueError:
             raise ValueError(f"{name}={text!r} is not a whole number") from None
 
-    expires = "delete" in values.get("cleanup.policy", "delete").replace(" ", "").split(",")
+    expires = not is_internal and "delete" in values.get("cleanup.policy", "delete").replace(" ", "").split(",")
     config = LogConfig(
         segment_bytes=number("segment.bytes", default.segment_bytes),
         segment_ms=number("segment.ms", default.segment_ms),

@@ -105,6 +105,8 @@ class BrokerContext(FileContext):
     """Time from the beginning of a takeover until the partition accepts batches."""
     trouble: str = ""
     """Storage's error when it last refused to create or flush a segment; empty once a flush has succeeded again."""
+    on_foreign_fence: Callable[[str], None]
+    """Called with the reason when another cluster fences this one's open files: the process must end."""
     is_alive: Callable[[str], bool]
     """Returns whether an incarnation is a member of the cluster, as far as this process knows."""
     reads: ReadProgress = field(default_factory=ReadProgress)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
-from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.meta.ownership import NEVER, PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.recovery import FencedSegment, Recovered
 
@@ -104,7 +104,7 @@ class LogUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRefused:
-    """Missing or damaged data that was acknowledged."""
+    """Missing or damaged data that was acknowledged, or a metadata store that is older than storage."""
 
     reason: str
 
@@ -167,10 +167,14 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFailed:
-    """A segment whose pipeline broke, or was given up as silent or too slow."""
+    """A segment whose pipeline broke, or was given up as silent or too slow.
+
+    ``is_fenced``: storage says that the file was fenced, closed or deleted under its writer; the cause is not known.
+    """
 
     name: SegmentName
     reason: str
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +315,8 @@ class RecoverLog:
     """Search for the last checkpoint, in ``journals`` and the closed entries' indexes, and read of the log from there.
 
     ``is_settled``: the closed entry's index holds it, if that can be read. ``passes_damaged``: skip a journal that has
-    no sound replica. -> LogRecovered, RecoveryFailed, LogUnreadable, or RecoveryRefused; EpochChanged if a later owner
+    no sound replica. ``epoch`` was just claimed; nothing was registered after ``last``.
+    -> LogRecovered, RecoveryFailed, LogUnreadable, or RecoveryRefused; EpochChanged if a later owner
     changed the log meanwhile.
     """
 
@@ -320,6 +325,8 @@ class RecoverLog:
     journals: tuple[str, ...]
     is_settled: bool = False
     passes_damaged: bool = False
+    epoch: int = 0
+    last: tuple[int, int] = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +352,8 @@ class WriteCheckpoint:
 class CreateSpare:
     """Creation of a spare on ``copies`` datanodes at least. -> SpareReady or SpareFailed.
 
-    Its block may be as small as ``least_bytes`` where storage has no room for ``block_bytes``; 0: it may not.
+    Its block may be as small as ``least_bytes`` where storage has no room for ``block_bytes``; 0: it may not. With
+    ``after``, the folder is first searched for segments that were registered later: -> RecoveryRefused.
     """
 
     epoch: int
@@ -354,6 +362,7 @@ class CreateSpare:
     chunk_bytes: int
     copies: int = 1
     least_bytes: int = 0
+    after: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,6 +472,18 @@ class CountCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckFence:
+    """Search for the process that fenced the open segment ``entry``.
+
+    -> EpochChanged if another broker owns the partition, SegmentFailed if the file is gone. Else no process of this
+    cluster fenced it, and this one ends.
+    """
+
+    entry: SegmentEntry
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgain:
     """Delayed effect: perform ``effect`` after ``delay_ms``, unless the partition has ended by then."""
 
@@ -508,6 +529,7 @@ Effect = (
     | SealSegment
     | DeleteEmpty
     | CountCopies
+    | CheckFence
     | RunAgain
     | Abort
     | ReportOffline

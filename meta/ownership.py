@@ -14,6 +14,10 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.kv import Compare, KeyValue, Put
 
 FORMAT = 1
+NEVER = (-1, -1)
+"""`PartitionRecord.last` of a partition in which no segment was ever registered."""
+N_MAX = (1 << 31) - 1
+"""Number above that of any registration: `PartitionRecord.last` of a record whose writer did not keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,10 @@ class PartitionRecord:
 
     ``is_settled``: after a planned hand-over, the index of the one closed segment has all facts about the log, so that
     journals need not be read: that of a live broker is long, and grows all the time.
+
+    ``last`` is the (epoch, n) of the last segment that was registered, or above it: no file on storage has a later
+    final name (rule 3), unless the store is older than storage.  ``segments`` does not show it, since segments without
+    data leave the record.
     """
 
     epoch: int = 0
@@ -57,6 +65,12 @@ class PartitionRecord:
     segments: tuple[SegmentEntry, ...] = ()
     journals: tuple[str, ...] = ()
     is_settled: bool = False
+    last: tuple[int, int] = NEVER
+
+    @property
+    def last_registered(self) -> tuple[int, int]:
+        """The (epoch, n) after which no segment was registered."""
+        return max((self.last, *(entry.name.order for entry in self.segments)))
 
 
 def partitions_prefix(cluster: str) -> str:
@@ -81,6 +95,7 @@ def encode(record: PartitionRecord) -> bytes:
     }
     if record.is_settled:
         raw["settled"] = True
+    raw["last"] = record.last
     return json.dumps(raw, separators=(",", ":")).encode()
 
 
@@ -90,8 +105,11 @@ def decode(data: bytes) -> PartitionRecord:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
             raise FormatError(f"partition record of format {raw['format']}: this version reads {FORMAT}")
+        epoch = _integer(raw["epoch"])
+        last = raw.get("last")  # absent in a record of an earlier version: it registered under its epoch at most
         return PartitionRecord(
-            epoch=_integer(raw["epoch"]),
+            epoch=epoch,
+            last=(epoch, N_MAX) if last is None else _order(*last),
             owner=_text(raw["owner"]),
             journals=tuple(map(_text, raw["journals"])),
             is_settled=bool(raw.get("settled", False)),
@@ -109,6 +127,10 @@ def decode(data: bytes) -> PartitionRecord:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not a partition record: {data[:80]!r} ({error})") from error
+
+
+def _order(epoch: object, n: object) -> tuple[int, int]:
+    return _integer(epoch), _integer(n)
 
 
 def _integer(value: object) -> int:

@@ -37,7 +37,7 @@ from bmq.core.records.walk import WALKER
 from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
-from bmq.meta.open import has_password, open_keyvalue
+from bmq.meta.open import has_password, is_shared, open_keyvalue
 from bmq.server.certificates import watch_certificates
 from bmq.server.cluster_history import ClusterHistory
 from bmq.server.cluster_member import ClusterMember
@@ -49,7 +49,7 @@ from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.otel import open_tracer
 from bmq.server.workers import Workers
-from bmq.storage.filesystem import StorageError, StorageUnavailable
+from bmq.storage.filesystem import RootLock, StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
 
 _log = logging.getLogger("bmq")
@@ -112,7 +112,12 @@ async def _serve(config: NodeConfig) -> int:
             kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         stack.push_async_callback(kv.close)
         with notice_if_slow(without_userinfo(config.root)):
-            fs = await open_filesystem(config.root, holder=incarnation, hadoop_conf_dir=config.hadoop_conf_dir)
+            fs = await open_filesystem(
+                config.root,
+                holder=incarnation,
+                hadoop_conf_dir=config.hadoop_conf_dir,
+                lock=RootLock.SHARED if is_shared(config.meta) else RootLock.EXCLUSIVE,
+            )
         stack.push_async_callback(fs.close)
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # closed after the membership has ended
         joined = ClusterMember(config, fs, kv, SystemClock(), incarnation)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from bmq.core.file_access import NO_ACCESS, Access
@@ -143,6 +144,14 @@ class Lease:
     paths: tuple[str, ...]
     holder: str
     file_id: int
+
+
+class RootLock(Enum):
+    """The way in which a process locks a local root (``bmq.storage.local.root_lock``)."""
+
+    NONE = "none: it only reads"
+    SHARED = "shared: other processes on the same etcd may write as well"
+    EXCLUSIVE = "exclusive: no other process may write"
 
 
 class Appender(Protocol):

@@ -10,6 +10,7 @@
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /journals/<broker incarnation>-<n, 8>.jnl
     /.trial-<holder>-<random>                                                   an empty folder, for a moment
+    /.lock                                                                      of a local root: its processes' lock
 
 A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is a temporary file that the
 sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n

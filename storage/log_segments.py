@@ -237,6 +237,22 @@ async def first_base(fs: FileSystem, path: PartitionPath) -> int | None:
     return None
 
 
+async def logs_from(fs: FileSystem, path: PartitionPath, base: int) -> AsyncGenerator[SegmentName, None]:
+    """Give the name of every ``.log`` whose base is at least ``base``, in the order of the listing.
+
+    Raises StorageError.
+    """
+    listing = fs.list(path.folder, after=f"{base:020d}")
+    try:
+        async for status in listing:
+            parsed = parse_segment(base_name(status.path))
+            if parsed is not None and parsed[1] == "log":
+                yield parsed[0]
+    finally:
+        if isinstance(listing, AsyncGenerator):
+            await listing.aclose()
+
+
 async def _groups(
     fs: FileSystem, path: PartitionPath, after: SegmentName | None
 ) -> AsyncGenerator[list[ListedSegment], None]:

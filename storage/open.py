@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
-from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, Unsupported
+from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, RootLock, Unsupported
 from bmq.storage.health import NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
@@ -21,11 +21,20 @@ WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir, hdfs://na
 _memories: WeakValueDictionary[str, MemoryStorage] = WeakValueDictionary()
 
 
-async def open_filesystem(url: str, *, holder: str, must_exist: bool = False, hadoop_conf_dir: str = "") -> FileSystem:
+async def open_filesystem(
+    url: str,
+    *,
+    holder: str,
+    must_exist: bool = False,
+    hadoop_conf_dir: str = "",
+    lock: RootLock = RootLock.NONE,
+) -> FileSystem:
     """Open the root at ``url`` for the process whose lease name is ``holder`` (unique per process start).
 
     A local folder is made unless it ``must_exist``, which readers demand.  ``hadoop_conf_dir`` is the folder of
     Hadoop's configuration files, which say what a name service is; if empty, the environment's HADOOP_CONF_DIR is used.
+    ``lock`` is the lock of a local root, held until the file system is closed; on HDFS there is none, since its roots
+    are shared by design, and its fences hold between all machines.
 
     Raises Unsupported for a URL that names no root, NoSuchFile for a folder that must exist and does not, and what the
     adapter raises when the root cannot be opened.
@@ -36,7 +45,7 @@ async def open_filesystem(url: str, *, holder: str, must_exist: bool = False, ha
         case "file":
             from bmq.storage.local.filesystem import LocalFileSystem
 
-            return LocalFileSystem(_local_path(url, must_exist=must_exist), holder)
+            return LocalFileSystem(_local_path(url, must_exist=must_exist), holder, lock=lock)
         case "memory":
             return MemoryFileSystem(_memory(rest), holder)
         case "hdfs":

@@ -8,6 +8,8 @@ segment or with the log.
 The facts about a segment:
 
 * ``Found``: the name under which its file was found: the final name, still the spare name (never written), or none.  A
+  file whose final name was registered later than anything that the record knows of is *unlisted*: the record has lost
+  what a later state of the store had.  A
   file that is nowhere is *deleted* if all its offsets are below the log start: retention may have removed it.  One that
   holds bytes under another name than its final one was *moved*: by its inode it is found wherever it is, in the trash
   for instance.  No broker removes a file that the record lists, nor its spare, so one that is nowhere was not merely
@@ -21,7 +23,8 @@ The facts about a segment:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -33,6 +36,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
+from bmq.storage.log_segments import logs_from
 from bmq.storage.segment import Tail, scan
 
 
@@ -44,6 +48,7 @@ class Found(Enum):
     MOVED = "with bytes under another name"
     NOWHERE = "nowhere"
     DELETED = "nowhere, and wholly below the log start"
+    UNLISTED = "final name, registered after all that the record knows of"
 
 
 class Covered(Enum):
@@ -112,6 +117,9 @@ class Row:
 
 _ANY = None
 TABLE: tuple[Row, ...] = (
+    Row(Found.UNLISTED, _ANY, _ANY, _ANY, Action.OFFLINE, "the metadata store is older than storage",
+        "a copy or a snapshot of the store was brought back, or another cluster writes to this root; stop every process"
+        " and rebuild the store by `bmq cluster rebuild`, see docs/rebuild.md"),
     Row(_ANY, Covered.YES, _ANY, Reach.SUPERSEDED, Action.OFFLINE, "overtaken",
         "a later segment was registered below data that had been flushed: two owners, or a bug"),
     Row(_ANY, Covered.SHORT, _ANY, Reach.SUPERSEDED, Action.OFFLINE, "overtaken",
@@ -173,7 +181,7 @@ class FencedSegment:
     """A segment of the record after its fence, with its final ``length`` in bytes.
 
     ``found`` is never ``DELETED`` or ``MOVED``: ``SPARE`` is any name but the final one, and ``recover`` decides by the
-    length.
+    length.  One that is ``UNLISTED`` comes from ``find_unlisted``, not from the record.
     """
 
     name: SegmentName
@@ -231,6 +239,43 @@ def ends(names: Sequence[SegmentName]) -> list[int | None]:
     return result[::-1]
 
 
+async def find_unlisted(
+    fs: FileSystem,
+    path: PartitionPath,
+    listed: Iterable[SegmentName],
+    last: tuple[int, int],
+    epoch: int,
+    length_of: Callable[[SegmentName], Awaitable[int]],
+) -> FencedSegment | None:
+    """Return a file that proves the record to be older than storage; None if there is none.
+
+    ``listed`` are the segments of the record, and ``last`` is the (epoch, n) of the last one that was registered. A
+    final name is registered before it is given (rule 3), and a registration compares the record.  So once ``epoch`` is
+    claimed, a name that was registered after ``last`` is of another, later state of the store.
+
+    | the file                           | then                                                                    |
+    | ---------------------------------- | ----------------------------------------------------------------------- |
+    | has bytes                          | is proof: a process wrote to it under its final name                    |
+    | is empty, of ``epoch`` or a later  | is proof, and readers would take it for the successor of what is to     |
+    |                                    | come                                                                    |
+    | is empty, of an earlier epoch      | proves nothing: `bmq cluster rebuild` may have read the folder before a |
+    |                                    | rename that was under way arrived                                       |
+
+    ``length_of`` returns a file's length in bytes, after its fence if it may have a writer.  Later registrations never
+    begin below the last one, so the listing begins there: as a rule it gives that segment's files alone, however long
+    the log is.  Raises StorageError.
+    """
+    newest = max(listed, key=lambda name: name.order, default=None)
+    async with aclosing(logs_from(fs, path, newest.base if newest is not None else 0)) as names:
+        async for name in names:
+            if name.order <= last:
+                continue
+            length = await length_of(name)
+            if length > 0 or name.epoch >= epoch:
+                return FencedSegment(name=name, found=Found.UNLISTED, length=length)
+    return None
+
+
 async def recover(
     fs: FileSystem,
     path: PartitionPath,
@@ -248,6 +293,9 @@ async def recover(
     been deleted.  Without any segment or checkpoint the log is empty at 0.  The result is Offline if a segment's row
     says so.  Raises StorageError if storage does not respond, FormatError if a file is shorter than its length.
     """
+    for segment in segments:  # first: whatever else an outdated record lacks is its consequence
+        if segment.found is Found.UNLISTED:
+            return Offline(segment.name, refusal_of(path, segment))
     result = Recovered(end_offset=checkpoint.end_offset if checkpoint else 0, segments=[], bytes_read=0, labels=[])
     segments = sorted(segments, key=lambda segment: segment.name.order)
     limits = ends([segment.name for segment in segments])
@@ -302,8 +350,7 @@ async def _judge_segment(
     row = judge(facts)
     result.labels.append(f"{segment.name}: {row.label}")
     if row.action is Action.OFFLINE:
-        detail = f" ({fault})" if fault else ""
-        return Offline(segment.name, f"{path.log(segment.name)}: {row.label}{detail}: {row.crash}")
+        return Offline(segment.name, _reason(path, segment.name, row, fault))
     if row.action is Action.ACCEPT and found_segment is not None:
         result.end_offset = end
         if found_segment.length > 0:
@@ -311,6 +358,17 @@ async def _judge_segment(
     elif not is_superseded:
         result.end_offset = segment.name.base
     return None
+
+
+def refusal_of(path: PartitionPath, segment: FencedSegment) -> str:
+    """Return the reason that an unlisted segment gives for taking its partition offline."""
+    assert segment.found is Found.UNLISTED
+    return _reason(path, segment.name, judge(Facts(segment.found, Covered.NONE, Tail.CLEAN, Reach.LAST)))
+
+
+def _reason(path: PartitionPath, name: SegmentName, row: Row, fault: str = "") -> str:
+    detail = f" ({fault})" if fault else ""
+    return f"{path.log(name)}: {row.label}{detail}: {row.crash}"
 
 
 def _reach(end: int, limit: int | None) -> Reach:

@@ -35,6 +35,7 @@ class OpenSegment:
         "index",
         "index_covered",
         "is_covered",
+        "is_fence_checked",
         "last_write_ms",
         "opened_ms",
         "position",
@@ -55,6 +56,7 @@ class OpenSegment:
         self.opened_ms = now_ms
         self.last_write_ms = now_ms
         self.is_covered = False  # a full checkpoint of this segment exists
+        self.is_fence_checked = False  # storage refuses its writes, and the process that fenced it is searched for
         self.index_covered = 0  # numbers of the index that a checkpoint holds
         self.uncovered_bytes = 0  # flushed since the last checkpoint
         self.delta_bytes = 0  # of index in deltas since the last full checkpoint

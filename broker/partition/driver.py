@@ -40,7 +40,7 @@ from bmq.endpoint.partitions import AppendCallback
 from bmq.meta import ownership
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
-from bmq.storage.filesystem import PipelineFailed, StorageError
+from bmq.storage.filesystem import LeaseLost, PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 
 TIMER_MS_MAX = 60_000
@@ -424,7 +424,7 @@ class PartitionDriver:
             failure = self._failure_of(segment.entry)
             if failure is not None:
                 broken = failure
-                self.post(ev.SegmentFailed(segment.entry.name, repr(failure)))
+                self.post(ev.SegmentFailed(segment.entry.name, repr(failure), isinstance(failure, LeaseLost)))
         spare = self.machine.spare
         if spare is not None:
             failure = self._failure_of(spare)

@@ -21,6 +21,7 @@ from bmq.broker.partition.immediate_effects import (
 )
 from bmq.broker.partition.record_effects import read_record, store_record
 from bmq.broker.partition.segment_effects import (
+    check_fence,
     close_segment,
     count_copies,
     create_spare,
@@ -66,6 +67,7 @@ PERFORM = dict[type, Callable[["PartitionDriver", Any], None]](
         _at_once(ev.SealSegment, seal_segment),
         _awaited(ev.DeleteEmpty, delete_empty),
         _awaited(ev.CountCopies, count_copies),
+        _awaited(ev.CheckFence, check_fence),
         _at_once(ev.RunAgain, run_again),
         _at_once(ev.Abort, abort),
         _at_once(ev.ReportOffline, report_offline),

@@ -11,7 +11,7 @@ from bmq.broker.events import Event
 from bmq.broker.files.flush_scheduler import Flusher
 from bmq.broker.pending import Pending
 from bmq.core.model import SegmentName
-from bmq.storage.filesystem import Appender, OutOfSpace, PipelineFailed, StorageError
+from bmq.storage.filesystem import Appender, LeaseLost, OutOfSpace, PipelineFailed, StorageError
 
 JOIN_BYTES = 8192
 """Batches smaller than this on average are joined before the write: a copy costs less than a call for each."""
@@ -94,7 +94,7 @@ class InFlightFlushes:
         elif isinstance(error, OutOfSpace):
             self._shared.open_files.lacks_room(str(error))
         self._shared.trouble = str(error)
-        self._post(ev.SegmentFailed(flush.name, repr(error)))
+        self._post(ev.SegmentFailed(flush.name, repr(error), isinstance(error, LeaseLost)))
         self._shared.scheduler.on_flush_ended(self._flusher)
 
     def _release(self, flush: Flush) -> None:

@@ -81,6 +81,8 @@ class PartitionMachine:
         self.is_draining = False
         """True while the open segment takes no more batches, and closes once those it has are flushed."""
         self.failures = 0
+        self.is_folder_known = False
+        """True once no file was found that the record should list."""
         self.unreadable_since_ms: int | None = None
         self.passes_damaged = False
         """True for the last attempt of a takeover, which skips damaged journals: they are hints."""
@@ -253,7 +255,8 @@ class PartitionMachine:
         usual = block_for(following.last_bytes, broker.first_block_bytes, broker.block_bytes, self.config.segment_bytes)
         copies = max(copies, unsent[0].copies) if unsent else copies
         least = max(broker.small_block_bytes, whole_mb(first_bytes))
-        return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes, copies, least)
+        after = None if self.is_folder_known else self.record.last_registered
+        return following.create(self.epoch, max(usual, whole_mb(first_bytes)), first_bytes, copies, least, after)
 
     def _register(self) -> list[Effect]:
         """Register the next segment: everything before its base is flushed (rules 3 and 5)."""
@@ -269,6 +272,7 @@ class PartitionMachine:
             owner=self.incarnation if owner is None else owner,
             segments=self.unclosed.listed(*opened),
             journals=(self.incarnation,),
+            last=max((self.record.last_registered, *(entry.name.order for entry in opened))),
         )
 
     @property

@@ -10,6 +10,7 @@ from functools import partial
 from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext
 from bmq.broker.events import Event
+from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.producer_state import ProducerTable
@@ -21,7 +22,16 @@ from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
 from bmq.storage.log_segments import first_base
-from bmq.storage.recovery import FencedSegment, Found, Offline, RecoveredSegment, index_again, recover
+from bmq.storage.recovery import (
+    FencedSegment,
+    Found,
+    Offline,
+    RecoveredSegment,
+    find_unlisted,
+    index_again,
+    recover,
+    refusal_of,
+)
 from bmq.storage.segment import decode_idx_steps
 
 IDX_ATTEMPTS = 3
@@ -99,6 +109,11 @@ class Takeover:
         """
         self._missing.clear()
         self.losses.clear()
+        if not self._is_noted(effect):
+            names = [entry.name for entry in effect.entries]
+            refused = await find_later_store(self._shared, self._segments, names, effect.last, effect.epoch)
+            if refused is not None:
+                return refused
         settled = await self._settled_index(effect)
         first: int | None = None  # base of the first segment; not needed for a settled log, whose index is enough
         found: list[Checkpoint | None] = [settled]
@@ -124,6 +139,16 @@ class Takeover:
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
+
+    def _is_noted(self, effect: ev.RecoverLog) -> bool:
+        """Return whether the claimed record is the one that the previous owner sent in its release note.
+
+        That owner has just served with this record: the metadata store is not older than storage.
+        """
+        if self._note is None or self._note.revision < 0:
+            return False
+        left = self._note.record
+        return (left.epoch + 1, left.last_registered, left.segments) == (effect.epoch, effect.last, effect.entries)
 
     def _clamped(self, log_start: int, first: int | None) -> int:
         """Return the log start, at least the first segment's base, as in Kafka (``LogLoader``).
@@ -314,3 +339,21 @@ class Takeover:
             epochs=tuple(segment.epochs),
             producers=effect.producers if is_last else (),
         )
+
+
+async def find_later_store(
+    shared: FileContext, segments: SegmentFiles, listed: Sequence[SegmentName], last: tuple[int, int], epoch: int
+) -> ev.RecoveryRefused | None:
+    """Return the event of a file that proves the metadata store to be older than storage; None if there is none.
+
+    See ``storage.recovery.find_unlisted``. Such a file may have a writer, which is fenced. Raises StorageError.
+    """
+
+    async def length_of(name: SegmentName) -> int:
+        try:
+            return await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
+        except NoSuchFile:
+            return 0
+
+    found = await find_unlisted(shared.fs, segments.path, listed, last, epoch, length_of)
+    return None if found is None else ev.RecoveryRefused(refusal_of(segments.path, found))

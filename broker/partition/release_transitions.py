@@ -43,9 +43,18 @@ def on_other_epoch(machine: PartitionMachine, event: ev.EpochChanged, now_ms: in
     return machine.fence() if event.epoch != machine.epoch else []
 
 
+def on_older_store(machine: PartitionMachine, event: ev.RecoveryRefused, now_ms: int) -> list[Effect]:
+    """Stop before the first write: the folder has segments that the metadata store does not know."""
+    return _go_offline(machine, event.reason)
+
+
 def on_unreadable(machine: PartitionMachine, event: ev.RecordUnreadable, now_ms: int) -> list[Effect]:
     """Stop as if fenced, since the writer of the record may own the partition; wait for an operator."""
+    return _go_offline(machine, event.reason)
+
+
+def _go_offline(machine: PartitionMachine, reason: str) -> list[Effect]:
     machine.final_checkpoint = machine.full_checkpoint()
     machine.state = PartitionState.OFFLINE
-    machine.offline_reason = event.reason
-    return [*machine.refuse_all(event.reason), ev.ReportOffline(event.reason)]
+    machine.offline_reason = reason
+    return [*machine.refuse_all(reason), ev.ReportOffline(reason)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.events import Event
 from bmq.broker.files.segment_files import TooFewNodes, copies_of
 from bmq.broker.partition.copy_counter import CopyCounter
+from bmq.broker.partition.recovery import find_later_store
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
@@ -17,9 +19,20 @@ if TYPE_CHECKING:
     from bmq.broker.partition.driver import PartitionDriver
 
 
-async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event:
-    """Create an open file for the next segment."""
+async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event | None:
+    """Create an open file for the next segment, before the first one of a log without segments look at its folder.
+
+    Returns None if another broker owns the partition: it may have registered what was found.
+    """
     shared = driver.shared
+    try:
+        if effect.after is not None:
+            refused = await find_later_store(shared, driver.segments, (), effect.after, effect.epoch)
+            if refused is not None:
+                return refused if await driver.is_ours() else None
+    except (StorageError, KvError) as error:
+        shared.trouble = str(error)
+        return ev.SpareFailed(repr(error))
     try:
         appender, block_bytes = await driver.files.create(effect)
     except StorageError as error:
@@ -76,6 +89,34 @@ async def delete_empty(driver: PartitionDriver, effect: ev.DeleteEmpty) -> None:
             await driver.shared.fs.delete(driver.path.log(name))
         except StorageError:
             return  # retention deletes the rest once the log start has passed it
+
+
+async def check_fence(driver: PartitionDriver, effect: ev.CheckFence) -> Event | None:
+    """Find out who fenced the open segment, whose writes storage refuses; end the process if two clusters use the root.
+
+    A successor, and a repair, first raise the epoch in the store, and then fence: a record read now shows the claim. So
+    the store is asked until it responds, which costs nothing: without it no new file can be registered.
+    """
+    shared, entry = driver.shared, effect.entry
+    attempt = 0
+    while True:
+        try:
+            if not await driver.is_ours():
+                return None
+            is_in_place = await driver.is_in_place(entry)
+            break
+        except (StorageError, KvError) as error:
+            attempt += 1
+            shared.trouble = str(error)
+            await asyncio.sleep(shared.config.retry_ms.pause(attempt) / 1000)
+    if not is_in_place:
+        return ev.SegmentFailed(entry.name, effect.reason)  # an operator deleted or moved it
+    shared.on_foreign_fence(
+        f"{driver.path.log(entry.name)} was fenced by a process that the metadata store does not know, while the store"
+        " names this process as the owner: another cluster, or a copy of this cluster's store, uses the same root."
+        " Keep one of the two; see docs/operations/troubleshooting.md"
+    )
+    return None
 
 
 async def count_copies(driver: PartitionDriver, effect: ev.CountCopies) -> Event:

@@ -93,17 +93,26 @@ class SegmentRoll:
         """The spare, if it is ready; else None."""
         return self._entry
 
-    def create(self, epoch: int, block_bytes: int, first_bytes: int, copies: int, least_bytes: int = 0) -> Effect:
+    def create(
+        self,
+        epoch: int,
+        block_bytes: int,
+        first_bytes: int,
+        copies: int,
+        least_bytes: int = 0,
+        after: tuple[int, int] | None = None,
+    ) -> Effect:
         """Return the effect that creates a spare.
 
         ``first_bytes``: size of the first batch that waits for it, 0 if none does. ``copies``: datanodes it must have
         at least. ``least_bytes``: the smallest block that does where storage has no room for more; 0: no smaller one.
+        ``after``: the partition's last registration, if its folder was not looked at yet.
         """
         self.spare, self.block_bytes = Spare.CREATING, block_bytes
         self._serial += 1
         flush_bytes = self._flush_bytes or min(first_bytes, FIRST_FLUSH_BYTES_MAX)
         least_bytes = min(least_bytes, block_bytes)
-        return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies, least_bytes)
+        return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies, least_bytes, after)
 
     def learn(self, segment: OpenSegment) -> None:
         """Note the size of ``segment`` and of its flushes, for the block and the chunks of the next one."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def on_spare_ready(machine: PartitionMachine, event: ev.SpareReady, now_ms: int) -> list[Effect]:
     """Note the spare; register it if it is needed now."""
     machine.next_segment.ready(event.entry, event.copies, event.block_bytes)
+    machine.is_folder_known = True
     if event.copies >= machine.config.min_insync:
         machine.shortage.end()
     return machine.advance()
@@ -166,6 +167,11 @@ def on_file_broken(machine: PartitionMachine, event: ev.SegmentFailed, now_ms: i
     segment = machine.current
     if segment is None or segment.entry.name != event.name:
         return []
+    if event.is_fenced:  # no file is begun before it is known by whom: with two owners both would acknowledge
+        if segment.is_fence_checked:
+            return []
+        segment.is_fence_checked = True
+        return [ev.CheckFence(segment.entry, event.reason)]
     machine.current = None
     machine.is_draining = False
     machine.batches.put_back()

@@ -36,7 +36,11 @@ def _claim(machine: PartitionMachine, record: PartitionRecord, revision: int) ->
 
 
 def on_claimed(machine: PartitionMachine, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-    """Fence the segments that the record lists; write at once if there are none."""
+    """Fence the segments that the record lists; write at once if there are none.
+
+    Without segments nothing of storage is read, so that thousands of partitions that were never written move in a
+    moment: the folder is looked at before the first segment is created (`PartitionMachine.create_spare`).
+    """
     machine.stored(event)
     machine.failures = 0
     machine.epoch = event.record.epoch
@@ -64,9 +68,16 @@ def on_claim_refused(machine: PartitionMachine, event: ev.RecordRefused, now_ms:
 def on_fenced(machine: PartitionMachine, event: ev.SegmentsFenced, now_ms: int) -> list[Effect]:
     """Recover the log: no predecessor can write any more, so read behind the last checkpoint."""
     machine.state = PartitionState.RECOVER
+    record = machine.record
     return [
         ev.RecoverLog(
-            event.segments, machine.record.segments, machine.predecessors, machine.was_settled, machine.passes_damaged
+            event.segments,
+            record.segments,
+            machine.predecessors,
+            machine.was_settled,
+            machine.passes_damaged,
+            machine.epoch,
+            record.last_registered,
         )
     ]
 
@@ -106,6 +117,7 @@ def on_log_damaged(machine: PartitionMachine, event: ev.RecoveryRefused, now_ms:
 def on_recovered(machine: PartitionMachine, event: ev.LogRecovered, now_ms: int) -> list[Effect]:
     """Adopt the log's end, its start and its producers; write a checkpoint of them to this broker's journal."""
     recovered = event.recovered
+    machine.is_folder_known = True
     machine.high_watermark = machine.next_offset = recovered.end_offset
     machine.log_start = min(event.log_start, recovered.end_offset)
     machine.found_copies.doubt(recovered.end_offset)

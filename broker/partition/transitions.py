@@ -13,6 +13,7 @@ from bmq.broker.events import Effect, Event
 from bmq.broker.partition.release_transitions import (
     on_give_up,
     on_move,
+    on_older_store,
     on_other_epoch,
     on_released,
     on_unreadable,
@@ -87,7 +88,7 @@ _ROWS = (
     _on(ev.LogRecovered,      NEVER,            NEVER,           on_recovered,      NEVER,            NEVER),
     _on(ev.RecoveryFailed,    NEVER,            NEVER,           on_read_failed,    NEVER,            NEVER),
     _on(ev.LogUnreadable,     NEVER,            NEVER,           on_log_unreadable, NEVER,            NEVER),
-    _on(ev.RecoveryRefused,   NEVER,            NEVER,           on_log_damaged,    NEVER,            NEVER),
+    _on(ev.RecoveryRefused,   NEVER,            NEVER,           on_log_damaged,    on_older_store,   on_older_store),
     _on(ev.CheckpointWritten, NEVER,            NEVER,           on_log_covered,    on_covered,       on_covered),
     _on(ev.SpareReady,        NEVER,            NEVER,           NEVER,             on_spare_ready,   on_spare_ready),
     _on(ev.SpareFailed,       NEVER,            NEVER,           NEVER,             on_spare_failed,  on_spare_failed),

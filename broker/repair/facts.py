@@ -19,7 +19,7 @@ from bmq.storage.filesystem import CorruptData, FileSystem, Lease, NoSuchFile, S
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath, base_name, parse_segment
 from bmq.storage.log_segments import walk
-from bmq.storage.recovery import FencedSegment, Found, Offline, recover
+from bmq.storage.recovery import FencedSegment, Found, Offline, find_unlisted, recover
 from bmq.storage.segment import decode_idx
 
 REPLACING, DAMAGED = "replacing-", "damaged-"
@@ -36,6 +36,8 @@ class RepairFacts:
     base: Checkpoint | None
     """The last checkpoint that can be read."""
     log_start: int
+    unlisted: FencedSegment | None = None
+    """A file that proves the metadata store to be older than storage."""
     notes: list[str] = field(default_factory=list)
     """Sentences for the operator."""
 
@@ -87,6 +89,14 @@ class Inspector:
             if is_fenced and not entry.is_closed:
                 await self._fence(entry)
             facts.segments.append(await self._find_file(entry))
+        facts.unlisted = await find_unlisted(
+            self._fs,
+            self._path,
+            [entry.name for entry in record.segments],
+            record.last_registered,
+            record.epoch + 1,
+            lambda name: self._fs.visible_length(self._path.log(name)),
+        )
         found = [await self._from_index(entry, facts) for entry in record.segments if entry.is_closed]
         for incarnation in record.journals:
             try:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
-from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.meta.ownership import NEVER, PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.layout import EPOCH_MAX, PartitionPath
 
@@ -54,11 +54,13 @@ class FoundFiles:
 class PartitionFolder:
     """The contents of a partition's folder, added name by name; bounded, however many names there are."""
 
-    __slots__ = ("epoch", "files", "holders")
+    __slots__ = ("epoch", "files", "holders", "last")
 
     def __init__(self) -> None:
         self.epoch = 0
         """The highest epoch in any name."""
+        self.last = NEVER
+        """The highest (epoch, n) in a segment's name."""
         self.files: dict[SegmentName, FoundFiles] = {}
         self.holders: dict[int, str] = {}
         """Lease holders by epoch, from the names of spares."""
@@ -71,6 +73,7 @@ class PartitionFolder:
     def segment(self, name: SegmentName, kind: str, length: int, file_id: int) -> None:
         """Add a segment's file.  ``kind``: log or idx; ``length`` and ``file_id`` are kept of a log only."""
         self.epoch = max(self.epoch, name.epoch)
+        self.last = max(self.last, name.order)
         file = self.files.setdefault(name, FoundFiles())
         if kind == "idx":
             file.has_idx = True
@@ -157,7 +160,7 @@ def record(
     epoch = highest + EPOCH_MARGIN * rebuild_count
     if epoch >= EPOCH_MAX:
         raise FormatError(f"{path.folder}: epoch {epoch} does not fit into a segment's name")
-    return PartitionRecord(epoch=epoch, segments=tuple(entries), journals=spoken.journals)
+    return PartitionRecord(epoch=epoch, segments=tuple(entries), journals=spoken.journals, last=folder.last)
 
 
 def _is_open(name: SegmentName, file: FoundFiles, floor: tuple[int, int]) -> bool:

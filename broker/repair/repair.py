@@ -181,6 +181,7 @@ class Repair:
         """
         record, revision = await self._read_record()
         facts = await self._inspector.gather(record, revision, is_fenced=False)
+        self._check_store(facts)
         if not wanted.is_dry:
             await self._inspector.put_back(facts)
         producers, report = await self._inspect(facts, wanted)
@@ -269,6 +270,15 @@ class Repair:
         record, _ = await ownership.read(self._kv, self._record_key)
         if record != facts.record:
             raise NotRepaired(f"{record.owner or 'a broker'} has taken {self._path} over meanwhile: run this again")
+
+    def _check_store(self, facts: RepairFacts) -> None:
+        """Raise NotRepaired if the store is older than storage: a repair would give acknowledged offsets again."""
+        if facts.unlisted is not None:
+            raise NotRepaired(
+                f"{self._path.log(facts.unlisted.name)} is registered after all that the metadata store knows: the"
+                " store is older than storage. No file is damaged. Stop every process and rebuild the store by `bmq"
+                " cluster rebuild` (docs/rebuild.md)"
+            )
 
     # ------------------------------------------------------------------------------------------------- planning
 
@@ -366,7 +376,9 @@ class Repair:
         entry = next(entry for entry in facts.record.segments if entry.name == last.name)
         status = await self._fs.status(self._path.log(last.name))
         closed = replace(entry, file_id=status.file_id, length=last.position, end_offset=last.end_offset)
-        released = PartitionRecord(epoch=epoch, owner="", segments=(closed,), journals=(), is_settled=True)
+        released = PartitionRecord(
+            epoch=epoch, owner="", segments=(closed,), journals=(), is_settled=True, last=facts.record.last_registered
+        )
         await self._store(released, facts.revision)
 
     async def _rewrite(

@@ -31,7 +31,7 @@ from bmq.meta.producer_ids import decode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.storage import layout
 from bmq.storage.cluster_files import ClusterFile, check_cluster, parse_topic, read_cluster
-from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError
+from bmq.storage.filesystem import FileSystem, NoSuchFile, RootLock, StorageError
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
 
@@ -194,8 +194,16 @@ async def _run(arguments: argparse.Namespace) -> int:
     kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
     opened: list[FileSystem] = []
     try:
+        lock = RootLock.NONE if arguments.dry_run else RootLock.EXCLUSIVE
         for url in (base, *roots):
-            opened.append(await open_filesystem(url, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir))
+            opened.append(
+                await open_filesystem(
+                    url,
+                    holder=holder,
+                    hadoop_conf_dir=config.hadoop_conf_dir,
+                    lock=RootLock.NONE if url == base else lock,
+                )
+            )
         fs, right, *wrongs = opened
         file = await check_roots(kv, config.cluster, right, wrongs)
         left = []

@@ -39,7 +39,7 @@ from bmq.meta.producer_ids import REBUILD_COUNT_MAX
 from bmq.meta.root import RootRecord
 from bmq.storage import layout
 from bmq.storage.cluster_files import ClusterFile, StoredTopic, raise_rebuild_count, read_cluster
-from bmq.storage.filesystem import FileSystem, StorageError, Unsupported
+from bmq.storage.filesystem import FileSystem, RootLock, StorageError, Unsupported
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
 
@@ -211,7 +211,10 @@ async def _run(arguments: argparse.Namespace) -> int:
     kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
     try:
         fs = await open_filesystem(
-            config.root, holder=f"bmq-rebuild-{uuid.uuid4().hex}", hadoop_conf_dir=config.hadoop_conf_dir
+            config.root,
+            holder=f"bmq-rebuild-{uuid.uuid4().hex}",
+            hadoop_conf_dir=config.hadoop_conf_dir,
+            lock=RootLock.NONE if arguments.dry_run else RootLock.EXCLUSIVE,  # servers may run on another store
         )
         try:
             with Progress("rebuild") as progress:

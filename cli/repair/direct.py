@@ -13,11 +13,11 @@ from bmq.core.clock import SystemClock
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.kv import KeyValue
-from bmq.meta.open import open_keyvalue
+from bmq.meta.open import is_shared, open_keyvalue
 from bmq.meta.root import read_root
 from bmq.server.root_guard import RootVerdict, judge
 from bmq.storage.cluster_files import read_cluster
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, RootLock
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
 
@@ -41,13 +41,23 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
     Raises UsageError, ConfigError, NotRepaired, StorageError or KvError.
     """
     config = settings(arguments, root="where the segments lie", meta="the cluster's store")
+    request = RepairRequest.of(body)
     check_store_file(config.meta)
     async with AsyncExitStack() as stack:
         kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         stack.push_async_callback(kv.close)
-        fs = await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
+        fs = await open_filesystem(
+            config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir, lock=_lock(config.meta, request)
+        )
         stack.push_async_callback(fs.close)
         await check_root(kv, fs, config.cluster)
         place = await find_partition(kv, config.cluster, arguments.topic, arguments.partition)
-        report = await Repair(fs, kv, SystemClock(), place).run(RepairRequest.of(body))
+        report = await Repair(fs, kv, SystemClock(), place).run(request)
         return report.to_json()
+
+
+def _lock(meta: str, request: RepairRequest) -> RootLock:
+    """Return the lock of a local root: a report needs none, and on etcd servers may go on beside the repair."""
+    if request.is_dry:
+        return RootLock.NONE
+    return RootLock.SHARED if is_shared(meta) else RootLock.EXCLUSIVE

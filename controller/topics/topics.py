@@ -236,7 +236,7 @@ class TopicAdmin:
             return topic_configs.default_list(config, self.config, self._catalog.broker_configs(None))
 
         def decide(topic: Topic) -> Topic:
-            return replace(topic, configs=_valid_topic_configs(apply(topic.configs, changes, default_list)))
+            return replace(topic, configs=_valid_topic_configs(name, apply(topic.configs, changes, default_list)))
 
         return await self._change_topic(name, decide, validate_only)
 
@@ -302,7 +302,7 @@ class TopicAdmin:
             topic_id=uuid.uuid4(),
             partitions=partitions,
             replication_factor=replication_factor,
-            configs=_valid_topic_configs(given),
+            configs=_valid_topic_configs(name, given),
         )
 
     async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
@@ -463,11 +463,22 @@ def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
     }
 
 
-def _valid_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+def _valid_topic_configs(name: str, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the topic's configs in their canonical form.  Raises RequestError INVALID_CONFIG if they are not valid.
+
+    An internal topic keeps the last record of each key for ever, so retention must not delete any.
+    """
     try:
-        return topic_configs.validate(configs)
+        valid = topic_configs.validate(configs)
     except ValueError as error:
         raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if name in INTERNAL_TOPICS and valid.get("cleanup.policy") != "compact":
+        raise RequestError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} is internal: its cleanup.policy must be compact, since retention would delete the offsets and"
+            " members of all groups. Leave cleanup.policy=compact among its configs.",
+        )
+    return valid
 
 
 def _readable_topic(name: str, entry: Entry) -> Topic:

@@ -27,6 +27,7 @@ from bmq.storage.filesystem import (
     LeaseLost,
     NoSuchFile,
     OutOfSpace,
+    RootLock,
     StorageError,
     Unsupported,
 )
@@ -44,6 +45,7 @@ from bmq.storage.local.file import (
     translate,
 )
 from bmq.storage.local.ownership import give, give_folder, give_like, give_new, group_name, mode_of, owner_name
+from bmq.storage.local.root_lock import lock_root
 from bmq.storage.local.system_calls import NOT_SUPPORTED, copy_bytes, remove_tree, rename_without_overwriting
 from bmq.storage.local.writer import LocalAppender, WriterThread
 from bmq.storage.paths import check_concat, join, split
@@ -62,11 +64,11 @@ _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class LocalFileSystem:
     """The ``FileSystem`` of a folder (``bmq.storage.filesystem``).
 
-    The folder is made if it is missing; raises StorageError if that fails.  The object belongs to the event loop that
-    first uses it.
+    The folder is made if it is missing, and locked as ``lock`` says until `close`; raises StorageError if that fails.
+    The object belongs to the event loop that first uses it.
     """
 
-    def __init__(self, root_dir: str | Path, holder: str) -> None:
+    def __init__(self, root_dir: str | Path, holder: str, *, lock: RootLock = RootLock.NONE) -> None:
         self._root = os.path.realpath(root_dir)
         self._holder = holder
         self._folders = Folders()
@@ -77,6 +79,7 @@ class LocalFileSystem:
             raise Unsupported(f"{self._root} is a file; a root is a folder") from error
         except OSError as error:
             raise translate(error, self._root) from error
+        self._lock_fd = -1 if lock is RootLock.NONE else lock_root(self._root, lock)
 
     @property
     def url(self) -> str:
@@ -189,13 +192,16 @@ class LocalFileSystem:
         return 1
 
     async def close(self) -> None:
-        """Abort the open files and end the writer thread.
+        """Abort the open files, end the writer thread, and unlock the root.
 
         The files are not closed: that is up to their owners, which may be other processes by now.
         """
         if self._writer is not None:
             await self._writer.stop()
             self._writer = None
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     # In threads from here on
 

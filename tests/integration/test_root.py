@@ -90,3 +90,28 @@ def test_a_mistyped_root_is_refused_and_a_split_cluster_merged(
     with BmqServer(right, meta, folder=tmp_path / "d") as server:
         for topic in ("orders", "late"):
             assert consume(server, topic) == list(range(RECORDS))
+
+
+def test_a_copy_of_the_store_is_not_served_beside_its_original(tmp_path: Path) -> None:
+    """A second process with a copied SQLite file, and the commands that write to the root, are refused meanwhile."""
+    root = (tmp_path / "root").as_uri()
+    with BmqServer(root, folder=tmp_path / "first") as server:
+        produce(server, "t")
+        (tmp_path / "second").mkdir()
+        for file in (tmp_path / "first").glob("meta.db*"):
+            (tmp_path / "second" / file.name).write_bytes(file.read_bytes())
+        copy = ("--root", root, "--meta", f"sqlite://{tmp_path}/second/meta.db")
+        ports = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--internal", "127.0.0.1:0")
+        refused = run(tmp_path, "serve", *copy, *ports)
+        assert refused.returncode == 1
+        assert f"in use by pid {server.process.pid} " in refused.stderr
+        new = ("--root", root, "--meta", f"sqlite://{tmp_path}/new.db")
+        for command in (
+            ("cluster", "rebuild", *new),
+            ("cluster", "merge-root", *copy),
+            ("segment", "repair", "t", "0", *copy, "--yes"),
+        ):
+            refused = run(tmp_path, *command)
+            assert refused.returncode == 2, refused
+            assert f"in use by pid {server.process.pid} " in refused.stderr
+        assert consume(server, "t") == list(range(RECORDS))

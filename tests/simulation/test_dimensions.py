@@ -15,7 +15,7 @@ from bmq.core.rpc.messages.broker import HandedOverRequest, Release
 from bmq.core.rpc.messages.member import PingRequest
 from bmq.meta import ownership
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.meta.ownership import N_MAX, PartitionRecord, SegmentEntry
 from bmq.storage.filesystem import OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import Datanode, NodeState
@@ -38,6 +38,7 @@ LEFT = PartitionRecord(
     segments=(SegmentEntry(name=SegmentName(0, 3, 0), spare="/s", holder="p0", file_id=9, length=10, end_offset=2),),
     journals=("p0",),
     is_settled=True,
+    last=(3, 1),
 )
 
 
@@ -54,13 +55,13 @@ def speaker(store: MemoryStore, version: Version, faults: KvFaults | None = None
 @pytest.mark.parametrize("reader", Version)
 @pytest.mark.seed(1)
 async def test_a_record_passes_from_each_version_to_each(writer: Version, reader: Version) -> None:
-    """Only ``settled`` is lost on the way, where either does not know it."""
+    """Only ``settled`` and ``last`` are lost on the way, where either does not know them."""
 
     store = MemoryStore()
     assert isinstance(await ownership.store(speaker(store, writer), RECORD, LEFT, 0), ownership.Stored)
     found, _ = await ownership.read(speaker(store, reader), RECORD)
     knows = Version.EARLIER not in (writer, reader)
-    assert found == (LEFT if knows else replace(LEFT, is_settled=False))
+    assert found == (LEFT if knows else replace(LEFT, is_settled=False, last=(3, N_MAX)))
 
 
 @pytest.mark.seed(1)

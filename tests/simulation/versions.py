@@ -5,7 +5,7 @@ they are made up, by the rules that every format follows (a reader skips what it
 
 | | the version before | a later one |
 |---|---|---|
-| values in the store | a partition's record without ``settled`` | an unknown field more in each |
+| values in the store | a partition's record without ``settled`` and ``last`` | an unknown field more in each |
 | journals | as now | records of an unknown kind between the checkpoints |
 
 Messages between processes: ``cluster_versions``.
@@ -13,6 +13,7 @@ Messages between processes: ``cluster_versions``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -22,7 +23,7 @@ from bmq.meta.kv_memory import MemoryKeyValue
 
 LATER_RECORD = 9
 """A kind of journal record that this version does not know."""
-_SETTLED = b',"settled":true'
+_UNKNOWN = re.compile(rb',"settled":true|,"last":\[-?\d+,-?\d+\]')
 _LATER = b',"of a later version":[{"a":1}]}'
 
 
@@ -41,14 +42,14 @@ class SpokenKeyValue(MemoryKeyValue):
 
     def _written(self, value: bytes) -> bytes:
         if self.version is Version.EARLIER:
-            return value.replace(_SETTLED, b"")
+            return _UNKNOWN.sub(b"", value)
         if self.version is Version.LATER and value.startswith(b"{") and len(value) > 2 and value.endswith(b"}"):
             return value[:-1] + _LATER
         return value
 
     def _read_as(self, entry: Entry) -> Entry:
         if self.version is Version.EARLIER:
-            return replace(entry, value=entry.value.replace(_SETTLED, b""))
+            return replace(entry, value=_UNKNOWN.sub(b"", entry.value))
         if self.version is Version.LATER and entry.value.endswith(_LATER):
             return replace(entry, value=entry.value[: -len(_LATER)] + b"}")
         return entry

@@ -56,6 +56,13 @@ def test_compacted_topics_expire_only_with_delete(policy: str, expires: bool) ->
     assert (config.retention_ms, config.retention_bytes) == ((5, 6) if expires else (-1, -1))
 
 
+def test_an_internal_topic_expires_never() -> None:
+    """A policy that an earlier version let pass must not delete the offsets of groups."""
+    values = {"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "6"}
+    config = log_config(values, 3, is_internal=True)
+    assert (config.retention_ms, config.retention_bytes) == (-1, -1)
+
+
 @pytest.mark.parametrize(
     ("name", "compression"),
     [

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,17 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta import ownership
 from bmq.meta.kv import Compare, Delete, KvError, KvUnavailable, KvUnknown, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.ownership import PartitionRecord, SegmentEntry, Stored, WriteRefused, decode, encode, partition_key
+from bmq.meta.ownership import (
+    N_MAX,
+    NEVER,
+    PartitionRecord,
+    SegmentEntry,
+    Stored,
+    WriteRefused,
+    decode,
+    encode,
+    partition_key,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +49,7 @@ RECORDS = st.builds(
     owner=st.text(max_size=30),
     segments=st.lists(ENTRIES, max_size=4).map(tuple),
     journals=st.lists(st.text(max_size=30), max_size=4).map(tuple),
+    last=st.just(NEVER) | st.tuples(COUNT, COUNT),
 )
 
 
@@ -62,9 +74,25 @@ def test_equal_records_have_equal_bytes(wanted: PartitionRecord) -> None:
 
 def test_the_format_is_written_down() -> None:
     """An old broker's record must be read by a newer one: the bytes may not change unnoticed."""
-    assert encode(record(2)) == (
-        b'{"format":1,"epoch":2,"owner":"1-aa","journals":["1-aa"],"segments":[[5,2,0,"/s","1-aa",77,-1,-1]]}'
+    assert encode(replace(record(2), last=(2, 1))) == (
+        b'{"format":1,"epoch":2,"owner":"1-aa","journals":["1-aa"],"segments":[[5,2,0,"/s","1-aa",77,-1,-1]],'
+        b'"last":[2,1]}'
     )
+
+
+def test_a_record_of_an_earlier_version_may_have_registered_any_number_under_its_epoch() -> None:
+    """Take no file of its epoch for one of a later store: it does not say which registration was its last."""
+    raw = json.loads(encode(record(2)))
+    del raw["last"]
+    found = decode(json.dumps(raw).encode())
+    assert found.last_registered == (2, N_MAX)
+    assert found == replace(record(2), last=(2, N_MAX))
+
+
+def test_the_last_registration_is_no_earlier_than_any_that_the_record_lists() -> None:
+    assert PartitionRecord().last_registered == NEVER
+    assert record(2).last_registered == (2, 0)
+    assert replace(record(2), last=(3, 7)).last_registered == (3, 7)
 
 
 @pytest.mark.parametrize("number", [0, 2, 99, "1", None])

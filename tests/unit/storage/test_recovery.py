@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import uuid
 from array import array
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import StorageUnavailable, write_once
+from bmq.storage.filesystem import FileStatus, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -33,6 +33,7 @@ from bmq.storage.recovery import (
     Row,
     combinations,
     ends,
+    find_unlisted,
     judge,
     recover,
 )
@@ -48,6 +49,8 @@ PARTITION = PartitionPath("orders", str(TOPIC_ID), 0)
 def expected(facts: Facts) -> Action:
     """Return the action that the design's rules demand, written in their own words: what was acknowledged, is it all
     there?"""
+    if facts.found is Found.UNLISTED:
+        return Action.OFFLINE  # a later state of the store registered it: this one lacks what was acknowledged then
     was_flushed = facts.covered is not Covered.NONE  # a checkpoint is a fact about flushed data
     if facts.reach is Reach.SUPERSEDED:
         # Rule 5: it ends where a later one begins, so nothing of it counts.  Nothing acknowledged may be cut (rule 4).
@@ -315,7 +318,7 @@ async def test_a_superseded_segment_is_not_counted() -> None:
     assert PARTITION.log(SegmentName(6, 1, 1)) not in {path for path, _, _ in story.fs.reads}
 
 
-@pytest.mark.parametrize("found", list(Found))
+@pytest.mark.parametrize("found", [found for found in Found if found is not Found.UNLISTED])
 async def test_a_superseded_segment_may_be_gone_or_never_renamed(found: Found) -> None:
     story = Story([Listed(0, batches(0, 6)), Listed(6, found=found), Listed(6, batches(6, 8))])
     assert (await story.accepted()).end_offset == 8
@@ -450,7 +453,7 @@ async def test_a_segment_that_reaches_past_the_log_start_is_not_deleted() -> Non
         assert "vanished" in (await story.refused()).reason
 
 
-@pytest.mark.parametrize("found", list(Found))
+@pytest.mark.parametrize("found", [found for found in Found if found is not Found.UNLISTED])
 async def test_a_later_segment_at_or_below_flushed_data_is_refused(found: Found) -> None:
     """A later segment begins at or below data of which a checkpoint says that it was flushed."""
     flushed = batches(6, 10)
@@ -637,3 +640,85 @@ async def test_any_loss_of_acknowledged_data_is_noticed(seed: int) -> None:
     listed.data = listed.data[: history.rng.randint(0, needed - 1)]
     story = Story(history.segments, history.checkpoint)
     assert (await story.refused()).segment == listed.named(n)
+
+
+# ----------------------------------------------------------------------------------------- a store older than storage
+
+
+class Folder:
+    """A partition's folder with files of these names; ``lengths`` are what their fences return."""
+
+    def __init__(self, **lengths: int) -> None:
+        self.fs = CountingFileSystem()
+        self.lengths = {SegmentName(*map(int, name[1:].split("_"))): length for name, length in lengths.items()}
+        self.fenced: list[SegmentName] = []
+        self.given: list[str] = []
+        self._is_made = False
+
+    async def find(self, *listed: SegmentName, last: tuple[int, int], epoch: int) -> FencedSegment | None:
+        if not self._is_made:
+            await self._make()
+        return await find_unlisted(self.fs, PARTITION, listed, last, epoch, self.length_of)
+
+    async def _make(self) -> None:
+        for name, length in self.lengths.items():
+            await write_once(self.fs, PARTITION.log(name), b"x" * length)
+            await write_once(self.fs, PARTITION.idx(name), b"")
+        await write_once(self.fs, PARTITION.spare(99, 0, "gone"), b"")
+        inner = self.fs.list
+
+        async def counted(path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+            async for status in inner(path, after=after):
+                self.given.append(status.path)
+                yield status
+
+        self.fs.list = counted  # type: ignore[method-assign]
+        self._is_made = True
+
+    async def length_of(self, name: SegmentName) -> int:
+        self.fenced.append(name)
+        return self.lengths[name]
+
+
+def unlisted(base: int, epoch: int, n: int, length: int) -> FencedSegment:
+    return FencedSegment(name=SegmentName(base, epoch, n), found=Found.UNLISTED, length=length)
+
+
+async def test_a_folder_that_holds_what_the_record_knows_proves_nothing() -> None:
+    """Earlier segments left the record when they were closed; spares have no final name, whatever their epoch."""
+    folder = Folder(_0_1_0=9, _5_1_1=9, _5_2_0=9)
+    assert await folder.find(SegmentName(5, 2, 0), last=(2, 0), epoch=3) is None
+    assert folder.fenced == []
+    assert await folder.find(last=(2, 0), epoch=3) is None, "segments without data leave the record, `last` remains"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("_7_2_1", unlisted(7, 2, 1, 9)), ("_5_2_1", unlisted(5, 2, 1, 9)), ("_7_9_0", unlisted(7, 9, 0, 9))],
+    ids=["a later one of the same owner", "of the same base", "a later owner's"],
+)
+async def test_a_file_registered_after_the_last_registration_is_proof(name: str, found: FencedSegment) -> None:
+    folder = Folder(_5_2_0=9, **{name: 9})
+    assert await folder.find(SegmentName(5, 2, 0), last=(2, 0), epoch=3) == found
+
+
+async def test_an_empty_file_is_proof_only_if_readers_would_prefer_it_to_what_is_written_next() -> None:
+    assert await Folder(_7_2_1=0).find(last=(2, 0), epoch=3) is None
+    assert await Folder(_7_3_0=0).find(last=(2, 0), epoch=3) == unlisted(7, 3, 0, 0)
+
+
+async def test_the_listing_begins_at_the_last_segment_and_ends_at_the_first_proof() -> None:
+    """Read a few names, whatever the age of the log, or of the store (rule 8)."""
+    folder = Folder(**{f"_{base}_1_{base}": 9 for base in range(100)})
+    assert await folder.find(SegmentName(99, 1, 99), last=(1, 99), epoch=2) is None
+    assert len(folder.given) == 2
+    folder.given.clear()
+    assert await folder.find(SegmentName(10, 1, 10), last=(1, 10), epoch=2) == unlisted(11, 1, 11, 9)
+    assert len(folder.given) <= 4
+
+
+async def test_an_unlisted_segment_decides_before_anything_else_that_an_outdated_record_lacks() -> None:
+    story = Story([Listed(0, found=Found.NOWHERE), Listed(6, batches(6, 8), found=Found.UNLISTED)])
+    reason = (await story.refused()).reason
+    assert "the metadata store is older than storage" in reason
+    assert "bmq cluster rebuild" in reason

@@ -234,3 +234,16 @@ def test_a_spare_is_dropped_if_the_writes_stop(is_ready: bool) -> None:
         assert kinds(machine.handle(ev.SpareReady(SPARE), 1000)) == ["DropSpare"]
     append(machine)
     assert kinds(machine.after_append(1000)) == ["CreateSpare"]
+
+
+def test_a_fenced_segment_is_left_only_when_it_is_known_by_whom() -> None:
+    """Several flushes fail at once: the store is asked once.  Then the file is found to be gone: a new one opens."""
+    machine = opened()
+    assert machine.current is not None
+    entry = machine.current.entry
+    fenced = ev.SegmentFailed(entry.name, "fenced", is_fenced=True)
+    assert machine.handle(fenced, 0) == [ev.CheckFence(entry, "fenced")]
+    assert machine.handle(fenced, 0) == []
+    assert machine.current is not None
+    assert kinds(machine.handle(ev.SegmentFailed(entry.name, "fenced"), 0)) == ["SealSegment", "CreateSpare"]
+    assert machine.handle(fenced, 0) == [], "it was left"

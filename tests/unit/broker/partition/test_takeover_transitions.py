@@ -11,10 +11,21 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import SegmentName
-from bmq.meta.ownership import PartitionRecord
+from bmq.meta.ownership import NEVER, PartitionRecord
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.recovery import FencedSegment, Found, Recovered
-from tests.unit.broker.partition.machines import KEY, SPARE, batch, claimed, kinds, offer, only, partition, state_of
+from tests.unit.broker.partition.machines import (
+    KEY,
+    SPARE,
+    append,
+    batch,
+    claimed,
+    kinds,
+    offer,
+    only,
+    partition,
+    state_of,
+)
 
 
 def test_a_new_partition_goes_from_claim_to_write() -> None:
@@ -22,6 +33,27 @@ def test_a_new_partition_goes_from_claim_to_write() -> None:
     assert machine.state is PartitionState.WRITE
     assert machine.epoch == 1
     assert kinds(effects) == ["StateChanged"]
+
+
+def test_a_partition_without_segments_looks_at_its_folder_once_before_its_first_file() -> None:
+    """A file there would prove the metadata store to be older than storage: nothing is registered then."""
+    machine, _ = claimed(PartitionRecord(epoch=3, last=(2, 5)))
+    append(machine)
+    create = only(machine.after_append(0), ev.CreateSpare)
+    assert isinstance(create, ev.CreateSpare)
+    assert (create.epoch, create.after) == (4, (2, 5))
+    effects = machine.handle(ev.RecoveryRefused("the store is older"), 0)
+    assert kinds(effects) == ["Reject", "Abort", "ReportOffline", "StateChanged"]
+    assert state_of(machine) is PartitionState.OFFLINE
+    sound, _ = claimed()
+    append(sound)
+    first = only(sound.after_append(0), ev.CreateSpare)
+    assert isinstance(first, ev.CreateSpare)
+    assert first.after == NEVER
+    sound.handle(ev.SpareReady(SPARE), 0)
+    second = sound.create_spare()
+    assert isinstance(second, ev.CreateSpare)
+    assert second.after is None
 
 
 def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() -> None:
@@ -32,7 +64,7 @@ def test_an_inherited_partition_fences_reads_and_checkpoints_before_it_writes() 
     fenced = FencedSegment(name=entry.name, found=Found.FINAL, length=5)
     effects = machine.handle(ev.SegmentsFenced((fenced,)), 0)
     recover = only(effects, ev.RecoverLog)
-    assert recover == ev.RecoverLog((fenced,), (entry,), ("old",))
+    assert recover == ev.RecoverLog((fenced,), (entry,), ("old",), epoch=2, last=(1, 0))
     base = Checkpoint(key=KEY, segment=entry.name, position=5, end_offset=3, log_start=1)
     recovered = Recovered(end_offset=3, segments=[], bytes_read=0, labels=[])
     effects = machine.handle(ev.LogRecovered(recovered, base, (), 1), 0)

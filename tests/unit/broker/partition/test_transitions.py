@@ -29,7 +29,7 @@ EXPECTED: dict[type[Event], set[PartitionState]] = {
     ev.LogRecovered: {PartitionState.RECOVER},
     ev.RecoveryFailed: {PartitionState.RECOVER},
     ev.LogUnreadable: {PartitionState.RECOVER},
-    ev.RecoveryRefused: {PartitionState.RECOVER},
+    ev.RecoveryRefused: {PartitionState.RECOVER, PartitionState.WRITE, PartitionState.MOVE},
     ev.CheckpointWritten: {PartitionState.RECOVER, PartitionState.WRITE, PartitionState.MOVE},
     ev.SpareReady: {PartitionState.WRITE, PartitionState.MOVE},
     ev.SpareFailed: {PartitionState.WRITE, PartitionState.MOVE},

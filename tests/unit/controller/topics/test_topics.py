@@ -23,7 +23,7 @@ from bmq.meta.catalog import (
     encode_configs,
     topic_key,
 )
-from bmq.meta.config_changes import ConfigChange, Operation
+from bmq.meta.config_changes import Changes, ConfigChange, Operation
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryStore
 from bmq.storage.cluster_files import read_topic
@@ -162,6 +162,29 @@ async def test_offsets_topic_is_as_kafkas() -> None:
         other = await w.admin.ensure_topic("__transaction_state")
         assert other.partitions == 50, "of which offsets.topic.num.partitions says nothing"
         assert other.configs["segment.bytes"] == "104857600"
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+async def test_an_internal_topic_stays_compacted(name: str) -> None:
+    """Retention would delete the offsets of groups: every way to another policy is refused, and the text says why."""
+    async with world() as w:
+        for policy in ("delete", "compact,delete"):
+            await refused(w.admin.create_topic(name, configs={"cleanup.policy": policy}), ErrorCode.INVALID_CONFIG)
+        made = await w.admin.ensure_topic(name)
+        refusals: list[Changes] = [
+            sets(cleanup_policy="delete"),
+            sets(cleanup_policy="compact,delete"),
+            [ConfigChange("cleanup.policy", Operation.DELETE, None)],
+            [ConfigChange("cleanup.policy", Operation.APPEND, "delete")],
+            {"segment.bytes": "1048576"},
+        ]
+        for changes in refusals:
+            with pytest.raises(RequestError, match=f"{name} is internal: its cleanup.policy must be compact") as error:
+                await w.admin.alter_topic_configs(name, changes)
+            assert error.value.code is ErrorCode.INVALID_CONFIG
+        assert w.catalog.topics[name] == made
+        await w.admin.alter_topic_configs(name, sets(segment_bytes="1048576"))
+        await w.admin.alter_topic_configs(name, {"segment.bytes": "2097152", "cleanup.policy": "compact"})
 
 
 async def test_a_delete_by_id_does_not_delete_a_topic_of_another_id() -> None:

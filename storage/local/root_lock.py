@@ -1,0 +1,74 @@
+"""The lock of a local root: ``<root>/.lock``, held by every process that writes below the root.
+
+Its holders are processes of one cluster with one metadata store.  A store that is a file has one process, so that
+process locks the root exclusively: a copy of the file would otherwise begin a second history in the same folders.
+Processes on etcd share the lock, since etcd orders their claims.
+
+The lock is `flock`'s, as in Kafka's log directories (``FileLock`` of ``.lock``): the kernel releases it when the
+process ends, however it ends.  The file stays: if it were removed, two processes could each hold a lock of that name.
+Its text names the process that took the lock last.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import sys
+
+from bmq.storage.filesystem import RootLock, StorageError, Unsupported
+from bmq.storage.local.file import translate
+
+LOCK = ".lock"
+"""The file's name, in the root's folder.  Like every name with a dot, it is not a part of the log."""
+_TEXT_BYTES_MAX = 400
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class RootInUse(StorageError):
+    """Another process, named in the message, has locked the root."""
+
+
+def lock_root(folder: str, mode: RootLock) -> int:
+    """Lock the root at ``folder`` until the returned descriptor is closed.
+
+    Raises RootInUse if another process holds a lock that does not allow this one, Unsupported if the file system has no
+    locks, NotAllowed or another StorageError if the file cannot be opened.
+    """
+    path = os.path.join(folder, LOCK)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise translate(error, path) from error
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if mode is RootLock.SHARED else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()} ({' '.join(sys.argv)[:200]})\n".encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(fd, _TEXT_BYTES_MAX, 0).decode(errors="replace").strip() or "a process that is just starting"
+        os.close(fd)
+        raise RootInUse(_in_use(folder, path, holder, mode)) from error
+    except OSError as error:
+        os.close(fd)
+        if error.errno in _NO_LOCKS:
+            raise Unsupported(
+                f"{path}: the file system does not support locks (flock: {error.strerror}), so a second process could"
+                " write to this root unnoticed. Mount it with locks (NFS: version 4, or a lock manager, and not"
+                " `nolock`), or use another file system or hdfs:// for the root"
+            ) from error
+        raise translate(error, path) from error
+    return fd
+
+
+def _in_use(folder: str, path: str, holder: str, mode: RootLock) -> str:
+    why = (
+        "a process whose metadata store is a file needs the root for itself"
+        if mode is RootLock.EXCLUSIVE
+        else "that process needs the root for itself"
+    )
+    return (
+        f"the root {folder} is in use by {holder}: {why}. End that process first (`fuser -v {path}` lists all that hold"
+        " the lock), or give this one another --root. Never serve a copy of a metadata store beside the root of the"
+        " original: copy both, or rebuild the store by `bmq cluster rebuild`"
+    )

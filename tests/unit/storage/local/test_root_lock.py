@@ -1,0 +1,81 @@
+"""The lock of a local root: which processes may hold it together, and what a refused one is told."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bmq.storage.filesystem import RootLock, StorageError, Unsupported
+from bmq.storage.local.filesystem import LocalFileSystem
+from bmq.storage.local.root_lock import LOCK, RootInUse, lock_root
+from bmq.storage.open import open_filesystem
+
+pytestmark = pytest.mark.loops("asyncio")
+SHARED, EXCLUSIVE = RootLock.SHARED, RootLock.EXCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        (EXCLUSIVE, EXCLUSIVE, True),
+        (EXCLUSIVE, SHARED, True),
+        (SHARED, EXCLUSIVE, True),
+        (SHARED, SHARED, False),
+        (EXCLUSIVE, RootLock.NONE, False),
+    ],
+)
+async def test_which_locks_go_together(tmp_path: Path, first: RootLock, second: RootLock, is_refused: bool) -> None:
+    holder = LocalFileSystem(tmp_path, "a", lock=first)
+    if is_refused:
+        with pytest.raises(RootInUse, match=f"in use by pid {os.getpid()} on .*--root.*bmq cluster rebuild"):
+            LocalFileSystem(tmp_path, "b", lock=second)
+    else:
+        await LocalFileSystem(tmp_path, "b", lock=second).close()
+    await holder.close()
+    await LocalFileSystem(tmp_path, "b", lock=EXCLUSIVE).close()
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom bmq.storage.filesystem import RootLock\n"
+        "from bmq.storage.local.root_lock import lock_root\n"
+        f"lock_root({str(tmp_path)!r}, RootLock.EXCLUSIVE)\nprint('locked', flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(RootInUse, match=f"pid {holder.pid} "):
+            lock_root(str(tmp_path), SHARED)
+        holder.kill()
+    os.close(lock_root(str(tmp_path), EXCLUSIVE))
+
+
+async def test_a_root_by_another_name_is_the_same_root(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    fs = await open_filesystem(f"file://{tmp_path}/root", holder="a", lock=EXCLUSIVE)
+    with pytest.raises(RootInUse):
+        await open_filesystem(f"file://{tmp_path}/link", holder="b", lock=EXCLUSIVE)
+    await fs.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(Unsupported, match=r"does not support locks \(flock: .*NFS"):
+        lock_root(str(tmp_path), EXCLUSIVE)
+
+
+def test_a_lock_file_that_cannot_be_opened_is_an_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(StorageError, match=LOCK):
+        lock_root(str(tmp_path), EXCLUSIVE)
