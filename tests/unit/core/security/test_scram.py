@@ -180,7 +180,9 @@ def test_a_decoy_is_the_same_each_time_and_looks_like_a_salt() -> None:
 
 
 @pytest.mark.parametrize(
-    "salt", [random_text().encode(), b"abc123", bytes(range(64)), b"\x00" * 20, b"UPPER", b"x" * 1024]
+    "salt",
+    [b"1e7lwn3bqqjpnuf60w56w1ptus", b"abc123", bytes(range(64)), bytes(20), b"UPPER", b"x" * 1024],
+    ids=["of Kafka's tools", "a short text", "raw", "zeros", "capitals", "long"],
 )
 def test_a_decoy_has_the_form_that_it_is_asked_for(salt: bytes) -> None:
     form = form_of(ScramCredential(salt, 8192, b"", b""))
