@@ -25,6 +25,8 @@ from bmq.core.urls import normal_url, scheme_of, without_userinfo
 from bmq.meta.broker_configs import check_static
 from bmq.meta.open import is_shared, normal_store_url
 from bmq.server.open_ports import check_open_ports, ports_with_clear_passwords
+from bmq.server.secret_files import readable_by_all
+from bmq.server.security_in_force import check_effect, in_force, without_effect
 from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
@@ -92,12 +94,23 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = _with_places(load_settings(arguments.config, flags, DEFAULTS))
         _check_certificates(config)
+        check_effect(config)
         open_ports = check_open_ports(config)
+        file = arguments.config or os.environ.get("BMQ_CONFIG")
+        in_sight = readable_by_all(read_file(file), file or "", os.environ, config)
         for line in unknown_names(os.environ):
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
         return fail(str(error), status=2)
     log_handler.install(sys.stderr, config.log_format, config.log_level)
+    _log.info("security in force: %s", in_force(config))
+    for line in without_effect(config):
+        _log.warning("a setting of security has no effect", extra=fields(error=line))
+    for path in in_sight:
+        _log.warning(
+            "every user of this machine may read a file with a secret; take the right from others (chmod o-r)",
+            extra=fields(path=path),
+        )
     if open_ports:
         _log.warning(
             "ports are open to every client that reaches them, since insecure is set",

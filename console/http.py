@@ -36,6 +36,7 @@ from bmq.console.origins import name_in, same_origin
 from bmq.console.queries import LONG_MAX, Query
 from bmq.console.records_api import RecordsApi
 from bmq.console.refusals import refusal
+from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.console.state import ConsoleState
 from bmq.console.static_files import StaticFiles
 from bmq.console.tls_acceptor import ServerCertificate, TlsAcceptor
@@ -45,15 +46,6 @@ from bmq.core.errors import RequestError
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
 """Time-out of `HttpServer.stop` for responses that are under way."""
-_SECURITY_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -335,5 +327,5 @@ def _only(hosts: Hosts) -> Callable[[web.Request, Handler], Awaitable[web.Stream
 
 
 async def _add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_SECURITY_HEADERS)
+    response.headers.update(SECURITY_HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")

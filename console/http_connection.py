@@ -21,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from bmq.console.operations import NotPossible
+from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.core.logging.fields import fields
 
 CONNECTIONS_MAX = 200
@@ -177,6 +178,14 @@ class HttpConnection(web.RequestHandler):
             is_read = self._messages or self._current_request is not None  # the bytes may be a body's
             if self._head_bytes > HEAD_BYTES_MAX and not is_read:
                 self.drop()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Return aiohttp's response to a request that no handler gets, with the headers of all other responses."""
+        response = super().handle_error(request, status, exc, message)
+        response.headers.update(SECURITY_HEADERS)
+        return response
 
     def begin_request(self) -> None:
         """Note that the head of a request has arrived."""

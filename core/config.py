@@ -356,7 +356,8 @@ class NodeConfig(SecuritySettings):
                 raise ConfigError(str(error)) from None
         if self.shared_listen:
             self.shared_listeners()
-        self.shared_secret()
+        if self.internal_secret and not self.shared_secret().keys:
+            raise ConfigError("internal.secret is blank: give it a value, or leave it out")
         self.super_principals()
         if self.log_level.upper() not in LOG_LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}; choose from {', '.join(LOG_LEVELS)}")

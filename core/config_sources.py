@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,21 +15,37 @@ from bmq.core.security.secrets import read_secret
 _FIELDS = {each.name: each for each in OPTIONS}
 _META_PASSWORD_FILE = "meta_password_file"
 """An older name of ``meta_password.file``; in the environment both have the same."""
+_FAR = 0.7
+"""Likeness from which a setting is proposed for a variable that is refused anyway."""
 _LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
 _SECURITY_PREFIXES = (
     "audit",
     "http_authentication",
     "http_metrics_authentication",
     "http_tls",
+    "insecure",
     "internal_s",
     "listener",
+    "meta_password",
 )
-_SECURITY_ENVIRONMENT = [
-    environment_name(each)
+_SECURITY_ENVIRONMENT = {
+    name
     for each in OPTIONS
     if each in listener_settings.SECURITY_OPTIONS or each.name.startswith(_SECURITY_PREFIXES)
-]
+    for name in (environment_name(each), *(in_environment(key) for key, _ in secret_names(each)))
+}
 """Variables of the settings without which a process would serve whom it must not."""
+_SECURITY_WORDS = (
+    "ACL", "ALLOW", "AUDIT", "AUTH", "CREDENTIAL", "DELEGATION", "INSECURE", "JAAS", "KERBEROS", "KEYSTORE", "LISTENER",
+    "MTLS", "OAUTH", "PASSWORD", "PRINCIPAL", "SASL", "SCRAM", "SECRET", "SECUR", "SSL", "SUPER", "TLS", "TRUSTSTORE",
+)  # fmt: skip
+"""Beginnings of words in the names of such variables."""
+_OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE"}
+"""Variables of `bmq cluster` with one of these words: `cli/cluster/http_login.py`."""
+_OF_KUBERNETES = re.compile(
+    r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?$", re.ASCII
+)
+"""Variables that Kubernetes sets for each Service, after the Service's name: bmq-auth makes BMQ_AUTH_SERVICE_HOST."""
 
 
 def load(
@@ -87,6 +104,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for option in OPTIONS:
         name = environment_name(option)
         if name in environment:
+            if is_of_security(name):
+                _check_filled(name, environment[name])
             values[option.name] = parse_value(option, environment[name], name)
         for key, source in secret_names(option):
             other = in_environment(key)
@@ -97,6 +116,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                     )
                 values[option.name] = read_secret(source, environment[other], other)
     return values
+
+
+def is_of_security(name: str) -> bool:
+    """Return whether a variable is that of a setting without which a process would serve whom it must not."""
+    return name in _SECURITY_ENVIRONMENT or name.startswith(_LISTENERS_ENVIRONMENT)
+
+
+def _check_filled(name: str, value: str) -> None:
+    """Raise ConfigError if a variable of a setting of security is empty, as that of an unset `${X}` in a template is.
+
+    An empty value would win over the file's and open what the file closes.
+    """
+    if not value.strip():
+        raise ConfigError(f"{name} is set, but empty: give it a value, or remove the variable")
 
 
 def _set_twice(where: str, key: str) -> ConfigError:
@@ -120,6 +153,7 @@ def _by_key(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, s
         if len(of_name) != 1:
             why = f" means {' and '.join(of_name)}; set it in the file" if of_name else meant(name, keys)
             raise ConfigError(f"{'' if of_name else 'unknown setting '}{name}{why}")
+        _check_filled(name, environment[name])
         found[of_name[0]] = environment[name]
     return found
 
@@ -140,15 +174,20 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """Return a line for each variable of `environment` that looks like a misspelt setting.
 
     Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
-    Raises ConfigError if a setting of security is meant: a process must not start without what was to protect it.
+    Raises ConfigError if a setting of security may be meant, by likeness or by a word in the name: a process must not
+    start without what was to protect it.
     """
     names = [environment_name(option) for option in OPTIONS]
-    known = {*names, *(in_environment(name) for option in OPTIONS for name, _ in secret_names(option))}
+    names += [in_environment(name) for option in OPTIONS for name, _ in secret_names(option)]
     lines = []
     for name in sorted(environment):
-        is_unknown = name.startswith("BMQ_") and name not in known and not name.startswith(_LISTENERS_ENVIRONMENT)
-        if is_unknown and (guess := meant(name, names)):
-            if guess == meant(name, _SECURITY_ENVIRONMENT):
-                raise ConfigError(f"unknown setting {name}{guess}")
+        is_unknown = name.startswith("BMQ_") and name not in names and not name.startswith(_LISTENERS_ENVIRONMENT)
+        if not is_unknown or name in _OF_COMMANDS or _OF_KUBERNETES.search(name):
+            continue
+        guess = meant(name, names)
+        has_word = any(word.startswith(_SECURITY_WORDS) for word in name.split("_"))
+        if has_word or (guess and guess == meant(name, _SECURITY_ENVIRONMENT)):
+            raise ConfigError(f"unknown setting {name}{guess or meant(name, names, likeness=_FAR)}")
+        if guess:
             lines.append(f"unknown setting {name}{guess}")
     return lines

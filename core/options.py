@@ -66,9 +66,9 @@ def secret_names(option: Field[Any]) -> list[tuple[str, str]]:
     return [(f"{option_name(option)}.{source}", source) for source in (FILE, COMMAND)]
 
 
-def meant(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean NAME?``, or "" if no name is similar."""
-    like = difflib.get_close_matches(name, list(names), n=1, cutoff=_LIKENESS)
+def meant(name: str, names: Iterable[str], likeness: float = _LIKENESS) -> str:
+    """Return ``; did you mean NAME?``, or "" if no name is as similar as `likeness`, from 0 to 1."""
+    like = difflib.get_close_matches(name, list(names), n=1, cutoff=likeness)
     return f"; did you mean {like[0]}?" if like else ""
 
 

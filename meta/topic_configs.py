@@ -349,6 +349,8 @@ _KEYS = (
     ),
 )
 TABLE: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
+ACCESS_CONFIGS = frozenset(("storage.group", "storage.mode", "storage.owner"))
+"""The configs that decide which users of storage read a topic's files, past Kafka's ACLs."""
 
 
 def validate(overrides: Mapping[str, str | None]) -> dict[str, str]:

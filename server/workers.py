@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.config import OPTIONS, NodeConfig, environment_name, parse_address
+from bmq.core.config_sources import is_of_security
 from bmq.core.logging.fields import fields
 from bmq.core.net.listener_config import address_text, listener_text
 from bmq.core.options import in_environment, secret_names
@@ -41,7 +42,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def worker_environment(environment: Mapping[str, str], config: NodeConfig, number: int) -> dict[str, str]:
-    """Return the environment of worker ``number``: ``environment``, and all settings, those of the worker included."""
+    """Return the environment of worker ``number``: ``environment``, and all settings, those of the worker included.
+
+    Empty settings of security are left out: an empty variable of security is refused (`core.config_sources.load`).
+    """
     settings = {option.name: _text(getattr(config, option.name)) for option in OPTIONS}
     settings.update(worker_settings(config, number))
     names = {option.name: environment_name(option) for option in OPTIONS}
@@ -52,7 +56,8 @@ def worker_environment(environment: Mapping[str, str], config: NodeConfig, numbe
         for name, value in environment.items()
         if name not in read and not name.startswith(in_environment(PREFIX))
     }
-    return {**kept, **{names[name]: value for name, value in settings.items()}, **of_listeners}
+    made = {**{names[name]: value for name, value in settings.items()}, **of_listeners}
+    return {**kept, **{name: value for name, value in made.items() if value or not is_of_security(name)}}
 
 
 def _text(value: object) -> str:

@@ -25,7 +25,7 @@ from bmq.core.security.scram import (
 )
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.open import open_keyvalue
-from bmq.meta.security.scram_credentials import ScramCredentials, check_user
+from bmq.meta.security.scram_credentials import ScramCredentials, check_new_user
 
 PASSWORD_BYTES_MAX = 4_096
 
@@ -68,7 +68,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--mechanism {arguments.mechanism}: choose from {', '.join(BY_NAME)}")
     if not ITERATIONS_LEAST <= arguments.iterations <= ITERATIONS_MOST:
         raise UsageError(f"--iterations: give {ITERATIONS_LEAST} to {ITERATIONS_MOST}")
-    check_user(arguments.user)
+    check_new_user(arguments.user)
     config = load_settings(arguments.config, {name: getattr(arguments, name) for name in ("meta", "cluster")})
     if not config.meta or config.meta == "memory:":
         raise UsageError("give --meta, the cluster's store: without the setting, a server has ./bmq-data/meta.db")

@@ -165,14 +165,15 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._fail(_reason(error))
             return False
         session = self._connection.session
-        if session.protocol == "SSL":
-            try:
+        try:
+            self._tls.check_resumed(self._ssl)
+            if session.protocol == "SSL":
                 self._connection.session = replace(session, principal=self._tls.principal_of(self._ssl))
-            except (NoRule, BadCertificate) as error:
-                self._fail(str(error))
-                return False
-            if self._connection.session.principal != ANONYMOUS:
-                self._write("LOGIN", Outcome.ALLOWED)
+        except (NoRule, BadCertificate) as error:
+            self._fail(str(error))
+            return False
+        if session.protocol == "SSL" and self._connection.session.principal != ANONYMOUS:
+            self._write("LOGIN", Outcome.ALLOWED)
         self._is_secure = True
         self._stop_timer()
         self._send_encrypted()

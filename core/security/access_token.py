@@ -24,6 +24,7 @@ from typing import Any
 import jwt
 
 from bmq.core.security.jwks import ALGORITHMS, Key, KeySet
+from bmq.core.security.principal import has_outer_space, java_trim
 
 CHARS_MAX = 64 << 10
 """Longest token: those that list a user's groups have up to some 20,000 characters."""
@@ -83,7 +84,10 @@ def validate(token: str, keys: KeySet, rules: TokenRules, now: float) -> AccessT
     subject = claims.get(rules.subject_claim)
     if not isinstance(subject, str) or not subject.strip():
         raise InvalidToken(f"the claim {rules.subject_claim!r} is not a text, or empty: it names the principal")
-    return AccessToken(subject.strip(), expires_at, _scopes(claims.get(rules.scope_claim), rules.scope_claim))
+    name = java_trim(subject)  # as ClaimValidationUtils of Kafka
+    if has_outer_space(name):  # removing more than Kafka does would log the client in as another user
+        raise InvalidToken(f"the claim {rules.subject_claim!r} has white space at an end: {subject[:200]!r}")
+    return AccessToken(name, expires_at, _scopes(claims.get(rules.scope_claim), rules.scope_claim))
 
 
 def _verified_claims(token: str, keys: KeySet, rules: TokenRules) -> Mapping[str, Any]:
@@ -150,7 +154,7 @@ def _scopes(value: object, claim: str) -> frozenset[str]:
         value = [value]
     if not isinstance(value, list):
         return frozenset()
-    scopes = [scope.strip() if isinstance(scope, str) else "" for scope in value]
+    scopes = [java_trim(scope) if isinstance(scope, str) else "" for scope in value]
     if "" in scopes or len(set(scopes)) < len(scopes):
         raise InvalidToken(f"the claim {claim!r} has an empty scope, or one twice")
     return frozenset(scopes)

@@ -1,4 +1,4 @@
-"""Kerberos principals, and the rules by which they become users' names (``KerberosShortNamer``).  Pure.
+r"""Kerberos principals, and the rules by which they become users' names (``KerberosShortNamer``).  Pure.
 
 ``sasl.kerberos.principal.to.local.rules`` is a list; the first rule that applies gives the name::
 
@@ -9,7 +9,8 @@
 In a format `$0` is the realm, `$1` and `$2` are the components.  `g` replaces every match, `/L` and `/U` change the
 case.  A principal that no rule applies to does not authenticate, nor one whose name then has a slash or an at sign.
 
-Departures: a principal with an escaped character, and an empty name, are refused.
+Departures: a principal with an escaped character, an empty name, and a name with white space at an end are refused.
+As in Java, ``\w``, ``\d``, ``\s`` and ``(?i)`` of a pattern mean ASCII.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bmq.core.security.principal import has_outer_space
+
 _NAME = re.compile(r"([^/@\\]+)(?:/([^/@\\]+))?@([^/@\\]+)")
 _RULE = re.compile(
     r"RULE:\[(?P<components>\d+):(?P<format>[^\]]*)\](?:\((?P<match>[^)]*)\))?"
-    r"(?:s/(?P<from>[^/]*)/(?P<to>[^/]*)/(?P<all>g)?)?/?(?P<case>[LU])?"
+    r"(?:s/(?P<from>[^/]*)/(?P<to>[^/]*)/(?P<all>g)?)?/?(?P<case>[LU])?",
+    re.ASCII,
 )
-_PARAMETER = re.compile(r"\$(\d*)")
-_JAVA_REPLACEMENT = re.compile(r"\\(.)|\$(\d+)|([\\$])", re.DOTALL)
+_PARAMETER = re.compile(r"\$(\d*)", re.ASCII)
+_JAVA_REPLACEMENT = re.compile(r"\\(.)|\$(\d+)|([\\$])", re.DOTALL | re.ASCII)
 DEFAULT = "DEFAULT"
 
 
@@ -85,7 +89,7 @@ class ShortNamer:
         for rule in self._rules:
             name = rule.apply(parts[3], components, self._default_realm)
             if name is not None:
-                if not name or "/" in name or "@" in name:
+                if not name or "/" in name or "@" in name or has_outer_space(name):
                     raise KerberosNameError(f"rule {rule.text} makes {name[:200]!r} of {principal[:200]!r}: not a name")
                 return name
         raise KerberosNameError(f"no rule applies to the Kerberos principal {principal[:200]!r}")
@@ -104,8 +108,8 @@ def _parse_rule(text: str) -> _Rule:
         if not parameter[1] or int(parameter[1]) > components:
             raise KerberosNameError(f"{text[:200]!r}: ${parameter[1]} is none of $0 to ${components}")
     try:
-        match = None if found["match"] is None else re.compile(found["match"])
-        replace = None if found["from"] is None else re.compile(found["from"])
+        match = None if found["match"] is None else re.compile(found["match"], re.ASCII)
+        replace = None if found["from"] is None else re.compile(found["from"], re.ASCII)
         by = "" if replace is None else _in_python(found["to"], replace.groups)
     except re.error as error:
         raise KerberosNameError(f"{text[:200]!r}: {error}") from None

@@ -117,6 +117,12 @@ def option_of(key: str, names: Iterable[str]) -> Field[Any]:
     return _by_key(names)[key].option
 
 
+def split(key: str, names: Iterable[str]) -> tuple[str, str]:
+    """Return the listener's name in lower case, and the rest of a key that `parse` has returned."""
+    found = _by_key(names)[key]
+    return found.listener, found.own
+
+
 def check(name: str, option: Field[Any], value: object) -> None:
     """Raise ConfigError if a setting of the table has a value that is not legal."""
     check_choice(name, option, value)

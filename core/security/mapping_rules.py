@@ -5,8 +5,10 @@ and upper case.  ``DEFAULT`` is the whole name.  The first rule that applies cou
 
     RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,RULE:^CN=(.*?),.*$/$1@example/L,DEFAULT
 
-Patterns are Java's in Kafka, and Python's here.  ``(?<name>...)`` is understood; possessive quantifiers, too.  A
-backslash takes the meaning from a slash in a pattern, and from a dollar sign in a replacement.
+Patterns are Java's in Kafka, and Python's here.  ``(?<name>...)`` is understood; possessive quantifiers, too.  As in
+Java, ``\w``, ``\d``, ``\s`` and ``(?i)`` mean ASCII: else a letter that only looks like another one, as the Kelvin sign
+for K, would match a rule that Kafka does not apply.  A backslash takes the meaning from a slash in a pattern, and from
+a dollar sign in a replacement.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bmq.core.security.principal import has_outer_space
+
 DEFAULT = "DEFAULT"
 _PREFIX = "RULE:"
 _NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
+_NAMED = re.compile(r"\{(\w+)\}", re.ASCII)
 
 
 class BadRule(ValueError):
@@ -62,6 +67,8 @@ class MappingRules:
             if name is not None:
                 if not name:
                     raise NoRule(f"ssl.principal.mapping.rules makes an empty name of {subject!r}")
+                if has_outer_space(name):
+                    raise NoRule(f"ssl.principal.mapping.rules makes {name!r} of {subject!r}: white space at an end")
                 return name
         raise NoRule(f"no rule of ssl.principal.mapping.rules applies to {subject!r}")
 
@@ -84,7 +91,7 @@ def _parse(text: str) -> list[_Rule]:
             rules.append(_Rule(_compiled(pattern, text[begin:pos]), replacement, case))
         else:
             raise BadRule(f"{text[pos : pos + 100]!r} begins neither with RULE: nor with DEFAULT")
-        end = pos + len(text[pos:]) - len(text[pos:].lstrip())
+        end = pos + len(text[pos:]) - len(text[pos:].lstrip(" \t\r\n"))
         if end < len(text) and text[end] != ",":
             raise BadRule(f"{text[end : end + 100]!r} follows a rule; put a comma between two rules")
         pos = end
@@ -107,9 +114,13 @@ def _until_slash(text: str, pos: int, begin: int) -> tuple[str, int]:
 
 def _compiled(pattern: str, rule: str) -> re.Pattern[str]:
     try:
-        return re.compile(_NAMED_GROUP.sub("(?P<", pattern))
+        return re.compile(_NAMED_GROUP.sub("(?P<", pattern), re.ASCII)
     except re.error as error:
         raise BadRule(f"the pattern of {rule[:100]!r} is wrong: {error}") from None
+
+
+def _is_digit(char: str) -> bool:
+    return char.isascii() and char.isdigit()
 
 
 def _expanded(replacement: str, found: re.Match[str]) -> str:
@@ -124,14 +135,14 @@ def _expanded(replacement: str, found: re.Match[str]) -> str:
         if char == "\\":
             parts.append(replacement[pos : pos + 1])
             pos += 1
-        elif char == "$" and replacement[pos : pos + 1].isdigit():
+        elif char == "$" and _is_digit(replacement[pos : pos + 1]):
             end = pos + 1
-            while replacement[end : end + 1].isdigit() and int(replacement[pos : end + 1]) <= groups:
+            while _is_digit(replacement[end : end + 1]) and int(replacement[pos : end + 1]) <= groups:
                 end += 1
             number = int(replacement[pos:end])
             parts.append(found[number] or "" if number <= groups else f"${replacement[pos:end]}")
             pos = end
-        elif char == "$" and (named := re.compile(r"\{(\w+)\}").match(replacement, pos)):
+        elif char == "$" and (named := _NAMED.match(replacement, pos)):
             parts.append(found[named[1]] or "" if named[1] in found.re.groupindex else f"${named[0]}")
             pos = named.end()
         else:

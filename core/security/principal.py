@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 USER_TYPE = "User"
+_JAVA_SPACE = "".join(map(chr, range(0x21)))
+"""The characters that Java's `String.trim` removes.  Python's `str.strip` also removes U+00A0, U+2003 and others."""
 
 
 class Principal(NamedTuple):
@@ -38,3 +40,16 @@ def parse_principal(text: str) -> Principal:
     if not colon or not kind or not name:
         raise ValueError(f"expected a principal as Type:name, like User:alice, but got {text[:200]!r}")
     return Principal(kind, name)
+
+
+def java_trim(text: str) -> str:
+    """Return `text` without the characters up to U+0020 at its ends, as Java's `String.trim` does."""
+    return text.strip(_JAVA_SPACE)
+
+
+def has_outer_space(name: str) -> bool:
+    """Return whether a name begins or ends with white space of any kind, Unicode's included.
+
+    People and tools cannot distinguish such a name from the name without it, so nobody gets it.
+    """
+    return name != name.strip()

@@ -21,6 +21,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ ITERATIONS_MOST = 16_384
 MESSAGE_MAX = 8 << 10
 """Bytes of a client's message at most.  Names, nonces and proofs have less than a hundred each."""
 _SALT_BITS = 130  # of randomness in salts and nonces, as in Kafka's ScramFormatter
+_SALT_LENGTHS = range(24, 27)
+"""Lengths of such a salt in base 36, but for one in a million."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _FIRST = re.compile(
     r"(?P<gs2>[ny],(?:a=(?P<authzid>[^,\0]+))?,)"
@@ -104,15 +107,65 @@ def random_text() -> str:
     return _in_digits(secrets.randbits(_SALT_BITS))
 
 
-def decoy(mechanism: ScramMechanism, secret: bytes, name: str, iterations: int) -> ScramCredential:
+class CredentialForm(NamedTuple):
+    """The part of a credential that the program shows which made it: what a client sees before it proves anything."""
+
+    iterations: int
+    salt_bytes: int
+    """Length of the salt; 0 for the salt of Kafka's ScramFormatter, whose length differs from user to user."""
+    is_text: bool
+    """True if the salt has small letters and digits only."""
+
+
+USUAL_FORM = CredentialForm(ITERATIONS_LEAST, 0, is_text=True)
+"""The form of the credentials that Kafka's tools and `bmq cluster add-scram` make without further options."""
+
+
+def form_of(credential: ScramCredential) -> CredentialForm:
+    """Return the form of a credential."""
+    is_text = not credential.salt.translate(None, _DIGITS.encode())
+    size = len(credential.salt)
+    return CredentialForm(credential.iterations, 0 if is_text and size in _SALT_LENGTHS else size, is_text)
+
+
+def decoy_form(secret: bytes, name: str, counts: Mapping[CredentialForm, int]) -> CredentialForm:
+    """Return the form of the decoy of `name`: each form as often as users have it, by the cluster's ``secret``.
+
+    A change of the counts changes as few names' forms as it can: a form has the chance of its count to win (weighted
+    rendezvous hashing).
+    """
+
+    def score(form: CredentialForm) -> float:
+        drawn = hmac.digest(
+            secret, f"form,{form.iterations},{form.salt_bytes},{form.is_text},{name}".encode(), "sha256"
+        )
+        return -counts[form] / math.log((int.from_bytes(drawn[:8]) + 1) / (2**64 + 1))
+
+    return max(counts, key=score, default=USUAL_FORM)
+
+
+def decoy(mechanism: ScramMechanism, secret: bytes, name: str, form: CredentialForm) -> ScramCredential:
     """Return the credential of a user that does not exist: the same one each time, that no password fits.
 
     It depends on the cluster's ``secret``, so that it cannot be told from a real one, whichever proxy gives it.
     """
     about = f"{mechanism.name},{name}".encode()
-    salt = _in_digits(int.from_bytes(hmac.digest(secret, b"salt," + about, "sha256")) >> (256 - _SALT_BITS)).encode()
     stored_key = mechanism.hmac(secret, b"stored key," + about)
-    return ScramCredential(salt, iterations, stored_key, mechanism.hmac(secret, b"server key," + about))
+    return ScramCredential(
+        _decoy_salt(secret, about, form), form.iterations, stored_key, mechanism.hmac(secret, b"server key," + about)
+    )
+
+
+def _decoy_salt(secret: bytes, about: bytes, form: CredentialForm) -> bytes:
+    drawn = hmac.digest(secret, b"salt," + about, "sha256")
+    if form.salt_bytes == 0 and form.is_text:
+        return _in_digits(int.from_bytes(drawn) >> (256 - _SALT_BITS)).encode()
+    salt = b""
+    while len(salt) < form.salt_bytes:
+        salt += drawn
+        drawn = hmac.digest(secret, drawn, "sha256")
+    salt = salt[: form.salt_bytes]
+    return bytes(ord(_DIGITS[byte % len(_DIGITS)]) for byte in salt) if form.is_text else salt
 
 
 class ClientFirst(NamedTuple):

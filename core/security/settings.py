@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmq.core.options import INT_MAX, LISTENER, MECHANISM, ConfigError, option
-from bmq.core.security.principal import Principal, parse_principal
+from bmq.core.security.principal import Principal, has_outer_space, java_trim, parse_principal
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -208,6 +208,10 @@ class SecuritySettings:
     def super_principals(self) -> tuple[Principal, ...]:
         """Return the principals of ``super.users``.  Raises ConfigError if one is not a principal."""
         try:
-            return tuple(parse_principal(each.strip()) for each in self.super_users.split(";") if each.strip())
+            found = tuple(parse_principal(name) for each in self.super_users.split(";") if (name := java_trim(each)))
         except ValueError as error:
             raise ConfigError(f"super.users: {error}; principals are separated by semicolons") from None
+        for principal in found:
+            if has_outer_space(principal.name):
+                raise ConfigError(f"super.users: {str(principal)[:200]!r} has white space at an end of its name")
+        return found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bmq.core.logging.fields import fields
 from bmq.core.options import ConfigError
-from bmq.core.security.distinguished_name import subject_of
+from bmq.core.security.distinguished_name import BadCertificate, subject_of
 from bmq.core.security.listener_settings import ListenerSecurity
 from bmq.core.security.mapping_rules import BadRule, MappingRules
 from bmq.core.security.principal import ANONYMOUS, Principal, user
@@ -97,6 +97,20 @@ class ServerTls:
         certificate = connection.getpeercert(binary_form=True)
         return ANONYMOUS if certificate is None else user(self._rules.name_of(subject_of(certificate)))
 
+    def check_resumed(self, connection: ssl.SSLObject) -> None:
+        """Check the client's certificate of a connection whose handshake resumed a session.
+
+        OpenSSL checks it in full handshakes alone, and a session of TLS 1.2 lives for two hours after its handshake.
+        Raises BadCertificate if the certificate has expired meanwhile.
+        """
+        if connection.session_reused and (certificate := connection.getpeercert(binary_form=True)) is not None:
+            from cryptography import x509
+
+            ended = x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
+            if ended < time.time():
+                shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ended))
+                raise BadCertificate(f"the client resumes a session whose certificate expired at {shown}")
+
     def _stamps(self) -> list[tuple[int, ...]]:
         """Return what changes when a file does, also if it is a link to another one now, as Kubernetes does it."""
         stamps: list[tuple[int, ...]] = []
@@ -149,7 +163,7 @@ def _made(security: ListenerSecurity, protocol: int = ssl.PROTOCOL_TLS_SERVER) -
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # a client that comes again shows its certificate again
+        context.num_tickets = 0  # with TLS 1.3 a client that comes again shows its certificate again: `check_resumed`
     # No sni_callback: Python writes a traceback for a name that is not ASCII, which any client can send.
     set_ciphers(context, security.get("ssl.cipher.suites"), where)
     load_identity(context, identity, where)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from bmq.core.config import ConfigError
 from bmq.core.security.jaas import JaasError, parse_single_jaas
-from bmq.core.security.principal import user
+from bmq.core.security.principal import has_outer_space, user
 from bmq.endpoint.authentication.mechanism import Authenticated, Failure, MechanismContext, Peer, Result, Stateless
 
 PLAIN = "PLAIN"
@@ -88,4 +88,6 @@ def make_plain(context: MechanismContext) -> PlainMechanism:
     users = {name[len(_USER) :]: value for name, value in module.options.items() if name.startswith(_USER)}
     if "" in users or "" in users.values():
         raise ConfigError(f"{where}: a user has an empty name or an empty password")
+    if any(map(has_outer_space, users)):
+        raise ConfigError(f"{where}: a user's name has white space at an end")
     return PlainMechanism(users)

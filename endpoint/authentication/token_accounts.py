@@ -12,7 +12,14 @@ from collections.abc import Awaitable
 
 from bmq.core.aio.lru import LruCache
 from bmq.core.security.delegation_token import DelegationToken, password_of
-from bmq.core.security.scram import ITERATIONS_LEAST, ScramCredential, ScramMechanism, credential_of_password, decoy
+from bmq.core.security.scram import (
+    ITERATIONS_LEAST,
+    USUAL_FORM,
+    ScramCredential,
+    ScramMechanism,
+    credential_of_password,
+    decoy,
+)
 from bmq.endpoint.authentication.accounts import TokenAccount
 from bmq.meta.security.delegation_tokens import DelegationTokens
 
@@ -52,7 +59,7 @@ class TokenAccounts:
 
     def _credential(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
         token_hmac = self._tokens.hmac_of(token_id)
-        salt = decoy(mechanism, token_hmac, token_id, ITERATIONS_LEAST).salt  # of random bits of the token's own
+        salt = decoy(mechanism, token_hmac, token_id, USUAL_FORM).salt  # of random bits of the token's own
         return credential_of_password(mechanism, password_of(token_hmac), ITERATIONS_LEAST, salt)
 
 

@@ -24,6 +24,7 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.security.acl_index import AclIndex
 from bmq.core.security.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
+from bmq.core.security.principal import has_outer_space
 from bmq.meta.kv import Changes, Commit, Compare, Delete, Entry, KeyValue, KvError, Put, Write
 from bmq.meta.prefix_watch import PrefixWatcher
 from bmq.meta.security.compared_write import wait_shown
@@ -113,6 +114,8 @@ def wrong_acl(acl: Acl) -> str:
             f"Could not parse principal from `{acl.principal[:200]}` (no colon is present separating the principal type"
             " from the principal name)"
         )
+    if has_outer_space(acl.principal):
+        return f"The principal `{acl.principal[:200]}` has white space at an end: no client has this name"
     if max(len(acl.name), len(acl.principal), len(acl.host)) > TEXT_MAX:
         return f"Resource name, principal or host is longer than {TEXT_MAX} characters"
     return ""

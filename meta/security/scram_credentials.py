@@ -24,7 +24,17 @@ from urllib.parse import quote, unquote
 
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.security.scram import BY_NAME, ITERATIONS_LEAST, ScramCredential, ScramMechanism, decoy
+from bmq.core.security.principal import has_outer_space
+from bmq.core.security.scram import (
+    BY_NAME,
+    ITERATIONS_LEAST,
+    CredentialForm,
+    ScramCredential,
+    ScramMechanism,
+    decoy,
+    decoy_form,
+    form_of,
+)
 from bmq.meta.kv import Changes, Entry, KeyValue
 from bmq.meta.prefix_watch import PrefixWatcher, patiently
 from bmq.meta.security.compared_write import wait_shown, write_compared
@@ -35,6 +45,8 @@ USER_BYTES_MAX = 1_024
 CREDENTIALS_MAX = 100_000
 """Credentials of a cluster, about 500 bytes each in every proxy."""
 SALT_BYTES_MAX = 1_024
+FORMS_MAX = 16
+"""Forms of credentials, the most common first, that decoys are given: each costs a log-in an HMAC."""
 ATTEMPTS = 5
 """Tries of a write that others come before."""
 _SECRET_BYTES = 32
@@ -89,7 +101,7 @@ class ScramCredentials:
         self._kv = kv
         self._cluster = cluster
         self._credentials: dict[_Key, ScramCredential] = {}
-        self._iterations: dict[str, Counter[int]] = {name: Counter() for name in BY_NAME}
+        self._forms: dict[str, Counter[CredentialForm]] = {name: Counter() for name in BY_NAME}
         self._secret = b""
         self._following = PrefixWatcher(kv, users_prefix(cluster), self._take, what="SCRAM users", on_failed=on_failed)
 
@@ -133,14 +145,18 @@ class ScramCredentials:
         self._secret = await patiently(self._read_secret)
 
     def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        """Return the credential of a user that does not exist, with as many iterations as most that do."""
+        """Return the credential of a user that does not exist, in the form of one that does.
+
+        The forms are drawn as often as users have them, so that no form shows that a user exists.
+        """
         assert self._secret, "prepare_decoys comes first"
-        return decoy(mechanism, self._secret, user, self.usual_iterations(mechanism))
+        counts = dict(self._forms[mechanism.name].most_common(FORMS_MAX))
+        return decoy(mechanism, self._secret, user, decoy_form(self._secret, user, counts))
 
     def usual_iterations(self, mechanism: ScramMechanism) -> int:
         """Return the iterations that most users of a mechanism have."""
-        usual = self._iterations[mechanism.name].most_common(1)
-        return usual[0][0] if usual else ITERATIONS_LEAST
+        usual = self._forms[mechanism.name].most_common(1)
+        return usual[0][0].iterations if usual else ITERATIONS_LEAST
 
     # ---------------------------------------------------------------------------------------------------- writing
 
@@ -206,15 +222,16 @@ class ScramCredentials:
             self._set(user, mechanism, credential)
 
     def _set(self, user: str, mechanism: ScramMechanism, credential: ScramCredential | None) -> None:
-        key, counts = (user, mechanism.name), self._iterations[mechanism.name]
+        key, counts = (user, mechanism.name), self._forms[mechanism.name]
         before = self._credentials.pop(key, None)
         if before is not None:
-            counts[before.iterations] -= 1
-            if not counts[before.iterations]:
-                del counts[before.iterations]
+            form = form_of(before)
+            counts[form] -= 1
+            if not counts[form]:
+                del counts[form]
         if credential is not None:
             self._credentials[key] = credential
-            counts[credential.iterations] += 1
+            counts[form_of(credential)] += 1
 
 
 def check_user(user: str) -> None:
@@ -223,6 +240,13 @@ def check_user(user: str) -> None:
         raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if len(user.encode()) > USER_BYTES_MAX:
         raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username has more than {USER_BYTES_MAX} bytes")
+
+
+def check_new_user(user: str) -> None:
+    """Raise RequestError UNACCEPTABLE_CREDENTIAL if nobody can get this name from now on."""
+    check_user(user)
+    if has_outer_space(user):
+        raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not begin or end with white space")
 
 
 def _user_of(cluster: str, key: str) -> tuple[str, ScramMechanism] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -9,6 +10,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.endpoint.authorization.authorizer import Rights, not_authorized
 from bmq.meta.catalog import NODE_DIGITS_MAX
+from bmq.meta.topic_configs import ACCESS_CONFIGS
 
 
 class ConfigResourceType(IntEnum):
@@ -40,6 +42,18 @@ def check_rights(rights: Rights, operation: AclOperation, resource: Any) -> None
             raise not_authorized(ResourceType.TOPIC)
     elif not rights.allow_on_cluster(operation):
         raise not_authorized(ResourceType.CLUSTER)
+
+
+def check_access_rights(rights: Rights, changed: Iterable[str]) -> None:
+    """Raise RequestError CLUSTER_AUTHORIZATION_FAILED unless the client may change these configs of a topic.
+
+    The owner, group and mode of a topic's files open its records to users of storage whom no ACL of Kafka stops.  So a
+    change of them needs the right to alter the cluster, besides the right to alter or create the topic.
+    """
+    access = sorted(ACCESS_CONFIGS.intersection(changed))
+    if access and not rights.allow_on_cluster(AclOperation.ALTER):
+        text = f"{', '.join(access)}: who may read a topic's files is changed with the right to ALTER the cluster only"
+        raise RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
 
 
 def _parse_node_id(name: str) -> int:

@@ -13,7 +13,7 @@ defaults may be altered (``meta.broker_configs``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bmq.core.aio.turns import map_in_turns
@@ -25,9 +25,16 @@ from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigs
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.config_changes import Changes, ConfigChange, Operation
+from bmq.meta.topic_configs import ACCESS_CONFIGS
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
-from bmq.proxy.handlers._config_resources import ConfigResourceType, check_rights, parse_node, parse_type
+from bmq.proxy.handlers._config_resources import (
+    ConfigResourceType,
+    check_access_rights,
+    check_rights,
+    parse_node,
+    parse_type,
+)
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
 
@@ -59,7 +66,10 @@ async def _alter_all(
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
         if len({config.name for config in resource.configs}) != len(resource.configs):
             raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        await _alter(services, resource, read(resource.configs), message.validate_only)
+        changes = read(resource.configs)
+        if parse_type(resource.resource_type) is ConfigResourceType.TOPIC:
+            check_access_rights(rights, _changed_access(services, resource.resource_name, changes))
+        await _alter(services, resource, changes, message.validate_only)
 
     results = await each(message.resources, alter, ALTER_MS)
 
@@ -95,6 +105,15 @@ async def _alter(services: ProxyServices, resource: Any, changes: Changes, valid
     await services.admin.alter_topic_configs(name, changes, validate_only=validate_only)
 
 
+def _changed_access(services: ProxyServices, topic: str, changes: Changes) -> Iterable[str]:
+    """Return the names of `ACCESS_CONFIGS` that a request names, or in a whole new set alters or leaves out."""
+    if not isinstance(changes, Mapping):
+        return [change.name for change in changes]
+    found = services.catalog.topics.get(topic)
+    before: Mapping[str, str] = found.configs if found is not None else {}
+    return [name for name in ACCESS_CONFIGS if changes.get(name) != before.get(name)]
+
+
 def _full_set(configs: Any) -> dict[str, str]:
     empty = [config.name for config in configs if config.value is None]
     if empty:
@@ -113,6 +132,7 @@ def _operations(configs: Any) -> list[ConfigChange]:
 NEEDS = (
     Need(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, "each"),
     Need(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, "for brokers and loggers"),
+    Need(AclOperation.ALTER, ResourceType.CLUSTER, "besides, for a topic's storage.owner, storage.group, storage.mode"),
 )
 APIS = (
     Api(ApiKey.ALTER_CONFIGS, 0, 2, handle, needs=NEEDS),

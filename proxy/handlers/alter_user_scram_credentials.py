@@ -22,7 +22,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterUserScramCredentialsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
-from bmq.meta.security.scram_credentials import SALT_BYTES_MAX, check_user
+from bmq.meta.security.scram_credentials import SALT_BYTES_MAX, check_new_user, check_user
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.services import ProxyServices
 
@@ -66,6 +66,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Alt
 
 
 async def _upsert(services: ProxyServices, change: Any, mechanism: ScramMechanism) -> None:
+    check_new_user(change.name)
     if change.iterations < ITERATIONS_LEAST:
         raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if change.iterations > ITERATIONS_MOST:

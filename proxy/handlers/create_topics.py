@@ -28,6 +28,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Topic
+from bmq.proxy.handlers._config_resources import check_access_rights
 from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
 from bmq.proxy.services import ProxyServices
@@ -54,6 +55,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     async def create(wanted: Any) -> Topic:
         if not may_create_any and not rights.allow_on_topic(AclOperation.CREATE, wanted.name):
             raise RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+        check_access_rights(rights, (config.name for config in wanted.configs))
         check_partitions(counted)
         if not message.validate_only and wanted.name not in services.catalog.topics:
             count = len(wanted.assignments) or (
@@ -158,6 +160,7 @@ def _result(services: ProxyServices, rights: Rights, name: str, result: Topic | 
 NEEDS = (
     Need(AclOperation.CREATE, ResourceType.TOPIC, "each"),
     Need(AclOperation.CREATE, ResourceType.CLUSTER, "for all topics, instead"),
+    Need(AclOperation.ALTER, ResourceType.CLUSTER, "besides, for storage.owner, storage.group, storage.mode"),
     Need(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "to see the configs of what was created"),
 )
 APIS = (Api(ApiKey.CREATE_TOPICS, 2, 7, handle, needs=NEEDS),)

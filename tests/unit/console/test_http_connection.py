@@ -13,6 +13,7 @@ import pytest
 
 from bmq.console import http_connection
 from bmq.console.http import Hosts, HttpServer
+from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.console.state import ConsoleState
 from bmq.core.logging.limit import BURST
 from tests.unit.console.states import state
@@ -73,6 +74,19 @@ async def test_a_request_has_a_hundred_headers_at_most(headers: int, status: byt
         more = b"".join(b"X-%d: x\r\n" % number for number in range(headers))
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
         assert status in await reader.readline()
+        writer.close()
+
+
+@pytest.mark.parametrize("line", [b"GET /healthz HTTP/1.1", b"GET /nowhere HTTP/1.1", b"NOT HTTP", b"GET / HTTP/9.9"])
+async def test_every_response_has_the_headers_of_security_and_no_versions(line: bytes) -> None:
+    async with serving() as server:
+        reader, writer = await connect(server)
+        writer.write(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        head, _, _ = (await reader.read()).partition(b"\r\n\r\n")
+        fields = dict(each.split(b": ", 1) for each in head.split(b"\r\n")[1:])
+        for name, value in SECURITY_HEADERS.items():
+            assert fields[name.encode()] == value.encode()
+        assert b"aiohttp" not in head
         writer.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from bmq.core.config import OPTIONS, ConfigError, NodeConfig, environment_name, option_name
-from bmq.core.config_sources import load, unknown_names
+from bmq.core.config_sources import is_of_security, load, unknown_names
 
 
 def loaded(
@@ -34,7 +34,12 @@ def test_every_option_can_be_set_by_its_names() -> None:
         value = getattr(NodeConfig(), option.name)
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         assert getattr(loaded({option_name(option): text}), option.name) == value
-        assert getattr(loaded(environment={environment_name(option): text}), option.name) == value
+        name = environment_name(option)
+        if text or not is_of_security(name):
+            assert getattr(loaded(environment={name: text}), option.name) == value
+        else:
+            with pytest.raises(ConfigError, match=f"{name} is set, but empty"):
+                loaded(environment={name: text})
 
 
 def test_a_dash_in_the_file_is_an_underscore() -> None:
@@ -91,6 +96,52 @@ def test_what_is_wrong_is_named(
 def test_a_misspelt_variable_of_security_is_refused(name: str, right: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown setting {name}; did you mean {right}"):
         unknown_names({name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BMQ_LISTENERS_NAME_OUT_SSL_CLIENT_AUTH", "BMQ_LISTENERS_NAME_SASL_CONNECTIONS_MAX_REAUTH_MS",
+        "BMQ_LISTENER_OUT_SSL_CLIENT_AUTH", "BMQ_AUTHORIZER", "BMQ_AUTHORIZER_CLASS", "BMQ_HTTP_AUTH",
+        "BMQ_SSL_CLIENT_AUTHENTICATION", "BMQ_INTERNAL_TLS", "BMQ_AUDIT_FILE", "BMQ_AUDIT_LOG_FILE",
+        "BMQ_CLUSTER_SECRET",
+        "BMQ_METAPASSWORD_FILE",
+    ],
+)  # fmt: skip
+def test_an_unknown_variable_with_a_word_of_security_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting {name}"):
+        unknown_names({name: "x"})
+
+
+def test_variables_of_other_programs_are_not_refused() -> None:
+    of_kubernetes = (
+        "BMQ_PORT", "BMQ_AUTH_SERVICE_HOST", "BMQ_AUTH_SERVICE_PORT", "BMQ_AUTH_SERVICE_PORT_HTTP_TLS", "BMQ_TLS_PORT",
+        "BMQ_TLS_PORT_9093_TCP", "BMQ_TLS_PORT_9093_TCP_PROTO", "BMQ_TLS_PORT_9093_TCP_ADDR",
+        "BMQ_TLS_PORT_9093_TCP_PORT",
+    )  # fmt: skip
+    of_commands = ("BMQ_HTTP_USER", "BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE", "BMQ_HTTP_TOKEN_FILE", "BMQ_HTTP_CA")
+    assert unknown_names(dict.fromkeys((*of_kubernetes, *of_commands, "BMQ_CACHE_DIR", "BMQ_PROFILE"), "x")) == []
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BMQ_AUTHORIZER_CLASS_NAME",
+        "BMQ_INTERNAL_SECRET",
+        "BMQ_AUDIT_LOG",
+        "BMQ_LISTENER_NAME_PLAINTEXT_SSL_CLIENT_AUTH",
+    ],
+)
+def test_an_empty_variable_does_not_open_what_the_file_closes(name: str, value: str) -> None:
+    file = {"internal.secret": "x" * 32, "audit_log": "/a", "super.users": "User:a"}
+    with pytest.raises(ConfigError, match=f"{name} is set, but empty: give it a value, or remove the variable"):
+        loaded(file, {name: value})
+
+
+def test_a_blank_secret_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"internal\.secret is blank"):
+        loaded({"internal.secret": " , "})
 
 
 def test_a_misspelt_variable_is_told() -> None:

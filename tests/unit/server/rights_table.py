@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import kafka.protocol.consumer
@@ -23,6 +23,9 @@ CLUSTER_FAILED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 FAILED = {TOPIC_FAILED, GROUP_FAILED, CLUSTER_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 NAMES = {TOPIC: "t", GROUP: "g", CLUSTER: CLUSTER_NAME}
 Right = tuple[AclOperation, ResourceType]
+
+RETENTION: Mapping[str, str] = {"retention.ms": "1000"}
+NOTHING: Mapping[str, str] = {}
 
 
 def response_class(message: Any) -> Any:
@@ -101,16 +104,12 @@ def join() -> Any:
     )  # fmt: skip
 
 
-def configs(request: Any, *resources: tuple[int, str]) -> Any:
+def configs(request: Any, *resources: tuple[int, str], values: Mapping[str, str] = RETENTION) -> Any:
     Resource = request.AlterConfigsResource
-    value: dict[str, Any] = {"name": "retention.ms", "value": "1000"}
-    if request is m.IncrementalAlterConfigsRequest:
-        value["config_operation"] = 0
+    more = {"config_operation": 0} if request is m.IncrementalAlterConfigsRequest else {}
+    wanted = [Resource.AlterableConfig(name=name, value=value, **more) for name, value in values.items()]
     return request(
-        resources=[
-            Resource(resource_type=kind, resource_name=name, configs=[Resource.AlterableConfig(**value)])
-            for kind, name in resources
-        ],
+        resources=[Resource(resource_type=kind, resource_name=name, configs=wanted) for kind, name in resources],
         validate_only=True,
     )
 
@@ -124,9 +123,10 @@ def describe_configs(*resources: tuple[int, str]) -> Any:
     )
 
 
-def create_topics(*names: str) -> Any:
+def create_topics(*names: str, values: Mapping[str, str] = NOTHING) -> Any:
     Topic = m.CreateTopicsRequest.CreatableTopic
-    made = [Topic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]) for name in names]
+    configs = [Topic.CreatableTopicConfig(name=name, value=value) for name, value in values.items()]
+    made = [Topic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=configs) for name in names]
     return m.CreateTopicsRequest(topics=made, timeout_ms=10_000, validate_only=True)
 
 
@@ -260,7 +260,7 @@ CASES: dict[ApiKey, Case] = {
     ),
     ApiKey.CREATE_TOPICS: Case(
         7, lambda: create_topics("new"), [[(Op.CREATE, TOPIC)], [(Op.CREATE, CLUSTER)]], {TOPIC_FAILED},
-        others=frozenset({(Op.DESCRIBE_CONFIGS, TOPIC)}),
+        others=frozenset({(Op.DESCRIBE_CONFIGS, TOPIC), (Op.ALTER, CLUSTER)}),
     ),
     ApiKey.DELETE_TOPICS: Case(
         6, lambda: delete_topics("gone"), [[(Op.DELETE, TOPIC)], [(Op.DELETE, CLUSTER)]], {TOPIC_FAILED},
@@ -288,10 +288,12 @@ CASES: dict[ApiKey, Case] = {
     ApiKey.ALTER_CONFIGS: Case(
         2, lambda: configs(m.AlterConfigsRequest, (2, "t"), (4, "0")),
         [[(Op.ALTER_CONFIGS, TOPIC), (Op.ALTER_CONFIGS, CLUSTER)]], {TOPIC_FAILED, CLUSTER_FAILED},
+        others=frozenset({(Op.ALTER, CLUSTER)}),
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Case(
         1, lambda: configs(m.IncrementalAlterConfigsRequest, (2, "t"), (4, "0"), (8, "0")),
         [[(Op.ALTER_CONFIGS, TOPIC), (Op.ALTER_CONFIGS, CLUSTER)]], {TOPIC_FAILED, CLUSTER_FAILED},
+        others=frozenset({(Op.ALTER, CLUSTER)}),
     ),
     ApiKey.DESCRIBE_LOG_DIRS: Case(
         4, lambda: m.DescribeLogDirsRequest(topics=None), [[(Op.DESCRIBE, CLUSTER)]], {CLUSTER_FAILED}

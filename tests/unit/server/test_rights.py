@@ -42,6 +42,7 @@ from tests.harness.waiting import until
 from tests.unit.server.rights_table import (
     CASES,
     CLUSTER,
+    CLUSTER_FAILED,
     FAILED,
     GROUP,
     GROUP_FAILED,
@@ -52,6 +53,7 @@ from tests.unit.server.rights_table import (
     TOPIC_FAILED,
     Op,
     acl_filter,
+    configs,
     create_acls,
     create_topics,
     delete_topics,
@@ -329,6 +331,35 @@ async def test_configs_of_a_created_topic_are_shown_to_those_who_may_see_them() 
         (made,) = (await ask(node, ALICE, 7, create_topics("new"))).topics
         assert (made.error_code, made.topic_config_error_code, made.num_partitions) == (0, 0, 1)
         assert made.configs
+
+
+async def test_who_reads_a_topics_files_is_changed_with_the_clusters_right_alone() -> None:
+    opened, kept = {"storage.mode": "755"}, {"storage.mode": "700", "retention.ms": "1000"}
+    topic = (2, "t")
+    async with running() as node:
+        await node.admin.alter_topic_configs("t", {"storage.mode": "700"})
+        await until(lambda: node.catalog.topics["t"].configs.get("storage.mode") == "700")
+        own = (acl(Op.ALTER_CONFIGS, TOPIC), acl(Op.CREATE, TOPIC, "new"))
+        requests = [
+            (1, configs(m.IncrementalAlterConfigsRequest, topic, values=opened)),
+            (2, configs(m.AlterConfigsRequest, topic, values=opened)),
+            (2, configs(m.AlterConfigsRequest, topic)),  # the new set leaves storage.mode out
+            *((7, create_topics("new", values={f"storage.{each}": "700"})) for each in ("owner", "group", "mode")),
+        ]
+        for version, request in requests:
+            await give(node, *own)
+            assert await errors_of(node, version, request) == {CLUSTER_FAILED}
+            await give(node, *own, acl(Op.ALTER, CLUSTER))
+            assert CLUSTER_FAILED not in await errors_of(node, version, request)
+        await give(node, *own)
+        assert await errors_of(node, 1, configs(m.IncrementalAlterConfigsRequest, topic)) == {0}
+        assert await errors_of(node, 2, configs(m.AlterConfigsRequest, topic, values=kept)) == {0}
+
+
+async def errors_of(node: Node, version: int, request: Any) -> set[int]:
+    """Return the codes of the resources or topics of a response to Alice."""
+    response = await ask(node, ALICE, version, request)
+    return {each.error_code for each in getattr(response, "responses", None) or response.topics}
 
 
 async def test_a_fetch_as_a_follower_needs_the_clusters_right() -> None:

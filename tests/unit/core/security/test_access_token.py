@@ -141,6 +141,18 @@ def test_a_public_key_is_not_a_secret_of_an_hmac() -> None:
         validate(f"{unsigned}.{signature}", KEYS, RULES, NOW)
 
 
+@pytest.mark.parametrize("space", ["\xa0", "\u2003", "\u3000", "\x85"])
+def test_a_subject_with_white_space_at_an_end_is_no_other_user(space: str) -> None:
+    for subject in (f"admin{space}", f"{space}admin"):
+        with pytest.raises(InvalidToken, match="'sub' has white space at an end"):
+            validate(token(CLAIMS | {"sub": subject}), KEYS, RULES, NOW)
+
+
+def test_a_scope_keeps_the_white_space_that_java_keeps() -> None:
+    found = validate(token(CLAIMS | {"scope": ["read\xa0", " write "]}), KEYS, RULES, NOW)
+    assert found.scopes == {"read\xa0", "write"}
+
+
 def test_another_keys_signature_is_wrong() -> None:
     with pytest.raises(InvalidToken, match="signature is wrong"):
         validate(token(name="another"), KEYS, RULES, NOW)

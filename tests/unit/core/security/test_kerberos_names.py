@@ -103,6 +103,18 @@ def test_a_wrong_rule_is_refused(rule: str, why: str) -> None:
         ShortNamer(["DEFAULT", rule], "REALM.COM")
 
 
+def test_patterns_are_ascii_as_in_java() -> None:
+    namer = ShortNamer((r"RULE:[1:$1](\w+ate)/L",), "REALM.COM")
+    assert namer.short_name("Kate@REALM.COM") == "kate"
+    with pytest.raises(KerberosNameError, match="no rule"):
+        namer.short_name("\u212aate@REALM.COM")
+
+
+def test_a_name_with_white_space_at_an_end_is_refused() -> None:
+    with pytest.raises(KerberosNameError, match="not a name"):
+        ShortNamer(("DEFAULT",), "REALM.COM").short_name("admin\xa0@REALM.COM")
+
+
 @given(st.text(st.sampled_from("ab/@\\$. \nR"), max_size=12))
 def test_any_text_has_a_simple_name_or_none(principal: str) -> None:
     namer = ShortNamer(["RULE:[2:$1-$2](a.*)s/b/$0/g", "RULE:[1:$1@$0](.*@R)s/@R//", "DEFAULT"], "R")

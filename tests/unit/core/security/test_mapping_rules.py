@@ -45,6 +45,11 @@ def test_names(rules: str, subject: str, name: str) -> None:
         ("RULE:^CN=(.*?),O=x$/$1/", "CN=a", "no rule of ssl.principal.mapping.rules applies to 'CN=a'"),
         ("RULE:CN=()/$1/", "CN=", "makes an empty name"),
         ("RULE:CN/x/", "CN=a", "no rule"),
+        # Java's \\w, \\d and (?i) are ASCII: the Kelvin sign is no K, a digit of another script no digit.
+        ("RULE:^CN=(\\w+),O=x$/$1/L", "CN=\u212aate,O=x", "no rule"),
+        ("RULE:(?i)^CN=kafka$/kafka/", "CN=\u212aafka", "no rule"),
+        ("RULE:^CN=(\\d+)$/$1/", "CN=\u0661", "no rule"),
+        ("RULE:^CN=(.*)$/$1/", "CN=admin\xa0", "white space at an end"),
     ],
 )
 def test_a_client_without_a_name_has_no_principal(rules: str, subject: str, said: str) -> None:

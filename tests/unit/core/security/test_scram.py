@@ -19,11 +19,16 @@ from bmq.core.security.scram import (
     MESSAGE_MAX,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
+    USUAL_FORM,
+    CredentialForm,
+    ScramCredential,
     ScramMechanism,
     ScramServer,
     credential_of,
     credential_of_password,
     decoy,
+    decoy_form,
+    form_of,
     parse_client_final,
     parse_client_first,
     random_text,
@@ -159,19 +164,46 @@ def test_a_salted_password_gives_the_same_credential() -> None:
 
 
 def test_a_decoy_is_the_same_each_time_and_looks_like_a_salt() -> None:
-    made = decoy(SCRAM_SHA_256, b"of the cluster", "carol", 4096)
-    assert made == decoy(SCRAM_SHA_256, b"of the cluster", "carol", 4096)
+    made = decoy(SCRAM_SHA_256, b"of the cluster", "carol", USUAL_FORM)
+    assert made == decoy(SCRAM_SHA_256, b"of the cluster", "carol", USUAL_FORM)
     others = [
-        decoy(SCRAM_SHA_256, b"of the cluster", "dave", 4096),
-        decoy(SCRAM_SHA_512, b"of the cluster", "carol", 4096),
-        decoy(SCRAM_SHA_256, b"of another", "carol", 4096),
+        decoy(SCRAM_SHA_256, b"of the cluster", "dave", USUAL_FORM),
+        decoy(SCRAM_SHA_512, b"of the cluster", "carol", USUAL_FORM),
+        decoy(SCRAM_SHA_256, b"of another", "carol", USUAL_FORM),
     ]
     assert len({made.salt, *(each.salt for each in others)}) == 4
     assert len({made.stored_key, *(each.stored_key for each in others)}) == 4
     assert made.salt.decode().isalnum()
-    lengths = {len(decoy(SCRAM_SHA_256, b"x", str(n), 4096).salt) for n in range(200)}
+    lengths = {len(decoy(SCRAM_SHA_256, b"x", str(n), USUAL_FORM).salt) for n in range(200)}
     assert lengths <= {24, 25, 26}
     assert lengths & {len(random_text()) for _ in range(200)}
+
+
+@pytest.mark.parametrize(
+    "salt",
+    [b"1e7lwn3bqqjpnuf60w56w1ptus", b"abc123", bytes(range(64)), bytes(20), b"UPPER", b"x" * 1024],
+    ids=["of Kafka's tools", "a short text", "raw", "zeros", "capitals", "long"],
+)
+def test_a_decoy_has_the_form_that_it_is_asked_for(salt: bytes) -> None:
+    form = form_of(ScramCredential(salt, 8192, b"", b""))
+    for name in ("a", "b", "c"):
+        made = decoy(SCRAM_SHA_256, b"of the cluster", name, form)
+        assert form_of(made) == form
+        assert form.salt_bytes in (0, len(made.salt))
+
+
+def test_names_get_each_form_as_often_as_users_have_it_and_keep_it() -> None:
+    java, raw = CredentialForm(8192, 0, is_text=True), CredentialForm(4096, 64, is_text=False)
+    names = [str(n) for n in range(2000)]
+
+    def drawn(counts: dict[CredentialForm, int]) -> list[CredentialForm]:
+        return [decoy_form(b"of the cluster", name, counts) for name in names]
+
+    before = drawn({java: 3, raw: 1})
+    assert 0.70 < before.count(java) / len(names) < 0.80
+    after = drawn({java: 3, raw: 1, USUAL_FORM: 1})  # a user more, of another form
+    assert {new for old, new in zip(before, after, strict=True) if old != new} == {USUAL_FORM}
+    assert drawn({}) == [USUAL_FORM] * len(names)
 
 
 def test_nothing_secret_is_in_a_repr() -> None:

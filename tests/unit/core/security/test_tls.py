@@ -12,6 +12,7 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.options import ConfigError
+from bmq.core.security.distinguished_name import BadCertificate
 from bmq.core.security.listener_settings import security_of
 from bmq.core.security.mapping_rules import NoRule
 from bmq.core.security.principal import ANONYMOUS, Principal, user
@@ -45,10 +46,12 @@ def shown_to(server: ServerTls, client: ssl.SSLContext) -> bytes:
     return certificate
 
 
-def both_sides(server: ServerTls, client: ssl.SSLContext, name: str) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+def both_sides(
+    server: ServerTls, client: ssl.SSLContext, name: str, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     here = server.context.wrap_bio(to_server, to_client, server_side=True)
-    there = client.wrap_bio(to_client, to_server, server_hostname=name)
+    there = client.wrap_bio(to_client, to_server, server_hostname=name, session=session)
     errors: dict[str, ssl.SSLError] = {}
     for _ in range(6):
         for side, each in (("client", there), ("server", here)):
@@ -127,6 +130,30 @@ def test_clients_certificates(made: Certificates, tmp_path: Path) -> None:
             tls({**settings, "ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:CN=bob/$1/"}),
             client_of(made, made.client),
         )
+
+
+@pytest.mark.parametrize("options", [0, ssl.OP_NO_TICKET])
+def test_a_session_of_tls_1_2_ends_with_its_certificate(
+    made: Certificates, options: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = tls({
+        "ssl.keystore.location": made.server, "ssl.truststore.location": made.trust, "ssl.client.auth": "required",
+    })  # fmt: skip
+    client = client_of(made, made.client)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.options |= options
+    first, there = both_sides(server, client, "localhost")
+    assert not first.session_reused
+    server.check_resumed(first)
+    again, _ = both_sides(server, client, "localhost", there.session)
+    assert again.session_reused
+    server.check_resumed(again)
+    certificate = again.getpeercert()
+    assert certificate is not None
+    monkeypatch.setattr(time, "time", lambda: ssl.cert_time_to_seconds(str(certificate["notAfter"])) + 1)
+    with pytest.raises(BadCertificate, match="the client resumes a session whose certificate expired at 3000-01-01"):
+        server.check_resumed(again)
+    server.check_resumed(first)  # OpenSSL has checked the certificate of a full handshake
 
 
 def test_versions_and_suites(made: Certificates) -> None:

@@ -81,6 +81,7 @@ def test_users_are_those_of_the_jaas_text() -> None:
         ("x required;", r"listener OUTSIDE: plain.sasl.jaas.config: the login module is 'x'"),
         (f'{LOGIN_MODULE} required user_="hunter2";', "empty name"),
         (f'{LOGIN_MODULE} required user_alice="";', "empty password"),
+        (f'{LOGIN_MODULE} required "user_alice\xa0"="hunter2";', "white space at an end"),
         (f'{LOGIN_MODULE} required user_alice="hunter2"', "semicolon"),
     ],
 )

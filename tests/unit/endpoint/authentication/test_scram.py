@@ -15,6 +15,7 @@ from bmq.core.security.principal import user
 from bmq.core.security.scram import (
     BY_NAME,
     SCRAM_SHA_256,
+    USUAL_FORM,
     ScramCredential,
     ScramMechanism,
     credential_of_password,
@@ -36,7 +37,7 @@ class Users:
         return None if password is None else credential_of_password(mechanism, password, 4096, b"salt of it")
 
     def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        return decoy(mechanism, b"of the cluster", user, 4096)
+        return decoy(mechanism, b"of the cluster", user, USUAL_FORM)
 
     async def prepare_decoys(self) -> None:
         self.prepared += 1

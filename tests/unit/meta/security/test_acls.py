@@ -79,6 +79,7 @@ def test_what_is_not_an_acl_is_refused(value: bytes) -> None:
         ({"name": ""}, "Resource name should not be empty"),
         ({"host": ""}, "Host should not be empty"),
         ({"principal": "alice"}, "Could not parse principal"),
+        ({"principal": "User:alice\xa0"}, "white space at an end"),
         ({"name": "x" * 2_001}, "longer than 2000"),
     ],
 )

@@ -1,0 +1,106 @@
+"""The security that a process's settings put in force, and the settings that close nothing.
+
+A setting without an effect is refused where its author must believe that a port is closed by it: TLS between processes
+without a certificate, and TLS or log-ins of a listener that has neither.  Settings of the whole process may be meant
+for some of its roles or listeners, or for a later day: a line of the log names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bmq.core.config import HTTP_LISTENER, OPTIONS, ConfigError, NodeConfig, option_name
+from bmq.core.net.listener_config import address_text
+from bmq.core.security.listener_settings import TABLE, ListenerSecurity, split
+from bmq.meta.cluster.member import PROXY
+from bmq.meta.open import is_shared
+
+_INTERNAL_TLS = "internal.ssl."
+_AUTHORIZER_NEEDED = ("super.users", "allow.everyone.if.no.acl.found")
+_SASL_KEYS = ("sasl.", "connections.max.reauth.ms")
+
+
+def check_effect(config: NodeConfig) -> None:
+    """Raise ConfigError, which names the settings, if a setting seems to close a port and does not."""
+    if not config.has_internal_tls:
+        given = [name for name in _given(config) if name.startswith(_INTERNAL_TLS)]
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)}: connections between processes have no TLS without a certificate; give"
+                " internal.ssl.keystore.location, or leave the settings out"
+            )
+    if found := [f"{key} ({why})" for key, why in _of_listeners_without_effect(config)]:
+        raise ConfigError(f"these settings of listeners secure nothing: {'; '.join(found)}")
+
+
+def without_effect(config: NodeConfig) -> list[str]:
+    """Return the settings of the process that its other settings leave without an effect, each with the reason."""
+    given = _given(config)
+    lines = []
+    if not config.authorizer_class_name:
+        reason = "there is no authorizer: give authorizer.class.name"
+        lines += [f"{name}: {reason}" for name in given if name in _AUTHORIZER_NEEDED]
+    securities = [*(config.listener_security().values() if PROXY in config.roles else ()), config.http_security()]
+    if not any(each.has_tls for each in securities):
+        lines += [f"{name}: no listener has TLS" for name in given if name.startswith("ssl.")]
+    if not any(each.has_sasl for each in securities[:-1]) and "none" in config.http_authentication:
+        lines += [f"{name}: nobody logs in at any listener" for name in given if name.startswith(_SASL_KEYS)]
+    if not config.audit_log:
+        lines += [f"{name}: there is no audit_log" for name in given if name == "audit_lines_per_s"]
+    return lines
+
+
+def in_force(config: NodeConfig) -> str:
+    """Return one line with the security of each port, the authorizer, the secrets and the audit log in force."""
+    parts = []
+    if PROXY in config.roles:
+        security = config.listener_security()
+        parts = [
+            f"{each.name} {address_text(each.host, each.port)} {_listener_text(security[each.name])}"
+            for each in config.kafka_listeners()
+        ]
+    http = "https" if config.http_tls else "http"
+    parts.append(f"HTTP {config.http} {http}, log-in {','.join(config.http_authentication)}")
+    if is_shared(config.meta):
+        ways = [name for name, is_on in (("TLS", config.has_internal_tls), ("secret", _has_secret(config))) if is_on]
+        parts.append(f"internal port {config.internal} {' and '.join(ways) or 'open'}")
+    parts.append(f"authorizer {config.authorizer_class_name.rpartition('.')[2] or 'none'}")
+    parts.append(f"delegation tokens {'on' if config.delegation_token_secret_key else 'off'}")
+    parts.append(f"audit log {config.audit_log or 'none'}")
+    return "; ".join(parts)
+
+
+def _listener_text(security: ListenerSecurity) -> str:
+    parts = [security.protocol]
+    if security.has_sasl:
+        parts.append(f"log-in {','.join(security.get('sasl.enabled.mechanisms'))}")
+    if security.has_tls:
+        parts.append(f"client certificates {security.get('ssl.client.auth')}")
+    return ", ".join(parts)
+
+
+def _has_secret(config: NodeConfig) -> bool:
+    return config.shared_secret().is_enforced
+
+
+def _given(config: NodeConfig) -> list[str]:
+    """Return the names of the settings that have another value than their default."""
+    return [option_name(option) for option in OPTIONS if getattr(config, option.name) != option.default]
+
+
+def _of_listeners_without_effect(config: NodeConfig) -> Iterator[tuple[str, str]]:
+    """Yield each setting of a single listener that the listener does not use, with the reason."""
+    securities = {name.lower(): security for name, security in config.listener_security().items()}
+    securities[HTTP_LISTENER.lower()] = config.http_security()
+    for key, _ in config.listener_settings:
+        name, own = split(key, securities)
+        security, is_http = securities[name], name == HTTP_LISTENER.lower()
+        if own.startswith("ssl."):
+            if not security.has_tls:
+                yield key, "http_tls is false" if is_http else f"the listener's protocol is {security.protocol}"
+        elif own in TABLE and not own.startswith(_SASL_KEYS):
+            continue  # neither of TLS nor of log-ins
+        elif is_http and "none" in config.http_authentication:
+            yield key, "http_authentication is none"
+        elif not security.has_sasl:
+            yield key, f"the listener's protocol is {security.protocol}"

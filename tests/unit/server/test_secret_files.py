@@ -1,0 +1,49 @@
+"""Files with secrets that every user of the machine may read are named, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bmq.core.config import NodeConfig
+from bmq.core.config_sources import load
+from bmq.server.secret_files import readable_by_all
+
+
+def made(folder: Path, name: str, mode: int) -> str:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("x" * 32)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_secrets_that_all_may_read_are_named_once(tmp_path: Path) -> None:
+    opened = {name: made(tmp_path, name, 0o644) for name in ("toml", "secret", "jaas", "key", "env", "etcd")}
+    closed = made(tmp_path, "closed", 0o640)
+    made(tmp_path, "store/tls.key", 0o604)
+    file = {
+        "internal.secret.file": opened["secret"],
+        "meta_password_file": opened["etcd"],
+        "listener.name.plaintext.plain.sasl.jaas.config.file": opened["jaas"],
+        "ssl.key.password": "in the file itself",
+        "ssl.keystore.location": opened["key"],
+        "listener.name.plaintext.ssl.keystore.location": str(tmp_path / "store"),
+        "internal.ssl.keystore.location": closed,
+        "delegation.token.secret.key.file": closed,
+        "hadoop_conf_dir": opened["toml"],
+    }
+    environment = {
+        "BMQ_SSL_KEYSTORE_PASSWORD_FILE": opened["env"],
+        "BMQ_LISTENER_NAME_PLAINTEXT_SSL_KEY_PASSWORD_FILE": opened["env"],
+        "BMQ_CONFIG": opened["toml"],
+    }
+    config = load(file=file, environment=environment, flags={})
+    assert sorted(readable_by_all(file, opened["toml"], environment, config)) == sorted(
+        (*opened.values(), str(tmp_path / "store/tls.key"))
+    )
+
+
+def test_a_settings_file_without_secrets_may_be_read_by_all(tmp_path: Path) -> None:
+    name = made(tmp_path, "toml", 0o644)
+    file = {"num.partitions": 3, "internal.secret.file": str(tmp_path / "missing"), "schema_registry_url": ""}
+    assert readable_by_all(file, name, {}, NodeConfig()) == []

@@ -1,0 +1,108 @@
+"""A setting that seems to close a port and does not is refused, or named; one line says what is in force."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.core.config import ConfigError, NodeConfig
+from bmq.core.config_sources import load
+from bmq.core.security.settings import STANDARD_AUTHORIZER
+from bmq.server.security_in_force import check_effect, in_force, without_effect
+
+TWO = {
+    "listeners": "IN://127.0.0.1:1,OUT://127.0.0.1:2",
+    "listener.security.protocol.map": "IN:PLAINTEXT,OUT:SASL_SSL",
+    "ssl.keystore.location": "/k",
+}
+INTERNAL = {"internal.ssl.keystore.location": "/k", "internal.ssl.truststore.location": "/t"}
+
+
+def loaded(**file: object) -> NodeConfig:
+    return load(file=file, environment={}, flags={})
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ({"internal.ssl.truststore.location": "/t"}, ["internal.ssl.truststore.location", "keystore"]),
+        ({"internal.ssl.endpoint.identification.algorithm": "https"}, ["identification.algorithm", "have no TLS"]),
+        ({"listener.name.plaintext.ssl.client.auth": "required"}, ["ssl.client.auth (the listener's"]),
+        (TWO | {"listener.name.in.sasl.enabled.mechanisms": "PLAIN"}, ["listener.name.in.sasl.enabled.mechanisms"]),
+        (TWO | {"listener.name.in.plain.sasl.jaas.config": "x required;"}, ["in.plain.sasl.jaas.config"]),
+        (TWO | {"listener.name.in.connections.max.reauth.ms": 5}, ["in.connections.max.reauth.ms"]),
+        ({"listener.name.http.plain.sasl.jaas.config": "x required;"}, ["http_authentication is none"]),
+        ({"listener.name.http.ssl.keystore.location": "/k"}, ["http_tls is false"]),
+    ],
+)  # fmt: skip
+def test_a_setting_that_secures_nothing_is_refused(file: dict[str, object], named: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_effect(loaded(**file))
+    for part in named:
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {},
+        INTERNAL,
+        TWO | {"listener.name.out.sasl.enabled.mechanisms": "PLAIN", "listener.name.out.ssl.client.auth": "requested"},
+        TWO | {"listener.name.out.plain.sasl.jaas.config": "x required;"},
+        TWO | {"listener.name.in.max.connection.creation.rate": 5},
+        {"http_authentication": "basic", "listener.name.http.plain.sasl.jaas.config": "x required;"},
+        {"http_tls": True, "listener.name.http.ssl.keystore.location": "/k"},
+    ],
+)
+def test_a_setting_that_is_used_is_not(file: dict[str, object]) -> None:
+    check_effect(loaded(**file))
+
+
+def test_listeners_whose_names_begin_alike_keep_their_own_settings() -> None:
+    names = {
+        "listeners": "A://127.0.0.1:1,A.SSL://127.0.0.1:2",
+        "listener.security.protocol.map": "A:PLAINTEXT,A.SSL:SSL",
+    }
+    check_effect(loaded(**names, **{"listener.name.a.ssl.ssl.client.auth": "none"}))
+    with pytest.raises(
+        ConfigError, match=r"listener\.name\.a\.ssl\.client\.auth \(the listener's protocol is PLAINTEXT"
+    ):
+        check_effect(loaded(**names, **{"listener.name.a.ssl.client.auth": "none"}))
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"),
+    [
+        ({}, []),
+        ({"super.users": "User:a"}, ["super.users: there is no authorizer: give authorizer.class.name"]),
+        ({"super.users": "User:a", "authorizer.class.name": STANDARD_AUTHORIZER}, []),
+        ({"ssl.client.auth": "required"}, ["ssl.client.auth: no listener has TLS"]),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, ["sasl.enabled.mechanisms: nobody logs in at any listener"]),
+        ({"sasl.enabled.mechanisms": "PLAIN", "http_authentication": "basic"}, []),
+        (TWO | {"sasl.enabled.mechanisms": "PLAIN", "ssl.client.auth": "none"}, []),
+        ({"audit_lines_per_s": 5}, ["audit_lines_per_s: there is no audit_log"]),
+        ({"roles": "broker", "ssl.client.auth": "required"}, ["ssl.client.auth: no listener has TLS"]),
+    ],
+)
+def test_settings_that_others_leave_without_an_effect_are_named(file: dict[str, object], lines: list[str]) -> None:
+    assert without_effect(loaded(**file)) == lines
+
+
+def test_one_line_says_what_is_in_force() -> None:
+    assert in_force(loaded()) == (
+        "PLAINTEXT 127.0.0.1:9092 PLAINTEXT; HTTP 127.0.0.1:9080 http, log-in none; authorizer none; delegation tokens"
+        " off; audit log none"
+    )
+    secured = loaded(
+        **TWO, **INTERNAL,
+        **{
+            "internal.secret": "x" * 32, "meta": "etcd://127.0.0.1:2379", "authorizer.class.name": STANDARD_AUTHORIZER,
+            "delegation.token.secret.key": "y" * 32, "audit_log": "topic:audit", "http_authentication": "basic",
+            "listener.name.out.sasl.enabled.mechanisms": "PLAIN,GSSAPI",
+        },
+    )  # fmt: skip
+    assert in_force(secured) == (
+        "IN 127.0.0.1:1 PLAINTEXT; OUT 127.0.0.1:2 SASL_SSL, log-in PLAIN,GSSAPI, client certificates none; HTTP"
+        " 127.0.0.1:9080 http, log-in basic; internal port 127.0.0.1:9093 TLS and secret; authorizer"
+        " StandardAuthorizer; delegation tokens on; audit log topic:audit"
+    )
+    assert "x" * 32 not in in_force(secured)
