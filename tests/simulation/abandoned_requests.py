@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kafka.protocol.admin import DeleteRecordsRequest, IncrementalAlterConfigsRequest
 from kafka.protocol.consumer import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetCommitRequest,
@@ -21,10 +23,11 @@ from kafka.protocol.consumer import (
 )
 
 from bmq.core.errors import ErrorCode
+from bmq.core.records.batch import Record, build_batch
 from tests.harness.network import Disconnected
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.group_clients import assignment, subscription
-from tests.simulation.kafka_clients import Refused, check, pause
+from tests.simulation.kafka_clients import Refused, check, pause, produce_request
 
 GIVES_UP_S = 3.0
 """Request time-out of these clients: short, as many set it."""
@@ -43,7 +46,7 @@ def commit_request(group: str, topic: str, offset: int) -> OffsetCommitRequest:
 def join_request(group: str, topic: str, instance: str, member: str = "") -> JoinGroupRequest:
     Protocol = JoinGroupRequest.JoinGroupRequestProtocol
     return JoinGroupRequest(
-        group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=20_000, member_id=member,
+        group_id=group, session_timeout_ms=120_000, rebalance_timeout_ms=20_000, member_id=member,
         group_instance_id=instance, protocol_type="consumer",
         protocols=[Protocol(name="range", metadata=subscription(topic))],
     )  # fmt: skip
@@ -53,6 +56,30 @@ def offset_request(topic: str, partition: int, timestamp: int) -> ListOffsetsReq
     Topic = ListOffsetsRequest.ListOffsetsTopic
     part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp)
     return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name=topic, partitions=[part])])
+
+
+def leave_request(group: str, instance: str) -> LeaveGroupRequest:
+    """Return the request that removes a static member, by its instance alone."""
+    leaving = LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance)
+    return LeaveGroupRequest(group_id=group, members=[leaving])
+
+
+def alter_request(topic: str, name: str, value: str) -> IncrementalAlterConfigsRequest:
+    Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    config = Resource.AlterableConfig(name=name, config_operation=0, value=value)
+    resource = Resource(resource_type=2, resource_name=topic, configs=[config])
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def delete_request(topic: str, offset: int) -> DeleteRecordsRequest:
+    Topic = DeleteRecordsRequest.DeleteRecordsTopic
+    part = Topic.DeleteRecordsPartition(partition_index=0, offset=offset)
+    return DeleteRecordsRequest(topics=[Topic(name=topic, partitions=[part])], timeout_ms=20_000)
+
+
+def plain_request(topic: str, timestamp: int, count: int) -> Any:
+    """Return a produce of records with this timestamp, without a producer id."""
+    return produce_request(topic, 0, bytes(build_batch([Record(value=b"v")] * count, base_timestamp=timestamp)), -1)
 
 
 async def abandon(client: ClusterClient, request: Any, response: type[Any], version: int) -> None:
