@@ -62,10 +62,11 @@ class Standstill:
         """Called with the seconds of the standstill, or of the pauses together."""
         self.on_found = Subscribers[float]()
         """Called with the seconds of a standstill of ``given_up_s`` or more, before anything else runs."""
-        self._clock = clock
+        self.now = clock.monotonic
+        self.deadline = math.inf
+        """The time, by `now`, after which the loop should have run again: past it `look` finds a standstill."""
         self._given_up_s = given_up_s
         self._beat_at = 0.0
-        self._deadline = math.inf
         self._paused_s = 0.0  # of the pauses without a calm time between them
         self._paused_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -84,7 +85,7 @@ class Standstill:
             if handle is not None:
                 handle.cancel()
         self._timer = self._look_due = None
-        self._deadline = math.inf
+        self.deadline = math.inf
 
     @property
     def standing(self) -> int:
@@ -96,11 +97,11 @@ class Standstill:
         self._settled = self.doubts
 
     def look(self) -> None:
-        """Find a standstill that has just ended.  To be called before each request begins.
+        """Find a standstill that has just ended.  To be called before each request begins, if `deadline` has passed.
 
         Subscribers run within this call: do not call it in the middle of work on connections or produces.
         """
-        if self._clock.monotonic() > self._deadline:
+        if self.now() > self.deadline:
             self._passed()
 
     @property
@@ -109,7 +110,8 @@ class Standstill:
 
         For code that may not call `look` itself: it sends nothing for a client until the client is given up.
         """
-        if self._clock.monotonic() <= self._deadline or self._clock.monotonic() - self._beat_at < self._given_up_s:
+        now = self.now()
+        if now <= self.deadline or now - self._beat_at < self._given_up_s:
             return False
         if self._look_due is None:
             self._look_due = asyncio.get_running_loop().call_soon(self._look_now)
@@ -123,15 +125,15 @@ class Standstill:
         if self._timer is not None:
             self._passed()
         else:
-            self._mark(self._clock.monotonic())
+            self._mark(self.now())
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._beat)
 
     def _mark(self, now: float) -> None:
-        self._beat_at, self._deadline = now, now + DOUBT_S
+        self._beat_at, self.deadline = now, now + DOUBT_S
 
     def _passed(self) -> None:
         """Judge the time since the last beat."""
-        now = self._clock.monotonic()
+        now = self.now()
         passed_s = now - self._beat_at
         self._mark(now)
         if passed_s < PAUSE_S:

@@ -326,9 +326,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._settle()
 
     def _begin(self, frame: memoryview) -> None:
-        self._listener.standstill.look()
-        if self.is_closed:
-            return  # the process stood still: its clients are given up
+        standstill = self._listener.standstill
+        if standstill.now() > standstill.deadline:
+            standstill.look()
+            if self.is_closed:
+                return  # the process stood still: its clients are given up
         try:
             response = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch

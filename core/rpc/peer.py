@@ -193,7 +193,8 @@ class Peer(asyncio.BufferedProtocol):
 
         A call right after a standstill fails with PeerBusy: it may be a client's, and the client is given up first.
         """
-        if self._standstill is not None and self._standstill.is_unnoticed:
+        standstill = self._standstill
+        if standstill is not None and standstill.now() > standstill.deadline and standstill.is_unnoticed:
             why = f"{self.incarnation}: this process has just stood still"
             return self._refused(PeerBusy(why, was_sent=False, evidence=Evidence.NONE))
         if self.is_up:
