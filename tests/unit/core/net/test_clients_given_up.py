@@ -18,7 +18,11 @@ def watched() -> World:
     """Return a world whose listener closes its connections after a standstill, as a process's does."""
     world = World()
     standstill = world.listener.standstill = Standstill(LoopClock())
-    standstill.on_found.add(lambda _: world.listener.give_clients_up() and None)
+
+    def found(_: float) -> None:
+        world.listener.give_clients_up()
+
+    standstill.on_found.add(found)
     standstill.start()
     return world
 
