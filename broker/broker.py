@@ -27,6 +27,7 @@ from bmq.broker.partition.states import TERMINAL
 from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.timers import TimerHeap
@@ -90,6 +91,7 @@ class Broker:
         config: BrokerConfig | None = None,
         janitor_config: JanitorConfig | None = None,
         reads: ReadProgress | None = None,
+        standstill: Standstill | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.config.validate()
@@ -129,6 +131,7 @@ class Broker:
             timers=timers,
             health=NodeHealth(),
             budget=ByteBudget(self.config.buffer_bytes_total),
+            standstill=standstill or Standstill(clock),
             open_files=open_files,
             precreated=PrecreatedSegments(
                 fs,

@@ -13,6 +13,7 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.timers import TimerHeap
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
@@ -87,6 +88,8 @@ class BrokerContext(FileContext):
     scheduler: FlushScheduler
     timers: TimerHeap
     budget: ByteBudget
+    standstill: Standstill
+    """The watch over this process's loop."""
     busy: set[OpenPartition] = field(default_factory=set)
     """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
     short: set[OpenPartition] = field(default_factory=set)

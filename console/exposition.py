@@ -121,6 +121,13 @@ def take(state: ConsoleState) -> Numbers:
                 metrics.connections_malformed,
             ),
             (
+                _counter(
+                    "bmq_clients_given_up",
+                    "Times that all clients' connections were closed: this process stood still, or lost its membership",
+                ),
+                metrics.clients_given_up,
+            ),
+            (
                 _counter("bmq_tls_handshakes_failed", "Connections closed since their TLS handshake failed"),
                 metrics.tls_handshakes_failed,
             ),

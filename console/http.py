@@ -42,6 +42,7 @@ from bmq.console.static_files import StaticFiles
 from bmq.console.tls_acceptor import ServerCertificate, TlsAcceptor
 from bmq.console.topics_api import TopicsApi
 from bmq.core.errors import RequestError
+from bmq.core.net.backlog import close_backlog
 
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
@@ -109,6 +110,16 @@ class HttpServer:
         """The server's address as a URL."""
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{_address(self._host, self._port)}"
+
+    def give_clients_up(self) -> int:
+        """Close all connections at once, also those that wait to be accepted, and go on listening.
+
+        Their requests are dropped, but for those whose handler runs already.  Return the number of connections.
+        """
+        closed = self.connections.drop_all()
+        for sock in self._listening.sockets if self._listening is not None else ():
+            closed += close_backlog(sock)
+        return closed + (self._tls.give_clients_up() if self._tls is not None else 0)
 
     async def stop(self) -> None:
         """Listen no more, and close all connections, after `STOP_TIMEOUT_S` at most."""

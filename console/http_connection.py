@@ -22,6 +22,7 @@ from aiohttp.typedefs import Middleware
 
 from bmq.console.operations import NotPossible
 from bmq.console.security_headers import SECURITY_HEADERS
+from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
 
 CONNECTIONS_MAX = 200
@@ -67,6 +68,8 @@ class Connections:
         """Requests whose head has arrived, since the start."""
         self.refused = 0
         """Connections and bodies that came while there were too many: each was closed, or another one in its place."""
+        self.look: Callable[[], None] = no_op
+        """Called before bytes are read.  It may call `drop_all`: this process has stood still."""
         self.dropped = 0
         """Connections closed because clients had not read their responses."""
 
@@ -88,6 +91,13 @@ class Connections:
             next(iter(self._waiting)).drop()
         self._waiting[connection] = None
         return True
+
+    def drop_all(self) -> int:
+        """Drop all connections, whatever they wait for; return their number."""
+        connections = [*self._waiting, *self._answering]
+        for connection in connections:
+            connection.drop()
+        return len(connections)
 
     def answers(self, connection: HttpConnection) -> None:
         """Note that a request of `connection` is being served.  Does nothing if the connection is removed."""
@@ -170,6 +180,9 @@ class HttpConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._connections.look()
+        if self.transport is None:
+            return  # dropped just now: what lies in the socket is outdated
         if self._is_idle:
             self._wait(HEAD_S)
         super().data_received(data)

@@ -18,6 +18,7 @@ from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.audit.event import AuditEvent, Kind, Outcome
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.fields import fields
+from bmq.core.net.backlog import close_backlog
 from bmq.core.security.session import Session
 
 _log = logging.getLogger(__name__)
@@ -81,6 +82,15 @@ class TlsAcceptor:
         for each in self._sockets:
             each.close()
         self._sockets = []
+
+    def give_clients_up(self) -> int:
+        """Close the connections that wait to be accepted or for their handshake, and go on listening.
+
+        Return their number.
+        """
+        for task in self._handshakes:
+            task.cancel()
+        return len(self._handshakes) + sum(map(close_backlog, self._sockets))
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -57,6 +57,7 @@ class BrokerRole:
             config=settings,
             janitor_config=janitor_config,
             reads=pool.progress,
+            standstill=joined.standstill,
         )
         self.fence = ShardFence()
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)

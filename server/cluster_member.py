@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from bmq.core.aio.standstill import ALONE_S, GIVEN_UP_S, Standstill
 from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -23,6 +24,7 @@ from bmq.meta.cluster.membership import TTL_S, Membership
 from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
+from bmq.meta.open import is_shared
 from bmq.server.certificates import open_internal_tls
 from bmq.server.root_guard import RootGuard
 from bmq.server.secret_check import check_secret
@@ -52,7 +54,11 @@ class ClusterMember:
         )  # fmt: skip
         self.tls = open_internal_tls(config)
         """The TLS of the internal port and of connections to those of others; None without."""
-        self.peers = Peers(incarnation, config.cluster, here=self.endpoint, secret=secret, tls=self.tls)
+        self.standstill = Standstill(clock, GIVEN_UP_S if is_shared(config.meta) else ALONE_S)
+        """The watch over this process's loop: a process that stood still gives its clients up."""
+        self.peers = Peers(
+            incarnation, config.cluster, here=self.endpoint, secret=secret, tls=self.tls, standstill=self.standstill
+        )
         self._guard = RootGuard(kv, fs, config.cluster)
         member = Member(
             incarnation=incarnation,
@@ -66,10 +72,12 @@ class ClusterMember:
         self.membership = Membership(
             kv, config.cluster, member, self.view,
             on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
-            on_joined=lambda: self.on_joined(), before_join=self._guard.before_join,
+            on_joined=lambda: self.on_joined(), on_confirmed=self.standstill.settle,
+            before_join=self._guard.before_join,
             ttl_s=ttl_s,
         )  # fmt: skip
         self.peers.subscribe_unregistered(self.membership.on_unregistered)
+        self.standstill.on_doubt.add(lambda _: self.membership.doubt())
         self._check = RegistrationCheck(self.view, lambda: self.membership.overdue_s, self.peers.greet)
 
     @property
@@ -89,6 +97,7 @@ class ClusterMember:
         Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, ConfigError if
         a member does not accept this process's secret, and what `RootGuard.check` raises.
         """
+        self.standstill.start()
         await self.view.start()
         await self._check_secret()
         await self.membership.start()
@@ -171,6 +180,7 @@ class ClusterMember:
 
     async def leave(self) -> None:
         """Give up the membership, and close the view and all connections."""
+        self.standstill.stop()
         await self._check.close()
         await self.membership.stop()
         await self.view.close()

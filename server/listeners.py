@@ -43,14 +43,15 @@ class Sockets:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
-                rates=node.security.connection_rates, audit=node.audit,
+                rates=node.security.connection_rates, audit=node.audit, standstill=node.joined.standstill,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             strangers = Strangers()
             node.joined.endpoint.on_known = strangers.known
             self._internal = Listener(
-                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers, audit=node.audit
-            )
+                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers, audit=node.audit,
+                standstill=node.joined.standstill,
+            )  # fmt: skip
 
     async def start(self) -> None:
         """Start the node; of a single process, publish the HTTP address first.
@@ -59,6 +60,8 @@ class Sockets:
         its internal port listens.
         """
         await asyncio.to_thread(own_name)
+        self._node.close_clients = self._close_clients
+        self._http.connections.look = self._node.joined.standstill.look
         if self._internal is None:
             self._node.joined.is_at(http=self._http_address())
         await self._node.start()
@@ -131,6 +134,11 @@ class Sockets:
         if self._kafka is not None:
             _log.info("draining: %d connections", len(self._kafka.connections))
             await self._kafka.drain(max(0.0, deadline - loop.time()))
+
+    def _close_clients(self) -> int:
+        """Close the connections of all clients, of Kafka and of the HTTP API; return their number.  Both listen on."""
+        closed = self._http.give_clients_up()
+        return closed + (self._kafka.give_clients_up() if self._kafka is not None else 0)
 
     def close(self) -> None:
         """Close the sockets for clients.  Other processes are served until `close_internal`."""

@@ -138,6 +138,8 @@ class Node:
         """Called when an operator drains the process, so that it ends."""
         self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when the process must end and be started again."""
+        self.close_clients: Callable[[], int] = _no_clients
+        """Called to close all clients' connections; returns their number."""
         self.joined = joined
         self.fs = fs
         self._kv = kv
@@ -446,6 +448,9 @@ class Node:
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
         joined.on_lost, joined.on_joined = self._lost, self._joined_again
+        joined.standstill.on_found.add(
+            lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")
+        )
         if self.broker is not None:
             ownership = ShardOwnership(self._kv, self.config.cluster, joined.view, self.catalog)
             shared = self.broker.broker.shared
@@ -495,6 +500,23 @@ class Node:
         if self.broker is not None:
             self.broker.broker.fence_all()
         self._set_member(False)
+        self._give_clients_up("this process is not a member of the cluster any more")
+
+    def _give_clients_up(self, why: str) -> None:
+        """Close all clients' connections, with all that lies in them or is in progress for them.
+
+        A process that stood still, or was declared dead, must not go on as if nothing had happened.  A client may have
+        given up a request that this process still has, and have gone on through another process: what the request says
+        is outdated then.  An offset commit would take back a later one, a join fence the member that joined again.  No
+        request shows how long it has waited, so all are dropped.  A client that has not given up sees its connection
+        break, and repeats what it may.
+        """
+        closed = self.close_clients()
+        self.metrics.clients_given_up += 1
+        log.warning(
+            "all clients' connections are closed, with the requests in them: clients connect and send them again",
+            extra=fields(connections=closed, error=why),
+        )
 
     def _joined_again(self) -> None:
         self._set_member(True)
@@ -563,6 +585,11 @@ class Node:
                 extra=fields(error=error),
             )
             return REPLICAS_MAX
+
+
+def _no_clients() -> int:
+    """Close nothing: no socket for clients is open."""
+    return 0
 
 
 def _report(controller: Controller, by: str, incarnation: str, why: str) -> None:

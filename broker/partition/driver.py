@@ -81,6 +81,8 @@ class PartitionDriver:
         self.shared = shared
         self.path = path
         self.machine = PartitionMachine(key, shared.incarnation, config, shared.config)
+        self.doubts_before = shared.standstill.doubts
+        """Number of doubts of this process before the takeover: its claim answers them."""
         self.segments = SegmentFiles(
             shared, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
         )

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from bmq.broker.context import BrokerContext
+from bmq.broker.partition.assurance import Assurance
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.offset_search import OffsetLookups, SearchedLog
@@ -53,6 +54,7 @@ class PartitionOwner:
 
     __slots__ = (
         "_acknowledged_to",
+        "_assurance",
         "_confirmed_at",
         "_driver",
         "_is_confirming",
@@ -77,6 +79,7 @@ class PartitionOwner:
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
         self._refusals = Refusals(driver)
+        self._assurance = Assurance(driver)
         self._acknowledged_to = 0  # end of the batches acknowledged before their flush (acks=1)
         self._is_confirming = False
         self._confirmed_at = -math.inf
@@ -170,7 +173,7 @@ class PartitionOwner:
         return True
 
     async def ask_active_segment(self) -> ActiveSegment | None:
-        """Return ``active_segment``."""
+        """Return ``active_segment``.  Needs no proof: what is flushed of a segment is in the next owner's log too."""
         return self.active_segment
 
     # ------------------------------------------------------------------------------------------------------ writing
@@ -252,7 +255,12 @@ class PartitionOwner:
     # ------------------------------------------------------------------------------------------------------ reading
 
     async def ends(self) -> Ends:
-        """Return epoch, log start, last stable offset and high watermark as they are now."""
+        """Return epoch, log start, last stable offset and high watermark as they are now.
+
+        Raises RequestError NOT_LEADER_OR_FOLLOWER if the process stood still, and the store names another owner or does
+        not respond (``broker.partition.assurance``).  So do all further questions about the log.
+        """
+        await self._assurance.renew()
         return Ends(self.epoch, self.log_start, self.last_stable_offset, self.high_watermark)
 
     async def flushed_ends(self) -> Ends:
@@ -291,7 +299,8 @@ class PartitionOwner:
         return await self.ends()
 
     async def producers(self) -> Sequence[ProducerState]:
-        """Return the producers' states as of the flushed batches."""
+        """Return the producers' states as of the flushed batches.  Raises RequestError as `ends` does."""
+        await self._assurance.renew()
         return self._driver.machine.producers.snapshot()
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
@@ -301,12 +310,15 @@ class PartitionOwner:
         ``LeaderEpochFileCache.endOffsetFor``. Raises RequestError KAFKA_STORAGE_ERROR.
         """
         if not 0 <= epoch <= self.epoch:
+            await self._assurance.renew()
             return -1, -1
         end = self.high_watermark
         if epoch < self.epoch:
             found = await self._search(lambda log: log.end_of_epoch(epoch, end, self.active_segment))
             if found is not None:
+                await self._assurance.renew()
                 return found
+        await self._assurance.renew()
         return epoch, end
 
     async def offset_of_max_timestamp(self) -> tuple[int, int]:
@@ -315,9 +327,10 @@ class PartitionOwner:
         Raises RequestError KAFKA_STORAGE_ERROR.
         """
         start, end, active = self.log_start, self.high_watermark, self.active_segment
-        if start == end:
-            return -1, -1
-        found = await self._search(lambda log: log.offset_of_max_timestamp(start, end, active))
+        found = None
+        if start != end:
+            found = await self._search(lambda log: log.offset_of_max_timestamp(start, end, active))
+        await self._assurance.renew()
         return (-1, -1) if found is None else (found.offset, found.timestamp)
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
@@ -326,11 +339,12 @@ class PartitionOwner:
         Raises RequestError KAFKA_STORAGE_ERROR.
         """
         start, end, active = self.log_start, self.high_watermark, self.active_segment
-        if start == end:
-            return None
-        found = await self._search(
-            lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, active=active)
-        )
+        found = None
+        if start != end:
+            found = await self._search(
+                lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, active=active)
+            )
+        await self._assurance.renew()
         return None if found is None else (found.offset, found.timestamp)
 
     async def _search(self, ask: Callable[[SearchedLog], Coroutine[Any, Any, T]]) -> T:
@@ -379,9 +393,11 @@ class PartitionOwner:
         if self._size is None or self._size.log_start != partition.log_start:
             self._size = LogSize(partition.log_start, self.log_bytes_known)
         try:
-            return await self._size.count(self._shared.fs, self._driver)
+            size = await self._size.count(self._shared.fs, self._driver)
         except StorageError as error:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        await self._assurance.renew()
+        return size
 
 
 class LogSize:

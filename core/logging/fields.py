@@ -22,6 +22,7 @@ FIELDS: Mapping[str, str] = {
     "worker": "process of `bmq serve --workers`, by its number",
     "listener": "address or name of a listener",
     "connection": "client's address and port",
+    "connections": "number of connections",
     "client_id": "name that the client gave itself",
     "path": "file or folder on storage",
     "block": "HDFS block's id",
@@ -44,6 +45,7 @@ class Fields(TypedDict, total=False):
     worker: int
     listener: str
     connection: str
+    connections: int
     client_id: str | None
     path: object
     block: int

@@ -99,6 +99,8 @@ class Metrics:
         self.connections_idle_closed = 0
         self.connections_stuck_closed = 0
         self.connections_malformed = 0
+        self.clients_given_up = 0
+        """Times that all connections were closed, as this process stood still or lost its membership."""
         self.tls_handshakes_failed = 0
         self.request_bytes_held = 0
         """Bytes of requests that were read and have no response yet."""

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
@@ -57,6 +58,8 @@ class ConnectionOwner(Protocol):
     """The receive buffer of all connections."""
     now: float
     """The loop's time at the last tick, in seconds."""
+    standstill: Standstill
+    """The watch over this process's loop, which may close all connections."""
     loop: asyncio.AbstractEventLoop
 
     def opened(self, connection: ClientConnection) -> float:
@@ -348,6 +351,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._settle()
 
     def _begin(self, frame: memoryview) -> None:
+        standstill = self._listener.standstill
+        if standstill.now() > standstill.deadline:
+            standstill.look()
+            if self.is_closed:
+                return  # the process stood still: its clients are given up
         try:
             response = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch

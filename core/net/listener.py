@@ -11,12 +11,15 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.audit.log import NO_AUDIT, Audit
+from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import ConnectionFields, fields
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.admission import NO_RATES, ConnectionRates
+from bmq.core.net.backlog import close_backlog
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
@@ -53,12 +56,14 @@ class Listener:
         strangers: Strangers | None = None,
         rates: ConnectionRates = NO_RATES,
         audit: Audit = NO_AUDIT,
+        standstill: Standstill | None = None,
     ) -> None:
         """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold.
 
         ``strangers`` bounds connections until the dispatch says that they are known; without ``in_order`` only.
         ``rates`` bounds how fast connections come.
         ``audit`` gets the log-ins by certificate, and the handshakes that fail.
+        ``standstill`` is looked at before each request; without one nobody watches the loop.
         """
         self._rates = rates
         self._strangers = strangers
@@ -67,6 +72,7 @@ class Listener:
         self.config = config
         self.metrics = metrics
         self.audit = audit
+        self.standstill = standstill or Standstill(SystemClock())  # one that is never started finds nothing
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
         self.login_budget = LoginBudget[ClientConnection](
             min(LIMIT_BYTES, config.queued_max_request_bytes // 2), metrics, self._close_before_login
@@ -156,6 +162,18 @@ class Listener:
         for connection in list(self.connections):
             connection.close()
         self._stop_timer()
+
+    def give_clients_up(self) -> int:
+        """Close all connections at once, also those that wait to be accepted, and go on listening.
+
+        What their clients have sent and what is in progress is dropped; a produce that an owner has accepted goes on.
+        Return the number of connections.
+        """
+        accepted = list(self.connections)
+        for connection in accepted:
+            connection.close()
+        listening = () if self._is_stopping else self._servers
+        return len(accepted) + sum(close_backlog(sock) for server in listening for sock in server.sockets)
 
     # --------------------------------------------------------------------------------------- events of connections
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import cast
 
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.frames import FrameReader
@@ -102,7 +103,10 @@ class ClosedAtOnce(PeerLost):
 
 
 class PeerBusy(PeerLost):
-    """A refused call: one connection may have no more in progress.  It was not sent, and the connection goes on."""
+    """A refused call: one connection may have no more in progress, or this process has just stood still.
+
+    It was not sent, and the connection goes on.
+    """
 
 
 class NotShown(Exception):
@@ -127,8 +131,15 @@ class Peer(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, own: str, incarnation: str, kind: ConnectionKind, settings: PeerSettings, shared: memoryview
+        self,
+        own: str,
+        incarnation: str,
+        kind: ConnectionKind,
+        settings: PeerSettings,
+        shared: memoryview,
+        standstill: Standstill | None = None,
     ) -> None:
+        """``standstill`` refuses a call that began before the process stood still; None refuses none."""
         self.incarnation = incarnation
         self.kind = kind
         self.is_up = False
@@ -148,6 +159,7 @@ class Peer(asyncio.BufferedProtocol):
         """Set if the peer has refused Hello because the store has no member key of this process."""
         self.bytes_under_way = 0
         self._settings = settings
+        self._standstill = standstill
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time(), settings.ping_s, settings.ping_timeout_s, settings.stuck_s)
         self._frames = FrameReader(shared, HELLO_BYTES_MAX, HELLO_BOUND)
@@ -178,7 +190,13 @@ class Peer(asyncio.BufferedProtocol):
         Calls are sent in their order.  The version must be one with tagged fields, and the request one that has a
         response. The buffers of ``body`` must not change until then: what the kernel does not take at once is not
         copied.
+
+        A call right after a standstill fails with PeerBusy: it may be a client's, and the client is given up first.
         """
+        standstill = self._standstill
+        if standstill is not None and standstill.now() > standstill.deadline and standstill.is_unnoticed:
+            why = f"{self.incarnation}: this process has just stood still"
+            return self._refused(PeerBusy(why, was_sent=False, evidence=Evidence.NONE))
         if self.is_up:
             return self._call(api_key, api_version, body, header_tags)
         return self._refused(PeerLost(f"{self.incarnation}: {self.why or 'not up yet'}", was_sent=False))

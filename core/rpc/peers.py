@@ -25,6 +25,7 @@ from typing import Any, Protocol, cast
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.aio.tasks import report_bug
 from bmq.core.descriptors import FAILURES
@@ -182,8 +183,10 @@ class Peers:
         here: Callee | None = None,
         secret: SharedSecret = NO_SECRET,
         tls: InternalTls | None = None,
+        standstill: Standstill | None = None,
     ) -> None:
-        """Create no connection yet.  ``here`` serves what this process asks itself."""
+        """Create no connection yet.  ``here`` serves what this process asks itself.  ``standstill``: see `Peer`."""
+        self._standstill = standstill
         self._tls = tls
         self._own = own
         self._here = here
@@ -389,7 +392,9 @@ class Peers:
     async def _open(self, member: MemberLike, kind: ConnectionKind, timeout_s: float) -> Peer:
         """Return a connection on which both sides have said Hello.  Raises PeerLost, NotAccepted among them."""
         where = f"{member.incarnation} at {member.internal.host}:{member.internal.port}"
-        make = partial(Peer, self._own, member.incarnation, kind, self._settings, self._shared)
+        make = partial(
+            Peer, self._own, member.incarnation, kind, self._settings, self._shared, standstill=self._standstill
+        )
         peer: Peer | None = None
         kind_of_loss: type[PeerLost] = PeerLost
         evidence = Evidence.NONE  # whatever fails before the peer's address is known

@@ -73,6 +73,7 @@ class Membership:
         on_failed: Callable[[str], None] = no_op,
         on_id: Callable[[int], None] = no_op,
         on_joined: Callable[[], None] = no_op,
+        on_confirmed: Callable[[], None] = no_op,
         before_join: Callable[[], Awaitable[None]] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
@@ -83,6 +84,7 @@ class Membership:
         ``on_failed``    with the reason for which the process should end
         ``on_id``        with the id under which it has joined again, if that is another than before
         ``on_joined``    when it is a member again
+        ``on_confirmed`` when the store has it as a member after the last `doubt`
         ``before_join``  awaited each time before the process registers; an exception refuses that, and
                          JoinRefused ends the process
         ===============  ====================================================================================
@@ -96,6 +98,7 @@ class Membership:
         self._on_failed = on_failed
         self._on_id = on_id
         self._on_joined = on_joined
+        self._on_confirmed = on_confirmed
         self._before_join = before_join or _no_check
         self._chooses_id = member.node_id < 0 and member.has(PROXY)
         self._ttl_s = ttl_s
@@ -106,6 +109,7 @@ class Membership:
         self._joined_at = 0.0  # by the loop's clock
         self._losses = 0  # one soon after another
         self._join_not_before = 0.0
+        self._is_doubted = False
         self._is_due = asyncio.Event()  # something is to be written or checked before the next renewal
         self._written: Member | None = None
         self._task: asyncio.Task[None] | None = None
@@ -163,6 +167,14 @@ class Membership:
             self._lost(_DECLARED_UNSEEN)
         elif verdict is FindingVerdict.ASK_STORE:
             self._is_due.set()
+
+    def doubt(self) -> None:
+        """Ask the store soon whether this process is still a member: it may have been declared dead meanwhile.
+
+        ``on_confirmed`` is called if it is, else ``on_lost``.
+        """
+        self._is_doubted = True
+        self._is_due.set()
 
     async def start(self) -> None:
         """Join the cluster, and keep the membership from then on.
@@ -324,6 +336,8 @@ class Membership:
         if self._is_gone(self._view.revision):
             self._lost(_DECLARED)
             return
+        if self._is_doubted and not await self._confirm():
+            return
         if self.member != self._written:
             member = self.member
             done = await self._kv.commit(
@@ -341,6 +355,20 @@ class Membership:
                 self._is_due.set()
         await self._kv.keep_alive(self._lease)
         self._renewed()
+
+    async def _confirm(self) -> bool:
+        """Read the own key.  Return False if it is gone: then the membership is lost.  Raises KvError."""
+        self._is_doubted = False
+        try:
+            own = await self._kv.get(self._key)
+        except KvError:
+            self._is_doubted = True
+            raise
+        if own is None:
+            self._lost(_DECLARED)
+        elif not self._is_doubted:  # else the process stood still again, and the read says nothing of that
+            self._on_confirmed()
+        return own is not None
 
     def _renewed(self) -> None:
         """Note that the store has granted or renewed the lease."""

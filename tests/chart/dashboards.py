@@ -271,6 +271,7 @@ PROCESS = Dashboard(
             speed("bmq_connections_idle_closed_total", "idle"),
             speed("bmq_connections_stuck_closed_total", "stuck"),
             speed("bmq_connections_malformed_total", "no Kafka request"),
+            speed("bmq_clients_given_up_total", "all, after a standstill"),
             speed("bmq_tls_handshakes_failed_total", "no TLS")], "cps"),
         Panel("Open files", [by_pod("process_open_fds"),
                              Query("min(process_max_fds{$S})", "least limit")]),

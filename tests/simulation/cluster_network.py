@@ -176,6 +176,13 @@ class End(asyncio.Transport):
             self.inbox.clear()
         self._wake()
 
+    def refuse(self) -> None:
+        """Close a connection that was never accepted: the other side gets a reset."""
+        if not self.is_gone:
+            self.is_gone = True
+            self._network.ends.pop(self, None)
+            self.send(partial(self.other.ended, ConnectionResetError("reset by peer")))
+
     def reset(self) -> None:
         """Break the connection: both sides notice as soon as they run, bytes under way are lost."""
         self.ended(ConnectionResetError("reset by peer"))
@@ -191,6 +198,7 @@ class _Server:
         self.address = address
         self.context = copy_context()
         self.make = make
+        self.waiting: list[End] = []  # to be accepted, when the process comes to it
         self._network = network
 
     @property
@@ -200,10 +208,40 @@ class _Server:
     def getsockname(self) -> tuple[str, int]:
         return self.address
 
+    def dup(self) -> _Accepting:
+        return _Accepting(self)
+
     def close(self) -> None:
         if self._network.listening.get(self.address) is self:
             del self._network.listening[self.address]
         self._network.reset_backlog(self)
+
+
+class _Accepting:
+    """A duplicate of a listening socket."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+
+    def __enter__(self) -> _Accepting:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def accept(self) -> tuple[_Accepted, None]:
+        if not self._server.waiting:
+            raise BlockingIOError
+        return _Accepted(self._server.waiting.pop(0)), None
+
+
+class _Accepted:
+    """A connection that only its kernel knows."""
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def close(self) -> None:
+        self._end.refuse()
 
 
 class ClusterNetwork:
@@ -267,6 +305,7 @@ class ClusterNetwork:
         """In the server's process, when it has a descriptor for it."""
         backlog = self._starved.get(server.process)
         if backlog is None:
+            server.waiting.append(end)
             end.run(_accept, end, server)
         else:
             backlog.append((end, server))
@@ -285,9 +324,7 @@ class ClusterNetwork:
         """Reset what waits to be accepted by a server that is closed, as the kernel does."""
         backlog = self._starved.get(server.process, [])
         for end in [end for end, of in backlog if of is server]:
-            end.is_gone = True
-            self.ends.pop(end, None)
-            end.send(partial(end.other.ended, ConnectionResetError("reset by peer")))
+            end.refuse()
         backlog[:] = [(end, of) for end, of in backlog if of is not server]
 
     def is_cut(self, one: str, other: str) -> bool:
@@ -337,6 +374,8 @@ class ClusterNetwork:
 
 def _accept(end: End, server: _Server) -> None:
     """In the server's process, when it comes to it."""
+    if end in server.waiting:
+        server.waiting.remove(end)
     if end.is_gone:
         return
     end.protocol = server.make()

@@ -12,10 +12,10 @@ import asyncio
 from contextvars import copy_context
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
 from bmq.console.http import HttpServer
+from bmq.console.http_connection import Connections
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import BmqError
@@ -54,6 +54,18 @@ class _StopAsked(StopAsked):
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.status = 0
+
+
+class _NoHttp:
+    """The console's server, which a simulation leaves out."""
+
+    port = HTTP_PORT
+
+    def __init__(self) -> None:
+        self.connections = Connections()
+
+    def give_clients_up(self) -> int:
+        return 0
 
 
 class Process:
@@ -107,7 +119,7 @@ class Process:
                 shared.flush_listener = self.world.acks.watched(shared.flush_listener, self.incarnation)
             node.on_leave, node.on_failed = self.ask, self._failed
             speak(self)
-            sockets = self.sockets = Sockets(node, cast(HttpServer, SimpleNamespace(port=HTTP_PORT)))
+            sockets = self.sockets = Sockets(node, cast(HttpServer, _NoHttp()))
             if await self._asked.comes_before(sockets.start()):
                 return
             await sockets.open()

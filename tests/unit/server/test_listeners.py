@@ -31,7 +31,7 @@ class FakeNode:
         self.metrics = Metrics()
         self.security = SimpleNamespace(connection_rates=NO_RATES, gates={})
         self.audit = NO_AUDIT
-        self.joined = None
+        self.joined = SimpleNamespace(standstill=None)
         self.told: list[str] = []
         self._leaves_s = leaves_s
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from bmq.core.rpc.peer import PeerSettings
+from bmq.core.aio.standstill import GIVEN_UP_S, Standstill
+from bmq.core.clock import LoopClock
+from bmq.core.rpc.peer import Evidence, PeerSettings
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy
 from tests.harness.waiting import now
 from tests.unit.core.rpc.world import (
@@ -205,3 +207,22 @@ async def test_bytes_that_are_not_a_response_end_the_connection(answer: bytes) -
         world.network.ends[-1].write(answer)
         assert (await lost(call)).was_sent
         assert not peer.is_up
+
+
+async def test_a_call_right_after_a_standstill_is_refused_and_the_connection_goes_on() -> None:
+    """The call may be for a client that has given its request up: it is given up before anything is sent."""
+    async with World(PeerSettings()) as world:
+        standstill = Standstill(LoopClock())
+        standstill.start()
+        world.peers._standstill = standstill
+        peer = await up(world)
+        loop: Any = asyncio.get_running_loop()
+        loop.clock.now += GIVEN_UP_S
+        refused = await lost(peer.call(ECHO, 0, echo("1")))
+        assert isinstance(refused, PeerBusy)
+        assert not refused.was_sent
+        assert refused.evidence is Evidence.NONE, "nothing is said against the other process"
+        await asyncio.sleep(0)
+        assert result(await peer.call(ECHO, 0, echo("2"))) == "2"
+        assert world.begun == ["2"]
+        standstill.stop()

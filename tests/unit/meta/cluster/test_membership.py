@@ -38,13 +38,14 @@ class Joined:
     def __init__(self, kv: KeyValue, member: Member) -> None:
         self.losses = 0
         self.joins = 0  # after a loss
+        self.confirmed = 0
         self.failures: list[str] = []
         self.ids: list[int] = []
         self.refusal: JoinRefused | None = None
         self.view = KvClusterView(kv, "c", member.incarnation)
         self.membership = Membership(
             kv, "c", member, self.view, on_lost=self._lost, on_failed=self.failures.append, on_id=self.ids.append,
-            on_joined=self._joined, before_join=self._before_join,
+            on_joined=self._joined, on_confirmed=self._confirmed, before_join=self._before_join,
         )  # fmt: skip
 
     async def _before_join(self) -> None:
@@ -53,6 +54,9 @@ class Joined:
 
     def _lost(self) -> None:
         self.losses += 1
+
+    def _confirmed(self) -> None:
+        self.confirmed += 1
 
     def _joined(self) -> None:
         self.joins += 1
@@ -112,6 +116,22 @@ async def test_declared_dead_it_stops_first_and_then_joins_again() -> None:
         await asyncio.sleep(5 * TTL_S)
         assert one.losses == 1, "what the view told of the time before is old"
         assert one.membership.is_member
+
+
+async def test_a_doubt_has_the_own_key_read_before_the_next_renewal() -> None:
+    kv = MemoryKeyValue(store := MemoryStore())
+    async with joined(kv, BROKER) as one:
+        one.membership.doubt()
+        await until(lambda: one.confirmed == 1, 1)
+        store.stop()
+        one.membership.doubt()
+        await asyncio.sleep(TTL_S)
+        assert one.confirmed == 1
+        store.start(asyncio.get_running_loop().time())
+        await until(lambda: one.confirmed == 2, TTL_S)
+        await kv.commit([], [Delete(member_key("c", "b"))])
+        one.membership.doubt()
+        await until(lambda: one.losses == 1, 1)
 
 
 async def test_declared_dead_again_and_again_it_joins_again_after_longer_pauses() -> None:

@@ -1,0 +1,149 @@
+"""Clients that give a request up: it stays unread in a process that stands still, and they go on through another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kafka.protocol.admin import DeleteRecordsRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from bmq.core.errors import ErrorCode
+from bmq.core.records.batch import Record, build_batch
+from tests.harness.network import Disconnected
+from tests.simulation.cluster_world import ClusterClient, ClusterWorld
+from tests.simulation.group_clients import assignment, subscription
+from tests.simulation.kafka_clients import Refused, check, pause, produce_request
+
+GIVES_UP_S = 3.0
+"""Request time-out of these clients: short, as many set it."""
+
+
+def commit_request(group: str, topic: str, offset: int) -> OffsetCommitRequest:
+    """Return the commit of a consumer that assigns its partitions itself."""
+    Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    part = Topic.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    return OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        topics=[Topic(name=topic, partitions=[part])],
+    )  # fmt: skip
+
+
+def join_request(group: str, topic: str, instance: str, member: str = "") -> JoinGroupRequest:
+    Protocol = JoinGroupRequest.JoinGroupRequestProtocol
+    return JoinGroupRequest(
+        group_id=group, session_timeout_ms=120_000, rebalance_timeout_ms=20_000, member_id=member,
+        group_instance_id=instance, protocol_type="consumer",
+        protocols=[Protocol(name="range", metadata=subscription(topic))],
+    )  # fmt: skip
+
+
+def offset_request(topic: str, partition: int, timestamp: int) -> ListOffsetsRequest:
+    Topic = ListOffsetsRequest.ListOffsetsTopic
+    part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp)
+    return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name=topic, partitions=[part])])
+
+
+def leave_request(group: str, instance: str) -> LeaveGroupRequest:
+    """Return the request that removes a static member, by its instance alone."""
+    leaving = LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance)
+    return LeaveGroupRequest(group_id=group, members=[leaving])
+
+
+def alter_request(topic: str, name: str, value: str) -> IncrementalAlterConfigsRequest:
+    Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    config = Resource.AlterableConfig(name=name, config_operation=0, value=value)
+    resource = Resource(resource_type=2, resource_name=topic, configs=[config])
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def delete_request(topic: str, offset: int) -> DeleteRecordsRequest:
+    Topic = DeleteRecordsRequest.DeleteRecordsTopic
+    part = Topic.DeleteRecordsPartition(partition_index=0, offset=offset)
+    return DeleteRecordsRequest(topics=[Topic(name=topic, partitions=[part])], timeout_ms=20_000)
+
+
+def plain_request(topic: str, timestamp: int, count: int) -> Any:
+    """Return a produce of records with this timestamp, without a producer id."""
+    return produce_request(topic, 0, bytes(build_batch([Record(value=b"v")] * count, base_timestamp=timestamp)), -1)
+
+
+async def abandon(client: ClusterClient, request: Any, response: type[Any], version: int) -> None:
+    """Send a request to a process that stands still, and give it up with its connection."""
+    try:
+        answer = await client.call(request, response, version, GIVES_UP_S)
+    except Disconnected:
+        return
+    raise AssertionError(f"a process that stands still has responded {answer}")
+
+
+async def insist(world: ClusterWorld, client: ClusterClient, ask: Any) -> Any:
+    """Return what ``ask`` returns, asked again after each retriable error."""
+    for _ in range(200):
+        try:
+            return await ask(client)
+        except Disconnected:
+            await pause(world)
+        except Refused as refused:
+            if not refused.code.is_retriable:
+                raise
+            await pause(world)
+    raise AssertionError("no response that is not an error")
+
+
+async def commit(client: ClusterClient, group: str, topic: str, offset: int) -> None:
+    answer = await client.call(commit_request(group, topic, offset), OffsetCommitResponse, 7)
+    check(answer.topics[0].partitions[0].error_code)
+
+
+async def committed(client: ClusterClient, group: str, topic: str) -> int:
+    Topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    request = OffsetFetchRequest(group_id=group, topics=[Topic(name=topic, partition_indexes=[0])], require_stable=True)
+    answer = await client.call(request, OffsetFetchResponse, 7)
+    check(answer.error_code)
+    check(answer.topics[0].partitions[0].error_code)
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+async def join(client: ClusterClient, group: str, topic: str, instance: str) -> tuple[str, int]:
+    """Join as a static member that is alone in its group; return its member id and the generation."""
+    joined = await client.call(join_request(group, topic, instance), JoinGroupResponse, 5, timeout_s=60)
+    check(joined.error_code)
+    Assignment = SyncGroupRequest.SyncGroupRequestAssignment
+    request = SyncGroupRequest(
+        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=instance,
+        assignments=[Assignment(member_id=joined.member_id, assignment=assignment(topic, [0]))],
+    )  # fmt: skip
+    check((await client.call(request, SyncGroupResponse, 3, timeout_s=60)).error_code)
+    return joined.member_id, joined.generation_id
+
+
+async def heartbeat(client: ClusterClient, group: str, instance: str, member: str, generation: int) -> ErrorCode:
+    request = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member, group_instance_id=instance)
+    return ErrorCode((await client.call(request, HeartbeatResponse, 3)).error_code)
+
+
+async def offset_for(client: ClusterClient, topic: str, partition: int, timestamp: int) -> int:
+    answer = await client.call(offset_request(topic, partition, timestamp), ListOffsetsResponse, 7)
+    found = answer.topics[0].partitions[0]
+    check(found.error_code)
+    return int(found.offset)
+
+
+async def settle() -> None:
+    """Let everything that was left behind arrive, and what it causes happen."""
+    await asyncio.sleep(10)

@@ -1,0 +1,106 @@
+"""A process that stood still does not go on as if nothing had happened: clients have gone on without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from kafka.protocol.consumer import JoinGroupResponse, OffsetCommitResponse
+
+from bmq.core.errors import ErrorCode
+from tests.simulation.abandoned_requests import (
+    abandon,
+    commit,
+    commit_request,
+    committed,
+    heartbeat,
+    insist,
+    join,
+    join_request,
+    settle,
+)
+from tests.simulation.cluster_checks import BugsTold, check_quiet
+from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Place, Process
+from tests.simulation.kafka_clients import create_topic
+from tests.simulation.kafka_world import CONFIG
+from tests.simulation.test_cut_from_store import ROLES, SEGMENT_BYTES
+
+TOPIC, GROUP = "orders", "g"
+
+
+@asynccontextmanager
+async def three_nodes(seed: int) -> AsyncIterator[ClusterWorld]:
+    """Three processes of all roles, of which every one can serve every client."""
+    world = ClusterWorld(seed, config=replace(CONFIG, log_segment_bytes=SEGMENT_BYTES))
+    with BugsTold(world):
+        for number in range(3):
+            world.place(f"node{number}", *ROLES)
+        await create_topic(world, TOPIC, 1)
+        yield world
+        world.is_over = True
+        await world.heal()
+        await check_quiet(world)
+        assert not world.told.errors, world.told.errors
+        await world.shut()
+        assert not world.told.errors, world.told.errors
+
+
+def process_of(place: Place) -> Process:
+    assert place.process is not None
+    return place.process
+
+
+def coordinator(world: ClusterWorld) -> Place:
+    """Return the place whose process serves the group."""
+    node = process_of(world.places[0]).node
+    assert node is not None
+    assert node.own_coordinator is not None
+    owner = node.view.shard(node.own_coordinator.shard_of(GROUP))
+    assert owner is not None
+    return next(place for place in world.places if process_of(place).incarnation == owner.incarnation)
+
+
+async def two_clients(world: ClusterWorld) -> tuple[Process, ClusterClient, ClusterClient]:
+    """Return a process that does not serve the group, a client of it, and a client of the group's coordinator."""
+    anywhere = world.client()
+    await insist(world, anywhere, partial(commit, group=GROUP, topic=TOPIC, offset=1))
+    anywhere.close()
+    there = coordinator(world)
+    place = next(each for each in world.places if each is not there)
+    slow, other = ClusterClient(world, place.host), ClusterClient(world, there.host)
+    await insist(world, slow, partial(committed, group=GROUP, topic=TOPIC))
+    return process_of(place), slow, other
+
+
+@pytest.mark.seed(1)
+@pytest.mark.parametrize("then", [200, 0])
+async def test_a_commit_that_lay_in_a_stopped_process_takes_no_later_one_back(then: int) -> None:
+    """``then`` 0: a reset, after which the old commit would skip records."""
+    async with three_nodes(1) as world:
+        stopped, slow, other = await two_clients(world)
+        stopped.stop()
+        await abandon(slow, commit_request(GROUP, TOPIC, 100), OffsetCommitResponse, 7)
+        await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=100))
+        await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=then))
+        stopped.resume()
+        await settle()
+        assert await insist(world, other, partial(committed, group=GROUP, topic=TOPIC)) == then
+        other.close()
+
+
+@pytest.mark.seed(1)
+async def test_a_join_that_lay_in_a_stopped_process_does_not_fence_the_member_that_joined_again() -> None:
+    async with three_nodes(1) as world:
+        stopped, slow, other = await two_clients(world)
+        stopped.stop()
+        await abandon(slow, join_request(GROUP, TOPIC, "i1"), JoinGroupResponse, 5)
+        member, generation = await insist(world, other, partial(join, group=GROUP, topic=TOPIC, instance="i1"))
+        stopped.resume()
+        for _ in range(10):
+            await asyncio.sleep(1)
+            assert await heartbeat(other, GROUP, "i1", member, generation) is ErrorCode.NONE
+        other.close()

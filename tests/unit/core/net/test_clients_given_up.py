@@ -1,0 +1,114 @@
+"""A process that stood still closes its clients' connections before it serves what lies in them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from bmq.core.aio.standstill import GIVEN_UP_S, Standstill
+from bmq.core.clock import LoopClock
+from tests.harness.waiting import until
+from tests.unit.core.net.world import PRODUCE, World, frame, turn
+
+
+def watched() -> World:
+    """Return a world whose listener closes its connections after a standstill, as a process's does."""
+    world = World()
+    standstill = world.listener.standstill = Standstill(LoopClock())
+
+    def found(_: float) -> None:
+        world.listener.give_clients_up()
+
+    standstill.on_found.add(found)
+    standstill.start()
+    return world
+
+
+def stop_loop() -> None:
+    loop: Any = asyncio.get_running_loop()
+    loop.clock.now += GIVEN_UP_S
+
+
+async def test_bytes_that_lay_in_a_socket_begin_no_request() -> None:
+    world = watched()
+    peer, other = world.peer(), world.peer()
+    peer.send(frame(1))
+    stop_loop()
+    peer.send(frame(2) + frame(3))
+    other.send(frame(4))
+    assert world.script.begun == [1]
+    await turn()
+    assert peer.is_gone
+    assert other.is_gone
+    assert not world.listener.connections
+    later = world.peer()
+    later.send(frame(5))
+    assert later.answers() == [5], "the listener goes on"
+    world.listener.standstill.stop()
+
+
+async def test_requests_that_were_read_before_do_not_begin_and_those_in_progress_are_cancelled() -> None:
+    world = watched()
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(frame(1) + frame(2))
+    assert world.script.begun == [1]
+    running = world.script.answers[1]
+    stop_loop()
+    running.set_result(world.script.reply(1))
+    await turn()
+    await turn()
+    assert world.script.begun == [1]
+    assert peer.answers() == []
+    assert world.metrics.request_bytes_held == 0
+    world.listener.standstill.stop()
+
+
+async def test_a_stop_between_two_requests_of_one_read_ends_with_the_first() -> None:
+    world = watched()
+    begin = world.listener.dispatch
+
+    def stops(data: memoryview, client: Any) -> Any:
+        response = begin(data, client)
+        stop_loop()
+        return response
+
+    stops.is_pipelined = begin.is_pipelined  # type: ignore[attr-defined]
+    world.listener.dispatch = stops  # type: ignore[assignment]
+    peer = world.peer()
+    peer.send(frame(1, key=PRODUCE) + frame(2, key=PRODUCE))
+    assert world.script.begun == [1]
+    await turn()
+    assert peer.is_gone
+    world.listener.standstill.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_connections_that_wait_to_be_accepted_are_closed_too() -> None:
+    world = World()
+    await world.listener.start("127.0.0.1", 0)
+    address = ("127.0.0.1", world.listener.port)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(frame(1))
+    await reader.readexactly(8)
+    waiting = [socket.create_connection(address) for _ in range(3)]  # in this turn of the loop: not accepted yet
+    for each in waiting:
+        each.sendall(frame(2))
+    assert world.listener.give_clients_up() == 4
+    assert await reader.read() == b""
+    writer.close()
+    for each in waiting:
+        with pytest.raises(ConnectionResetError):
+            each.recv(1)
+        each.close()
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(frame(3))
+    await reader.readexactly(8)
+    assert world.script.begun == [1, 3]
+    writer.close()
+    await until(lambda: not world.listener.connections)
+    await world.listener.drain(5)
