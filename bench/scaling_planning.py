@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import psutil
 
 from bench.results import Sample
-from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan_in_steps
 from bmq.controller.planning.planner_view import Move, PlannerBroker, PlannerView
+from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 

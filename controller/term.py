@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
@@ -37,11 +38,20 @@ from bmq.controller.heartbeats import Heartbeats
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import Patience
 from bmq.controller.pending_moves import PendingMoves
+from bmq.controller.planning.balance_state import ASKED, AT_REST
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
-from bmq.controller.planning.planner_view import COOL_DOWN_S, Move, PlannerBroker, PlannerView, Why, count_unreachable
+from bmq.controller.planning.planner_view import (
+    COOL_DOWN_S,
+    SETTLE_S,
+    Move,
+    PlannerBroker,
+    PlannerView,
+    Why,
+    count_unreachable,
+)
 from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.probing import Prober
 from bmq.controller.requested_moves import RequestedMoves
@@ -114,7 +124,7 @@ class Term:
         self.stalled_brokers = StalledBrokers()
         self.failures = FailureDetector(member_ttl_s)
         self.pending_moves = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
-        self.is_balancing = False
+        self.balance_state = AT_REST
         self._view = view
         self._cluster = cluster
         self._catalog = catalog
@@ -142,6 +152,8 @@ class Term:
             leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.failures.is_living
         )
         self._moved_at: dict[PartitionKey, float] = {}
+        self._arrived_at: dict[str, float] = {}  # brokers, for as long as balancing gives them nothing
+        self._created_at: dict[uuid.UUID, float] = {}  # topics, for as long as balancing leaves them
         self._has_resting = False  # at the last plan
         self._requested = RequestedMoves()
         self._is_dirty = True
@@ -207,6 +219,7 @@ class Term:
                 self._handle_failures(MemberGone(incarnation))
             else:
                 self._handle(Reported(self._view.own, incarnation))
+        self._arrived_at.clear()  # these members came before this term
 
     def _handle_all(self) -> None:
         while (event := self.queue.take()) is not None:
@@ -244,6 +257,8 @@ class Term:
         if has_returned:
             del self._dead[name]
             self._handle_failures(MemberGone(name))
+        if self.failures.state(name) is None:
+            self._arrived_at[name] = self._clock.monotonic()
         silent_since = self._silent.pop(name) if self.failures.state(name) is None else None
         if silent_since is not None:
             self._unproven[name] = self._clock.monotonic() - silent_since
@@ -343,6 +358,8 @@ class Term:
     def topic_changed(self, change: TopicChange) -> None:
         """Handle a change of the catalog."""
         self._feed.note_topic(change)
+        if change.before is None and change.after is not None:
+            self._created_at[change.after.topic_id] = self._clock.monotonic()
         self.queue.put(PLAN_NEEDED)
 
     # --------------------------------------------------------------------------------------------------------- loads
@@ -376,7 +393,11 @@ class Term:
     def _waits_for_time(self) -> bool:
         """Return whether a plan made now may differ only because time has passed."""
         resting = self.stalled_brokers.resting(self._clock.monotonic())
-        return bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting) or self.is_balancing
+        return (
+            bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting)
+            or bool(self._arrived_at or self._created_at)
+            or self.balance_state != AT_REST
+        )
 
     def _update_serving(self, incarnation: str, is_serving: bool) -> None:
         if self.stalled_brokers.update(incarnation, is_serving, self._clock.monotonic()):
@@ -403,7 +424,9 @@ class Term:
             resting=self.stalled_brokers.resting(self._clock.monotonic()) | self._unproven.keys(),
             moved_at=self._moved_at,
             pending_moves=len(self.pending_moves),
-            is_balancing=self.is_balancing,
+            balance=self.balance_state,
+            arrived_at=self._arrived_at,
+            created_at=self._created_at,
             idle=self._idle,
         )
 
@@ -476,7 +499,7 @@ class Term:
             try:
                 found = next(steps)
             except StopIteration as end:
-                self.is_balancing = end.value
+                self.balance_state = end.value
                 return True
             moves += [move for move in found if move.key not in self._requested]
             since_pause += len(found) or MOVES_PER_STEP
@@ -520,6 +543,9 @@ class Term:
     def _forget_old(self, now: float) -> None:
         for key in [key for key, moved_at in self._moved_at.items() if now - moved_at > COOL_DOWN_S]:
             del self._moved_at[key]
+        for times in (self._arrived_at, self._created_at):
+            for name in [name for name, since in times.items() if now - since > SETTLE_S]:
+                del times[name]
 
     # -------------------------------------------------------------------------------------------- operators' requests
 
@@ -534,10 +560,11 @@ class Term:
         await done
 
     async def balance(self) -> int:
-        """Begin to balance, even what is within ``START``.  Returns the number of the first moves."""
+        """Begin to balance, even what is within ``START`` or new.  Returns the number of the first moves."""
         async with self._planning:
-            self._moved_at.clear()
-            self.is_balancing = True
+            for times in (self._moved_at, self._arrived_at, self._created_at):
+                times.clear()
+            self.balance_state = ASKED
             moves: list[Move] = []
             view = replace(self.planner_view(), idle=IdlePartitions())  # the partitions that it takes are not moved
             steps = plan_in_steps(view, self._clock.monotonic())

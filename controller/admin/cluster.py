@@ -54,7 +54,7 @@ class LeaderAdmin:
             topics=len(self._catalog.topics),
             partitions=len(view.owners),
             unassigned=view.owners.count(""),
-            is_balancing=term.is_balancing,
+            is_balancing=term.balance_state.is_under_way,
             members=_members(term, view, shards),
             shards=tuple(sorted((key.partition, owner) for key, owner in shards.owners.items())),
             pending_moves=self._moves((each.move, 0, None) for each in term.pending_moves.pending.values()),

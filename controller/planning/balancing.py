@@ -1,41 +1,55 @@
-"""Balancing: moves from the broker with the highest score to the one with the lowest, the best partition first.  Pure.
+"""Balancing: partitions at rest by their number, partitions with a load by their load.  Pure.
 
-A broker whose load cannot be reduced (a single partition causes it) is set aside, and the others are balanced among
-themselves.  Partitions with traffic are weighed one by one.  Partitions at rest all have the same weight, so any of
-them will do, and none is searched for before one is needed.
+The two never pay for each other.  Else a burst on one broker would move partitions at rest away from it, and its end
+would bring them back::
+
+    counts     all partitions of a broker        moved: partitions at rest
+    loads      bytes and requests that last      moved: partitions with a load, the one that evens out most
+    counts     once loads are even               moved: the lightest partitions with a load
+
+Each goes from the broker with the most to the broker with the least.  A broker that cannot give any away (a single
+partition is its load) is set aside, and the others are evened out among themselves.
+
+A partition with a load moves only after unevenness of `UNEVEN_S`, during which every plan found a move that helps.
+Partitions at rest all weigh the same, so any of them will do, and none is searched for before one is needed.
 """
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from bmq.controller.planning.planner_view import Move, PlannerView, Why
-from bmq.controller.planning.scores import Scores
+from bmq.controller.planning.balance_state import BalanceState
+from bmq.controller.planning.planner_view import Move, PlannerBroker, PlannerView, Why
+from bmq.controller.planning.scores import LoadWeights
 from bmq.core.model import PartitionKey
 
-START = 0.15
-"""Balancing begins when a broker's score differs from the mean by this part of the mean.  Traffic is up to 0.8 of a
-score and partitions may be even already: bytes alone then differ by some 19 %, and must stay within 20 %."""
-STOP = 0.075
-"""Balancing ends when all scores are within this.  Half of ``START``: a cluster just balanced is far from beginning
-again."""
+START, STOP = 0.15, 0.075
+"""Counts are evened out when a broker's differs from the mean by ``START`` of the mean, until all are within ``STOP``.
+Half of it: a cluster just balanced is far from beginning again."""
+LOAD_START, LOAD_STOP = 0.12, 0.06
+"""The same for loads.  Bytes are five eighths of a load: alone they then differ by 19 %, and must stay within 20 %."""
 HELPS = 0.9
 """A move may carry at most this part of the difference between two brokers: more would only swap them."""
+UNEVEN_S = 120.0
+"""Time for which loads must be uneven before a partition with a load moves: a load itself counts only after minutes
+(`lasting_loads`), so it is five minutes from a change of the load to the first move."""
 WEIGHED_PER_STEP = 1_000
 """Partitions with traffic that are weighed in one step."""
 
-_Rated = tuple[int, int, int, int, PartitionKey]
+_Weighed = tuple[int, int, int, int, PartitionKey]
 """Weight, order among equals, topic, partition."""
+_Moves = Generator[list[Move], None, bool]
+_Choice = Generator[list[Move], None, Move | None]
 
 
 @dataclass(slots=True)
 class _Source:
     """The partitions that one broker could give away.  ``idle`` is None until one is searched for."""
 
-    rated: list[_Rated] = field(default_factory=list)
+    weighed: list[_Weighed] = field(default_factory=list)
     idle: PartitionKey | None = None
     has_idle: bool = True
 
@@ -43,82 +57,146 @@ class _Source:
 class Balance:
     """The balancing of one plan."""
 
-    def __init__(self, view: PlannerView, scores: Scores, now: float) -> None:
+    def __init__(self, view: PlannerView, targets: Sequence[PlannerBroker], now: float) -> None:
         self._view = view
-        self._scores = scores
         self._now = now
+        state, since = view.balance, view.balance.uneven_since
+        self._state = state
+        self._may_move_loads = state.evens_loads or (since is not None and now - since >= UNEVEN_S)
+        self._is_uneven = False
+        self._names = [broker.incarnation for broker in targets if view.is_settled(broker.incarnation, now)]
+        owners = view.owners
+        self._counts = {name: owners.count(name) for name in self._names}
+        self._idle_counts = {name: self._counts[name] - len(owners.lasting.of(name)) for name in self._names}
+        self._idle_mean = sum(self._idle_counts.values()) / max(1, len(self._names))
+        self._weights = LoadWeights(owners.lasting.total, len(view.brokers))
+        self._loads = {name: self._weights.of_sum(owners.lasting.sum_of(name)) for name in self._names}
         self._sources: dict[str, _Source] = {}
         self._searched: set[str] = set()
         self._moved: set[PartitionKey] = set()
 
-    def run(self, budget: int) -> Generator[list[Move], None, bool]:
-        """Yield up to ``budget`` moves, and empty lists where a step of bounded work ends.
+    def run(self, budget: int) -> Generator[list[Move], None, BalanceState]:
+        """Yield up to ``budget`` moves, and empty lists where a step of bounded work ends.  Returns the new state."""
+        has_more_counts = yield from self._even_counts(budget, self._move_idle)
+        has_more_loads = yield from self._even_loads(budget)
+        if not has_more_loads and not self._is_uneven:
+            has_more_counts |= yield from self._even_counts(budget, self._move_lightest)
+        since = self._state.uneven_since
+        if not self._is_uneven:
+            since = None
+        elif since is None:
+            since = self._now
+        return BalanceState(has_more_counts, has_more_loads, since)
 
-        Returns whether there is more to do.
-        """
-        limit = STOP if self._view.is_balancing else START
-        active, done = list(self._scores.targets), 0
-        if self._imbalance(active) <= limit:
-            return False
-        scores = self._scores.scores
-        while len(active) > 1 and self._imbalance(active) > limit:
-            if done == budget:
+    # ------------------------------------------------------------------------------------------------------- counts
+
+    def _even_counts(self, budget: int, choose: Callable[[str, str, Sequence[str]], _Choice]) -> _Moves:
+        """Even out the numbers of partitions, by moves that `choose` finds.  Returns whether there is more to do."""
+        counts = self._counts
+        limit = STOP if self._state.evens_counts else START
+        active = list(self._names)
+        while len(active) > 1 and _unevenness(counts, active) > limit:
+            top, bottom = max(active, key=counts.__getitem__), min(active, key=counts.__getitem__)
+            if counts[top] - counts[bottom] < 2:
+                return False
+            if len(self._moved) >= budget:
                 return True
-            top = max(active, key=scores.__getitem__)
-            bottom = min(active, key=scores.__getitem__)
-            found = yield from self._best(top, scores[top] - scores[bottom], active)
-            if found is None:
+            move = yield from choose(top, bottom, active)
+            if move is None:
                 active.remove(top)
                 continue
-            key, weight = found
-            self._scores.moved(top, bottom, weight)
-            self._moved.add(key)
-            yield [Move(key, top, bottom, Why.BALANCE)]
-            done, limit = done + 1, STOP
+            yield [move]
+            limit = STOP
         return False
 
-    def _imbalance(self, names: Sequence[str]) -> float:
-        found = [self._scores.scores[name] for name in names]
-        mean = sum(found) / len(found)
-        return max(max(found) - mean, mean - min(found)) / mean if mean > 0 else 0.0
+    def _move_idle(self, top: str, bottom: str, active: Sequence[str]) -> _Choice:
+        """Return the move of a partition at rest.
 
-    def _best(
-        self, top: str, difference: int, active: Sequence[str]
-    ) -> Generator[list[Move], None, tuple[PartitionKey, int] | None]:
-        """Return the partition that evens two brokers out most, with its weight: the nearest to half their difference.
-
-        Returns None if no partition of ``top`` would help.
+        None if ``bottom`` has its share of them: it lacks partitions with a load, which a new broker gets later.
         """
-        source = self._sources.get(top)
-        if source is None:
-            source = self._sources[top] = _Source((yield from self._weigh(top)))
-        most = HELPS * difference
-        middle = bisect_right(source.rated, difference / 2, key=lambda each: each[0])
-        near = [at for at in (middle - 1, middle) if 0 <= at < len(source.rated) and source.rated[at][0] <= most]
-        best = max(near, key=lambda at: source.rated[at][0] * (difference - source.rated[at][0]), default=None)
-        evened = 0 if best is None else source.rated[best][0] * (difference - source.rated[best][0])
-        at_rest = self._scores.at_rest
-        if at_rest <= most and at_rest * (difference - at_rest) > evened:
-            idle = yield from self._idle(top, source, active)
-            if idle is not None:
-                source.idle = None
-                return idle, at_rest
-        if best is None:
+        if self._idle_counts[bottom] >= self._idle_mean:
             return None
-        weight, *_, key = source.rated.pop(best)
-        return key, weight
+        source = yield from self._source(top)
+        key = yield from self._idle(top, source, active)
+        if key is None:
+            return None
+        source.idle = None
+        self._idle_counts[top] -= 1
+        self._idle_counts[bottom] += 1
+        return self._move(key, top, bottom, 0)
 
-    def _weigh(self, owner: str) -> Generator[list[Move], None, list[_Rated]]:
-        """Return the owner's partitions that have traffic, lightest first, without those that have just moved."""
-        found: list[_Rated] = []
-        for number, (key, rate) in enumerate(list(self._view.owners.rates_of(owner).items()), 1):
-            if self._view.may_balance(key, self._now):
-                weight = self._scores.weight_of(rate)
-                found.append((weight, _shuffled(key), key.topic_id.int, key.partition, key))
-            if number % WEIGHED_PER_STEP == 0:
-                yield []
-        found.sort()
-        return found
+    def _move_lightest(self, top: str, bottom: str, active: Sequence[str]) -> _Choice:
+        """Return the move of the lightest partition with a load; None if it makes loads uneven, or is too early."""
+        source = yield from self._source(top)
+        if not source.weighed:
+            return None
+        weight, *_, key = source.weighed[0]
+        surplus = (self._loads[bottom] + weight) - (self._loads[top] - weight)
+        if surplus > LOAD_START * self._weights.even:
+            return None
+        if not self._may_move_loads:
+            self._is_uneven = True
+            return None
+        source.weighed.pop(0)
+        return self._move(key, top, bottom, weight)
+
+    # -------------------------------------------------------------------------------------------------------- loads
+
+    def _even_loads(self, budget: int) -> _Moves:
+        """Even out the loads that last.  Returns whether there is more to do."""
+        loads = self._loads
+        limit = LOAD_STOP if self._state.evens_loads else LOAD_START
+        active = list(self._names)
+        while len(active) > 1 and self._load_unevenness(active) > limit:
+            if len(self._moved) >= budget:
+                return True
+            top, bottom = max(active, key=loads.__getitem__), min(active, key=loads.__getitem__)
+            source = yield from self._source(top)
+            at = _best(source.weighed, loads[top] - loads[bottom])
+            if at is None:
+                active.remove(top)
+                continue
+            if not self._may_move_loads:
+                self._is_uneven = True
+                return False
+            weight, *_, key = source.weighed.pop(at)
+            yield [self._move(key, top, bottom, weight)]
+            limit = LOAD_STOP
+        return False
+
+    def _load_unevenness(self, active: Sequence[str]) -> float:
+        """Return the largest distance of a load from the mean, as a part of an even share of all load.
+
+        Where traffic is small (``scores.BYTES_FLOOR_S``), all loads are small parts of a share, and none is uneven.
+        """
+        found = [self._loads[name] for name in active]
+        mean = sum(found) / len(found)
+        return max(max(found) - mean, mean - min(found)) / self._weights.even
+
+    # -------------------------------------------------------------------------------------------------- the sources
+
+    def _move(self, key: PartitionKey, top: str, bottom: str, weight: int) -> Move:
+        self._counts[top] -= 1
+        self._counts[bottom] += 1
+        self._loads[top] -= weight
+        self._loads[bottom] += weight
+        self._moved.add(key)
+        return Move(key, top, bottom, Why.BALANCE)
+
+    def _source(self, owner: str) -> Generator[list[Move], None, _Source]:
+        """Return what ``owner`` could give away: its partitions with traffic, lightest first."""
+        source = self._sources.get(owner)
+        if source is None:
+            source = self._sources[owner] = _Source()
+            lasting = self._view.owners.lasting.of(owner)
+            for number, (key, rate) in enumerate(list(lasting.items()), 1):
+                if self._view.may_balance(key, self._now):
+                    weight = self._weights.of(rate)
+                    source.weighed.append((weight, _shuffled(key), key.topic_id.int, key.partition, key))
+                if number % WEIGHED_PER_STEP == 0:
+                    yield []
+            source.weighed.sort()
+        return source
 
     def _idle(
         self, owner: str, source: _Source, active: Sequence[str]
@@ -140,12 +218,29 @@ class Balance:
 
     def _above_mean(self, active: Sequence[str]) -> frozenset[str]:
         """Return the brokers that may have to give partitions away."""
-        scores = self._scores.scores
-        mean = sum(scores[name] for name in active) / len(active)
-        return frozenset(name for name in active if scores[name] >= mean)
+        mean = sum(self._counts[name] for name in active) / len(active)
+        return frozenset(name for name in active if self._counts[name] >= mean)
 
     def _is_movable(self, key: PartitionKey) -> bool:
         return key not in self._moved and self._view.may_balance(key, self._now)
+
+
+def _unevenness(parts: dict[str, int], names: Sequence[str]) -> float:
+    """Return the largest distance of a part from the mean, as a part of the mean."""
+    found = [parts[name] for name in names]
+    mean = sum(found) / len(found)
+    return max(max(found) - mean, mean - min(found)) / mean if mean > 0 else 0.0
+
+
+def _best(weighed: Sequence[_Weighed], difference: int) -> int | None:
+    """Return the place of the partition that evens two brokers out most: the nearest to half their difference.
+
+    None if no partition would help.
+    """
+    most = HELPS * difference
+    middle = bisect_right(weighed, difference / 2, key=lambda each: each[0])
+    near = [at for at in (middle - 1, middle) if 0 <= at < len(weighed) and 0 < weighed[at][0] <= most]
+    return max(near, key=lambda at: weighed[at][0] * (difference - weighed[at][0]), default=None)
 
 
 def _shuffled(key: PartitionKey) -> int:

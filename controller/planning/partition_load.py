@@ -1,4 +1,7 @@
-"""Load of partitions: members' responses to Load become smoothed rates.  Pure.
+"""Load of partitions: members' responses to Load become smoothed rates, and loads that last.  Pure.
+
+The smoothed rate says which partitions are in use now: they are placed first, and operators see them.  Balancing goes
+by the loads that last (`lasting_loads`).
 
 A partition keeps its rate over a move, whichever member measured it.  A partition that is missing in a response counts
 as idle only if the member is its owner.
@@ -10,14 +13,13 @@ import math
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from bmq.controller.planning.partition_table import NO_RATE, PartitionTable, Rate
+from bmq.controller.planning.lasting_loads import FORGET, LastingLoads
+from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.rates import NO_RATE, Rate
 from bmq.core.model import PartitionKey
 
 SMOOTH_S = 15.0
-"""Time constant of smoothing, about three requests: a burst of a few seconds causes no move, ten times the load is seen
-in half a minute."""
-FORGET = 1.0
-"""Bytes and requests per second below which a partition counts as idle, and costs no memory here."""
+"""Time constant of smoothing, about three requests: ten times the load is seen in half a minute."""
 RATES_PER_STEP = 1_000
 """Rates changed in one step."""
 
@@ -36,6 +38,7 @@ class Loads:
 
     def __init__(self, table: PartitionTable) -> None:
         self._table = table
+        self._lasting = LastingLoads(table)
         self._asked_at: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -49,6 +52,8 @@ class Loads:
         """
         asked_at = self._asked_at.get(member)
         self._asked_at[member] = now
+        if asked_at is None:
+            self._lasting.begin(member, now)
         if asked_at is None or now <= asked_at:
             return False
         seconds = now - asked_at
@@ -67,11 +72,15 @@ class Loads:
             done += 1
             if done % RATES_PER_STEP == 0:
                 yield
+        yield from self._lasting.add(
+            member, {key: (each.bytes_in + each.bytes_out, each.requests) for key, each in carried.items()}, now
+        )
         return done > 0
 
     def forget(self, member: str) -> None:
         """Forget a member that is gone.  Its partitions' rates stay, since their load moves to other members."""
         self._asked_at.pop(member, None)
+        self._lasting.forget(member)
 
     def _blend(self, key: PartitionKey, rate: Rate, fresh: float) -> None:
         old = self._table.rate(key)

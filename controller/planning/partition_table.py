@@ -10,35 +10,12 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from bmq.controller.planning.rates import NO_RATE, OwnedRates, Rate, Rates
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
-
-class Rate(NamedTuple):
-    """One partition's traffic, smoothed."""
-
-    bytes_s: float
-    requests_s: float
-
-
-class Rates(NamedTuple):
-    """A sum of rates, in whole bytes and thousandths of requests per second: exact in any order of adding."""
-
-    bytes_s: int
-    millirequests_s: int
-
-    def plus(self, rate: Rate, sign: int) -> Rates:
-        """Return the sum with the rate added (``sign`` 1) or subtracted (-1)."""
-        return Rates(
-            self.bytes_s + sign * round(rate.bytes_s), self.millirequests_s + sign * round(rate.requests_s * 1000)
-        )
-
-
-NO_RATE = Rate(0.0, 0.0)
-NO_TRAFFIC = Rates(0, 0)
-_NONE: Mapping[PartitionKey, Rate] = {}
+_NO_RATES: Mapping[PartitionKey, Rate] = {}
 
 
 class TopicOwners:
@@ -62,16 +39,15 @@ class PartitionTable(Mapping[PartitionKey, str]):
     def __init__(self) -> None:
         self.unowned: dict[uuid.UUID, None] = {}
         """Topics with a partition that has no owner, an ordered set."""
-        self.traffic = NO_TRAFFIC
-        """Traffic of all partitions together."""
+        self.lasting = OwnedRates()
+        """The traffic that partitions have had for minutes: see `partition_load`."""
         self._topics: dict[uuid.UUID, TopicOwners] = {}
         self._counts: dict[str, int] = {}
-        self._traffic: dict[str, Rates] = {}
-        self._rates: dict[str, dict[PartitionKey, Rate]] = {}  # by owner; never an empty one
+        self._now = OwnedRates()
         self._partitions = 0
 
     @classmethod
-    def of(cls, owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate] = _NONE) -> PartitionTable:
+    def of(cls, owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate] = _NO_RATES) -> PartitionTable:
         """Return a table of these partitions.
 
         A topic's partitions are numbered from 0 without a gap; those that ``owners`` leaves out have no owner.
@@ -120,7 +96,12 @@ class PartitionTable(Mapping[PartitionKey, str]):
     @property
     def rated_count(self) -> int:
         """Number of partitions that have traffic."""
-        return sum(len(rates) for rates in self._rates.values())
+        return len(self._now)
+
+    @property
+    def traffic(self) -> Rates:
+        """Traffic of all partitions together."""
+        return self._now.total
 
     def count(self, owner: str) -> int:
         """Return how many partitions the owner has."""
@@ -128,11 +109,11 @@ class PartitionTable(Mapping[PartitionKey, str]):
 
     def traffic_of(self, owner: str) -> Rates:
         """Return the sum of the traffic of the owner's partitions."""
-        return self._traffic.get(owner, NO_TRAFFIC)
+        return self._now.sum_of(owner)
 
     def rates_of(self, owner: str) -> Mapping[PartitionKey, Rate]:
         """Return the rates of the owner's partitions that have traffic."""
-        return self._rates.get(owner, _NONE)
+        return self._now.of(owner)
 
     def rate(self, key: PartitionKey) -> Rate:
         """Return the partition's rate; ``NO_RATE`` if it has no traffic or does not exist."""
@@ -170,9 +151,11 @@ class PartitionTable(Mapping[PartitionKey, str]):
         if topic is None:
             return
         for number, chunk in enumerate(topic.chunks):
-            if any(owner in self._rates for owner in set(chunk)):
-                for index in range(len(chunk)):
-                    self.set_rate(PartitionKey(topic_id, number * CHUNK + index), NO_RATE)
+            if any(owner in self._now or owner in self.lasting for owner in set(chunk)):
+                for index, owner in enumerate(chunk):
+                    key = PartitionKey(topic_id, number * CHUNK + index)
+                    self._now.set(owner, key, NO_RATE)
+                    self.lasting.set(owner, key, NO_RATE)
             self._count(topic_id, topic, chunk, ())
         del self._topics[topic_id]
         self.unowned.pop(topic_id, None)
@@ -193,20 +176,20 @@ class PartitionTable(Mapping[PartitionKey, str]):
             return
         self._count(topic_id, topic, before, after)
         topic.chunks[number] = after
-        if self._rates:
+        if self._now or self.lasting:
             self._carry_rates(topic_id, number, before, after)
 
     def set_rate(self, key: PartitionKey, rate: Rate) -> None:
         """Set a partition's traffic; one without any costs no memory.  A partition that does not exist is ignored."""
         owner = self.get(key)
-        if owner is None:
-            return
-        old = self.rates_of(owner).get(key)
-        if old is not None:
-            self._drop_rate(owner, key, old)
-        if rate != NO_RATE:
-            self._rates.setdefault(owner, {})[key] = rate
-            self._add_traffic(owner, rate, 1)
+        if owner is not None:
+            self._now.set(owner, key, rate)
+
+    def set_lasting(self, key: PartitionKey, rate: Rate) -> None:
+        """Set the traffic that a partition has had for minutes.  A partition that does not exist is ignored."""
+        owner = self.get(key)
+        if owner is not None:
+            self.lasting.set(owner, key, rate)
 
     def _count(self, topic_id: uuid.UUID, topic: TopicOwners, before: Sequence[str], after: Sequence[str]) -> None:
         self._partitions += len(after) - len(before)
@@ -225,28 +208,9 @@ class PartitionTable(Mapping[PartitionKey, str]):
 
     def _carry_rates(self, topic_id: uuid.UUID, number: int, before: Sequence[str], after: Sequence[str]) -> None:
         """Move the rates of partitions that have changed owners to their new owners."""
-        if not any(owner in self._rates for owner in set(before)):
-            return
-        for index, (old, new) in enumerate(zip(before, after, strict=False)):
-            if old != new and old in self._rates:
-                key = PartitionKey(topic_id, number * CHUNK + index)
-                rate = self._rates[old].get(key)
-                if rate is not None:
-                    self._drop_rate(old, key, rate)
-                    self._rates.setdefault(new, {})[key] = rate
-                    self._add_traffic(new, rate, 1)
-
-    def _drop_rate(self, owner: str, key: PartitionKey, rate: Rate) -> None:
-        of_owner = self._rates[owner]
-        del of_owner[key]
-        if not of_owner:
-            del self._rates[owner]
-        self._add_traffic(owner, rate, -1)
-
-    def _add_traffic(self, owner: str, rate: Rate, sign: int) -> None:
-        self.traffic = self.traffic.plus(rate, sign)
-        left = self.traffic_of(owner).plus(rate, sign)
-        if left == NO_TRAFFIC:
-            self._traffic.pop(owner, None)
-        else:
-            self._traffic[owner] = left
+        for rates in (self._now, self.lasting):
+            if not any(owner in rates for owner in set(before)):
+                continue
+            for index, (old, new) in enumerate(zip(before, after, strict=False)):
+                if old != new and old in rates:
+                    rates.carry(PartitionKey(topic_id, number * CHUNK + index), old, new)

@@ -4,12 +4,10 @@ In this order, and balancing only when there is nothing else to do:
 
 1. partitions without an owner, and those of brokers that are gone: all at once;
 2. those of brokers that drain, do not serve, or that most proxies cannot reach: a bounded number at a time;
-3. balancing: from the broker with the highest score to the one with the lowest, the best partition first.
+3. balancing: partitions at rest by their number, partitions with a load by loads that last (`balancing`).
 
 A broker's **score** is its share of all bytes, requests and partitions, weighted; the scores of all add up to 1.  Where
-traffic is small its weight goes to the partitions instead, so that noise does not rearrange an idle cluster.  Every
-balancing move reduces the sum of squared scores by a set part of the difference that it evens out, so a sequence of
-them ends and cannot come back to where it was.
+traffic is small its weight goes to the partitions instead.  1 and 2 place partitions by it, and operators see it.
 
 A plan is made in steps of bounded work (``plan_in_steps``), and yields moves as it finds them: at a million partitions
 the first are written long before the last are planned.  Partitions are searched only when some have no live owner, or a
@@ -24,6 +22,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
+from bmq.controller.planning.balance_state import BalanceState
 from bmq.controller.planning.balancing import Balance
 from bmq.controller.planning.planner_view import (
     PENDING_MOVES_MAX,
@@ -59,22 +58,24 @@ def plan(view: PlannerView, now: float) -> MovePlan:
             return MovePlan(moves, end.value)
 
 
-def plan_in_steps(view: PlannerView, now: float) -> Generator[list[Move], None, bool]:
-    """Yield the same moves, a few or none at a time, each after a few milliseconds of work.  Returns ``is_balancing``.
+def plan_in_steps(view: PlannerView, now: float) -> Generator[list[Move], None, BalanceState]:
+    """Yield the same moves, a few or none at a time, each after a few milliseconds of work.
+
+    Returns the state of balancing after the plan.
 
     Between two steps the moves of earlier steps may be applied to ``view.owners``.
     """
     targets = _targets(view)
     if not targets:
-        return False
+        return view.balance
     scores = Scores(view, targets)
     emptied = _emptied(view, targets)
     has_moved = yield from _Placing(view, scores, _orphaned(view)).run(len(view.owners))
     budget = max(0, PENDING_MOVES_MAX - view.pending_moves)
     has_moved |= yield from _Placing(view, scores, emptied).run(budget)
     if has_moved or any(view.owners.count(name) for name in emptied):
-        return view.is_balancing
-    return (yield from Balance(view, scores, now).run(budget))
+        return view.balance
+    return (yield from Balance(view, targets, now).run(budget))
 
 
 def scores(view: PlannerView) -> dict[str, float]:

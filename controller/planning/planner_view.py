@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from bmq.controller.planning.balance_state import AT_REST, BalanceState
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
@@ -16,8 +17,11 @@ from bmq.core.model import PartitionKey
 PENDING_MOVES_MAX = 64
 """Pending moves of drain and balance at once: a hand-over is some tens of milliseconds of a broker's flushes, and the
 partition acknowledges nothing meanwhile."""
-COOL_DOWN_S = 60.0
-"""Time that a partition stays after balancing has moved it: its clients have just found it again."""
+COOL_DOWN_S = 600.0
+"""Time that a partition stays after balancing has moved it: a move that is undone soon was for nothing."""
+SETTLE_S = 60.0
+"""Time after a topic's creation or a broker's arrival in which balancing leaves both alone: only partitions that have
+no owner, or must leave it, move then."""
 WHOLE: Final = 10**12
 """The sum of all brokers' scores."""
 SHARDS = uuid.UUID(int=0)
@@ -45,7 +49,9 @@ class PlannerView:
     | ``resting`` | brokers that serve again, or have joined again, and must not be given anything yet |
     | ``moved_at`` | when balancing last moved a partition |
     | ``pending_moves`` | number of moves that are not finished |
-    | ``is_balancing`` | the last plan's result of that name |
+    | ``balance`` | the state of balancing after the last plan |
+    | ``arrived_at`` | when this leader first saw a broker |
+    | ``created_at`` | when this leader saw a topic's creation; not for topics from before its term |
     | ``idle`` | partitions at rest that an earlier plan found, which this one need not search for |
     """
 
@@ -57,13 +63,21 @@ class PlannerView:
     resting: Set[str] = frozenset()
     moved_at: Mapping[PartitionKey, float] = field(default_factory=dict)
     pending_moves: int = 0
-    is_balancing: bool = False
+    balance: BalanceState = AT_REST
+    arrived_at: Mapping[str, float] = field(default_factory=dict)
+    created_at: Mapping[uuid.UUID, float] = field(default_factory=dict)
     idle: IdlePartitions = field(default_factory=IdlePartitions, compare=False)
 
     def may_balance(self, key: PartitionKey, now: float) -> bool:
-        """Return whether balancing has not moved the partition within ``COOL_DOWN_S``."""
-        moved_at = self.moved_at.get(key)
-        return moved_at is None or now - moved_at >= COOL_DOWN_S
+        """Return whether the partition's last move by balancing, and its topic's creation, are long enough ago."""
+        moved_at, created_at = self.moved_at.get(key), self.created_at.get(key.topic_id)
+        has_cooled = moved_at is None or now - moved_at >= COOL_DOWN_S
+        return has_cooled and (created_at is None or now - created_at >= SETTLE_S)
+
+    def is_settled(self, incarnation: str, now: float) -> bool:
+        """Return whether the broker has been there for ``SETTLE_S``, or since before this leader's term."""
+        arrived_at = self.arrived_at.get(incarnation)
+        return arrived_at is None or now - arrived_at >= SETTLE_S
 
 
 class Why(Enum):
@@ -88,10 +102,10 @@ class Move(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """A plan.  ``is_balancing``: balancing has more to do, and goes on until scores are within ``STOP``."""
+    """A plan, and the state of balancing after it."""
 
     moves: Sequence[Move]
-    is_balancing: bool
+    balance: BalanceState
 
 
 def count_unreachable(reports: Mapping[str, Set[str]], proxies: Set[str], brokers: Set[str]) -> dict[str, int]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bmq.controller.planning.partition_table import Rate, Rates
 from bmq.controller.planning.planner_view import WHOLE, PlannerBroker, PlannerView
+from bmq.controller.planning.rates import Rate, Rates
 from bmq.core.model import PartitionKey
 
 BYTES_WEIGHT, REQUESTS_WEIGHT = 0.5, 0.3
@@ -16,6 +16,28 @@ BYTES_WEIGHT, REQUESTS_WEIGHT = 0.5, 0.3
 (checksums, three datanodes), then requests; a partition at rest still costs memory and a file now and then."""
 BYTES_FLOOR_S, REQUESTS_FLOOR_S = 1_000_000.0, 100.0
 """Traffic per second and broker, on average, below which these parts shrink in proportion: so little is not a load."""
+
+
+class LoadWeights:
+    """The weight of traffic alone, by which balancing evens loads out.  All weights add up to ``WHOLE`` at most."""
+
+    def __init__(self, total: Rates, brokers: int) -> None:
+        """``total``: the traffic of all partitions; ``brokers``: how many serve it."""
+        parts = BYTES_WEIGHT + REQUESTS_WEIGHT
+        self._per_byte = BYTES_WEIGHT / parts * WHOLE / max(total.bytes_s, brokers * BYTES_FLOOR_S)
+        self._per_request = (
+            REQUESTS_WEIGHT / parts * WHOLE / max(total.millirequests_s / 1000, brokers * REQUESTS_FLOOR_S)
+        )
+        self.even = WHOLE // max(1, brokers)
+        """A broker's part if all had the same, and there is more traffic than the floors."""
+
+    def of(self, rate: Rate) -> int:
+        """Return the weight of a partition with this rate."""
+        return round(rate.bytes_s * self._per_byte + rate.requests_s * self._per_request)
+
+    def of_sum(self, rates: Rates) -> int:
+        """Return the weight of a broker's traffic."""
+        return round(rates.bytes_s * self._per_byte + rates.millirequests_s / 1000 * self._per_request)
 
 
 class Scores:

@@ -11,6 +11,7 @@ from random import Random
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
+from bmq.controller.planning.planner_view import SETTLE_S
 from bmq.controller.service import Controller
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
@@ -309,7 +310,7 @@ class World:
         entry = self.store.get(shards_key("c"))
         return decode_shards(entry.value) if entry is not None else {}
 
-    async def until(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> float:
+    async def until(self, is_so: Callable[[], bool], timeout_s: float = 2 * SETTLE_S) -> float:
         """Wait until ``is_so`` holds and return the seconds that it took; TimeoutError after ``timeout_s``."""
         started = asyncio.get_running_loop().time()
         async with asyncio.timeout(timeout_s):

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, scores
 from bmq.controller.planning.planner_view import COOL_DOWN_S, Move, PlannerBroker, PlannerView
+from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
 
 ROUNDS_MAX = 60
@@ -33,9 +34,10 @@ def view_of(
     stalled: frozenset[str] = frozenset(),
     resting: frozenset[str] = frozenset(),
 ) -> PlannerView:
+    """Return a view in which all traffic has lasted for minutes."""
     return PlannerView(
         brokers=brokers,
-        owners=PartitionTable.of(owners, rates or {}),
+        owners=table_of(owners, rates or {}),
         unreachable=unreachable or {},
         proxies=proxies,
         stalled=stalled,
@@ -43,12 +45,19 @@ def view_of(
     )
 
 
+def table_of(owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate]) -> PartitionTable:
+    table = PartitionTable.of(owners, rates)
+    for key, rate in rates.items():
+        table.set_lasting(key, rate)
+    return table
+
+
 def rates_of(view: PlannerView) -> dict[PartitionKey, Rate]:
     return {key: rate for owner in view.owners.owners for key, rate in view.owners.rates_of(owner).items()}
 
 
 def with_owners(view: PlannerView, owners: Mapping[PartitionKey, str]) -> PlannerView:
-    return replace(view, owners=PartitionTable.of(owners, rates_of(view)))
+    return replace(view, owners=table_of(owners, rates_of(view)))
 
 
 def applied(view: PlannerView, moves: list[Move]) -> PlannerView:
@@ -60,13 +69,13 @@ def applied(view: PlannerView, moves: list[Move]) -> PlannerView:
 
 
 def converge(view: PlannerView) -> tuple[PlannerView, list[Move]]:
-    """Plan and apply until nothing is left to do, in bounded rounds."""
+    """Plan and apply until nothing is left to do, in bounded rounds of more than ``UNEVEN_S``."""
     done: list[Move] = []
     for number in range(ROUNDS_MAX):
         result = plan(view, now=number * (COOL_DOWN_S + 1))
         done += result.moves
-        view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
-        if not result.moves:
+        view = replace(applied(view, list(result.moves)), balance=result.balance)
+        if not result.moves and result.balance.uneven_since is None:
             assert not plan(view, now=1e9).moves, "a fixed point stays one"
             return view, done
     raise AssertionError(f"no end after {ROUNDS_MAX} rounds: {done[-5:]}")

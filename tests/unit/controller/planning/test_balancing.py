@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.controller.planning.balancing import START, STOP
-from bmq.controller.planning.partition_table import Rate
+from bmq.controller.planning.balance_state import ASKED
+from bmq.controller.planning.balancing import START, STOP, UNEVEN_S
 from bmq.controller.planning.planner import plan
 from bmq.controller.planning.planner_view import COOL_DOWN_S
+from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
 from tests.unit.controller.planning.plans import (
     brokers,
@@ -64,23 +65,28 @@ def test_an_imbalance_within_the_limit_is_left() -> None:
     view = view_of(brokers=brokers(2), owners=owners)
     assert STOP < spread(view) < START
     assert plan(view, 0.0).moves == []
-    assert plan(replace(view, is_balancing=True), 0.0).moves
+    assert plan(replace(view, balance=ASKED), 0.0).moves
 
 
-def test_one_partition_that_is_the_load_stays_and_the_others_are_balanced() -> None:
+def test_one_partition_that_is_the_load_stays_and_the_others_are_balanced_by_their_number() -> None:
     everything = keys(40)
     owners = {key: "b00" if index == 0 else f"b0{1 + index % 2}" for index, key in enumerate(everything)}
     rates = {everything[0]: Rate(1e9, 1e5)}
     converged, moves = converge(view_of(brokers=brokers(3), owners=owners, rates=rates))
-    assert moves == []
-    assert converged.owners[everything[0]] == "b00"
+    assert everything[0] not in {move.key for move in moves}
+    assert len(moves) == 12
+    assert sorted(Counter(converged.owners.values()).values()) == [13, 13, 14]
 
 
 def test_the_move_that_helps_most_comes_first() -> None:
     everything = keys(5)
     rates = {key: Rate(bytes_s * 1e7, 0.0) for key, bytes_s in zip(everything, [1, 2, 6, 9, 1], strict=True)}
     owners = dict(zip(everything, ["b00"] * 4 + ["b01"], strict=True))
-    moves = plan(view_of(brokers=brokers(2), owners=owners, rates=rates), 0.0).moves
+    view = view_of(brokers=brokers(2), owners=owners, rates=rates)
+    first = plan(view, 0.0)
+    assert not first.moves, "it has not been uneven for long"
+    assert plan(replace(view, balance=first.balance), UNEVEN_S - 1).balance == first.balance
+    moves = plan(replace(view, balance=first.balance), UNEVEN_S).moves
     assert [rates[move.key].bytes_s for move in moves] == [9e7]
 
 

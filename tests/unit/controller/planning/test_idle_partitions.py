@@ -6,9 +6,10 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from bmq.controller.planning.idle_partitions import FOUND_MAX, PARTITIONS_PER_STEP, IdlePartitions
-from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan
 from bmq.controller.planning.planner_view import PENDING_MOVES_MAX
+from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 from tests.unit.controller.planning.plans import (
@@ -37,7 +38,7 @@ def test_one_search_finds_partitions_for_many_plans() -> None:
         assert len(result.moves) == PENDING_MOVES_MAX
         assert moved.isdisjoint(move.key for move in result.moves)
         moved |= {move.key for move in result.moves}
-        view = replace(applied(view, list(result.moves)), is_balancing=result.is_balancing)
+        view = replace(applied(view, list(result.moves)), balance=result.balance)
     assert searches == 1
     assert len({key.topic_id for key in moved}) == 10
 

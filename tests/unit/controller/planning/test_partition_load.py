@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from bmq.controller.planning.partition_load import SMOOTH_S, Loads, Measured
-from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
 
 TOPIC = uuid.UUID(int=1)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.controller.planning.partition_table import NO_RATE, NO_TRAFFIC, PartitionTable, Rate, Rates
+from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.rates import NO_RATE, NO_TRAFFIC, Rate, Rates
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.controller.planning.idle_partitions import IdlePartitions
-from bmq.controller.planning.partition_table import PartitionTable, Rate
+from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
 from bmq.controller.planning.planner_view import PENDING_MOVES_MAX, Move, PlannerBroker, PlannerView, Why
+from bmq.controller.planning.rates import Rate
 from bmq.meta.cluster.assignment import CHUNK
 from tests.unit.controller.planning.plans import (
     applied,

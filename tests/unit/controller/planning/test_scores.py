@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bmq.controller.planning.partition_table import Rate
 from bmq.controller.planning.planner import plan
 from bmq.controller.planning.planner_view import WHOLE
+from bmq.controller.planning.rates import Rate
 from bmq.controller.planning.scores import BYTES_FLOOR_S, BYTES_WEIGHT, REQUESTS_WEIGHT, Scores
 from tests.unit.controller.planning.plans import brokers, keys, view_of
 
