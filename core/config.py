@@ -169,6 +169,12 @@ class NodeConfig(SecuritySettings):
         "https: a process that is called must have its host in its certificate; when empty the authority alone counts",
         kafka="internal.ssl.endpoint.identification.algorithm", choices=("", "https"),
     )  # fmt: skip
+    internal_ssl_required: bool = _option(
+        True,
+        "refuse processes without TLS, and call none without it; false while a cluster gets or loses TLS, process by"
+        " process",
+        kafka="internal.ssl.required",
+    )  # fmt: skip
     shared_listen: str = _option(
         "", "a further address of the Kafka endpoint, shared with other processes of this machine (SO_REUSEPORT)"
     )
@@ -407,7 +413,7 @@ class NodeConfig(SecuritySettings):
     @property
     def is_internal_authenticated(self) -> bool:
         """True if no process is served on the internal port that does not show that it belongs to the cluster."""
-        return self.has_internal_tls or self.shared_secret().is_enforced
+        return (self.has_internal_tls and self.internal_ssl_required) or self.shared_secret().is_enforced
 
     @property
     def has_internal_tls(self) -> bool:

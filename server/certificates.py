@@ -29,7 +29,9 @@ def open_internal_tls(config: NodeConfig) -> InternalTls | None:
     if not config.has_internal_tls:
         return None
     checks_name = config.internal_ssl_endpoint_identification_algorithm == "https"
-    return InternalTls(config.internal_tls_settings(), config, checks_name=checks_name)
+    return InternalTls(
+        config.internal_tls_settings(), config, checks_name=checks_name, is_required=config.internal_ssl_required
+    )
 
 
 async def watch_certificates(certificates: Mapping[str, ServerTls]) -> None:

@@ -68,6 +68,7 @@ class ClusterMember:
             version=VERSION,
             protocols=PROTOCOL,
             formats=FORMAT,
+            has_tls=self.tls is not None,
         )
         self.membership = Membership(
             kv, config.cluster, member, self.view,

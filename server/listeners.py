@@ -77,7 +77,8 @@ class Sockets:
             address = ListenerAddress("internal", *parse_address(config.internal, "internal"))
             tls = node.joined.tls
             session = ANONYMOUS_SESSION if tls is None else Session(listener=tls.name, protocol="SSL")
-            port = await _listen(self._internal, address, "--internal", session=session, tls=tls)
+            plain = None if tls is None or tls.is_required else ANONYMOUS_SESSION
+            port = await _listen(self._internal, address, "--internal", session=session, tls=tls, plain_session=plain)
             node.joined.is_at(internal=_internal_address(config, port), http=self._http_address())
         if self._kafka is not None:
             self._ports = {each.name: each.port for each in self._listeners}
@@ -161,14 +162,16 @@ async def _listen(
     dispatch: Dispatch | None = None,
     session: Session = ANONYMOUS_SESSION,
     tls: ServerTls | None = None,
+    plain_session: Session | None = None,
     on_open: Callable[[ClientConnection], None] | None = None,
 ) -> int:
     """Return the port that was bound.  Raises ConfigError naming the setting."""
     host, port = address.host, address.port
     try:
         return await listener.start(
-            host, port, is_shared=is_shared, dispatch=dispatch, on_open=on_open, session=session, tls=tls
-        )
+            host, port, is_shared=is_shared, dispatch=dispatch, on_open=on_open, session=session, tls=tls,
+            plain_session=plain_session,
+        )  # fmt: skip
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {address_text(host, port)}: {error.strerror or error}; choose another address with"

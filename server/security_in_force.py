@@ -62,8 +62,7 @@ def in_force(config: NodeConfig) -> str:
     http = "https" if config.http_tls else "http"
     parts.append(f"HTTP {config.http} {http}, log-in {','.join(config.http_authentication)}")
     if is_shared(config.meta):
-        ways = [name for name, is_on in (("TLS", config.has_internal_tls), ("secret", _has_secret(config))) if is_on]
-        parts.append(f"internal port {config.internal} {' and '.join(ways) or 'open'}")
+        parts.append(f"internal port {config.internal} {_internal_text(config)}")
     parts.append(f"authorizer {config.authorizer_class_name.rpartition('.')[2] or 'none'}")
     parts.append(f"delegation tokens {'on' if config.delegation_token_secret_key else 'off'}")
     parts.append(f"audit log {config.audit_log or 'none'}")
@@ -79,8 +78,14 @@ def _listener_text(security: ListenerSecurity) -> str:
     return ", ".join(parts)
 
 
-def _has_secret(config: NodeConfig) -> bool:
-    return config.shared_secret().is_enforced
+def _internal_text(config: NodeConfig) -> str:
+    required = {"TLS": config.internal_ssl_required, "secret": config.internal_secret_required}
+    ways = [
+        name if required[name] else f"{name} (not required)"
+        for name, is_on in (("TLS", config.has_internal_tls), ("secret", bool(config.internal_secret)))
+        if is_on
+    ]
+    return " and ".join(ways) or "open"
 
 
 def _given(config: NodeConfig) -> list[str]:

@@ -24,6 +24,7 @@ from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
 from bmq.core.net.login_budget import LIMIT_BYTES, LoginBudget
+from bmq.core.net.plain_or_tls import PlainOrTls
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
 from bmq.core.net.strangers import Strangers
@@ -106,17 +107,23 @@ class Listener:
         on_open: Callable[[ClientConnection], None] | None = None,
         session: Session = ANONYMOUS_SESSION,
         tls: ServerTls | None = None,
+        plain_session: Session | None = None,
     ) -> int:
         """Listen on one more address and return its port; port 0 takes a free one.
 
         ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` handles requests that come by
         this address in place of the listener's own.  ``session`` is what its connections begin with, and ``on_open`` is
-        called with each that it accepts.  ``tls`` secures them.  Raises OSError if the address is not available.
+        called with each that it accepts.  ``tls`` secures them; with a ``plain_session`` only those that
+        speak it, and the others begin with that session.  Raises OSError if the address is not available.
         """
         connect = partial(self._connection, dispatch, on_open, session)
         factory: Callable[[], asyncio.BufferedProtocol] = connect
         if tls is not None:
-            factory = partial(TlsTransport, self, tls, self.config.tls_handshake_ms / 1000, connect)
+            handshake_s = self.config.tls_handshake_ms / 1000
+            factory = partial(TlsTransport, self, tls, handshake_s, connect)
+            if plain_session is not None:
+                plain = partial(self._connection, dispatch, on_open, plain_session)
+                factory = PlainOrTls(plain, factory, handshake_s)
         server = await asyncio.get_running_loop().create_server(
             factory, host, port, backlog=BACKLOG, reuse_port=is_shared or None
         )

@@ -35,7 +35,7 @@ from bmq.core.security.tls import ServerTls
 
 PIECE_BYTES = 64 << 10
 """Bytes that are read from the socket, or encrypted, at once.  OpenSSL's buffers stay as large as the largest piece."""
-_HANDSHAKE_RECORD = 0x16
+HANDSHAKE_RECORD = 0x16
 _NOT_ACCEPTED = "the client does not accept this listener's certificate: its name, or who signed it"
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, which ssl.client.auth=required asks for",
@@ -112,7 +112,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         data = self._listener.cipher_buffer[:nbytes]
         if not self._has_begun:
             self._has_begun = True
-            if data[0] != _HANDSHAKE_RECORD:
+            if data[0] != HANDSHAKE_RECORD:
                 protocol = self._connection.session.protocol
                 self._fail(f"plain bytes at a TLS port: the client needs security.protocol={protocol}")
                 return

@@ -97,6 +97,9 @@ class MemberLike(Protocol):
     @property
     def internal(self) -> Host: ...
 
+    @property
+    def has_tls(self) -> bool: ...
+
 
 Broken = Callable[[str, str], None]
 
@@ -402,7 +405,8 @@ class Peers:
             async with asyncio.timeout(timeout_s):
                 addresses = await look_up(member.internal.host, member.internal.port)
                 evidence = Evidence.SILENCE
-                peer = await _connect(make, addresses, member.internal, self._tls)
+                tls = self._tls if self._tls is not None and (self._tls.is_required or member.has_tls) else None
+                peer = await _connect(make, addresses, member.internal, tls)
                 await peer.hello(self._cluster, self._own, self._protocols, self._secret)
                 return peer
         except TimeoutError:

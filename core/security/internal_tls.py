@@ -22,15 +22,19 @@ _FIXED = {"ssl.client.auth": "required", "ssl.principal.mapping.rules": "DEFAULT
 class InternalTls(ServerTls):
     """The contexts of both sides.  Both are replaced when a file has changed."""
 
-    def __init__(self, own: Mapping[str, Any], common: SecuritySettings, *, checks_name: bool) -> None:
+    def __init__(
+        self, own: Mapping[str, Any], common: SecuritySettings, *, checks_name: bool, is_required: bool = True
+    ) -> None:
         """Make them of the settings `own`, by their keys without ``internal.``; the others are as in `common`.
 
+        ``is_required`` False, while a cluster gets TLS process by process: a process without it is talked to without.
         Raises ConfigError, which names the setting.
         """
         security = ListenerSecurity(NAME, "SSL", {**own, **_FIXED}, common)
         super().__init__(security)
         self._own_security = security
         self._checks_name = checks_name
+        self.is_required = is_required
         self.callers_context: ssl.SSLContext = client_context(security, checks_name=checks_name)
         """The context of connections that this process makes."""
 

@@ -35,7 +35,7 @@ class Member:
     ``listeners`` has the address of each of a proxy's listeners by name, ``kafka`` that of the first: all that versions
     before listeners wrote and read.  ``protocols`` is the range of the internal protocol that it speaks, ``formats``
     the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and nothing more is
-    assigned to it.
+    assigned to it.  ``has_tls``: its internal port takes connections with TLS.
     """
 
     incarnation: str
@@ -50,6 +50,7 @@ class Member:
     protocols: tuple[int, int] = (0, 0)
     formats: int = 1
     is_draining: bool = False
+    has_tls: bool = False
 
     @property
     def is_starting(self) -> bool:
@@ -92,6 +93,7 @@ def encode_member(member: Member) -> bytes:
             "protocols": list(member.protocols),
             "formats": member.formats,
             "is_draining": member.is_draining,
+            "has_tls": member.has_tls,
         },
         separators=(",", ":"),
     ).encode()
@@ -116,6 +118,7 @@ def decode_member(data: bytes) -> Member:
             protocols=(_typed(raw["protocols"][0], int), _typed(raw["protocols"][1], int)),
             formats=_typed(raw["formats"], int),
             is_draining=_typed(raw["is_draining"], bool),
+            has_tls=_typed(raw.get("has_tls", False), bool),  # versions before had no field for it
         )
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise FormatError(f"not a member: {data[:80]!r} ({error})") from error

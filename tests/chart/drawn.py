@@ -33,7 +33,8 @@ CHARTS_OWN = frozenset(
         "advertise", "advertised.listeners", "allow.everyone.if.no.acl.found", "authorizer.class.name", "cluster",
         "drain_ms", "hadoop_conf_dir", "http", "http_authentication", "http_metrics_authentication", "http_tls",
         "insecure", "internal", "internal.secret", "internal.secret.required", "internal.ssl.keystore.location",
-        "internal.ssl.truststore.location", "internal_advertise", "listen", "listener.security.protocol.map",
+        "internal.ssl.required", "internal.ssl.truststore.location", "internal_advertise", "listen",
+        "listener.security.protocol.map",
         "listeners", "log_format", "meta", "meta_password", "meta_user", "node_id", "roles", "root", "shared_listen",
         "super.users", "workers", "zone",
     }

@@ -50,6 +50,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "internalSecret.key": ("other", 'key: "other", path: secret'),
     "internalSecret.required": (False, 'value: "false"'),
     "internalTls.secret": ("other", "secretName: other"),
+    "internalTls.required": (False, '"internal.ssl.required" = false'),
     "internalTls.caKey": ("other.crt", 'key: "other.crt", path: ca.crt'),
     "listener.protocol": ("SSL", "INTERNAL:SSL"),
     "listener.mechanisms": (["PLAIN"], '"listener.name.internal.sasl.enabled.mechanisms" = "PLAIN"'),

@@ -10,6 +10,7 @@ from bmq.server.open_ports import check_open_ports, is_loopback, ports_with_clea
 
 ETCD = {"meta": "etcd://e:2379"}
 SECRET = {"internal.secret": "0123456789abcdef"}
+INTERNAL_TLS = {"internal.ssl.keystore.location": "/k", "internal.ssl.truststore.location": "/t"}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,11 @@ def test_loopback_addresses(host: str, is_own: bool) -> None:
         ({"internal": "0.0.0.0:1", **ETCD, **SECRET}, []),
         (
             {"internal": "0.0.0.0:1", **ETCD, **SECRET, "internal.secret.required": "false"},
+            ["internal port on 0.0.0.0:1"],
+        ),
+        ({"internal": "0.0.0.0:1", **ETCD, **INTERNAL_TLS}, []),
+        (
+            {"internal": "0.0.0.0:1", **ETCD, **INTERNAL_TLS, "internal.ssl.required": "false"},
             ["internal port on 0.0.0.0:1"],
         ),
         ({"http": "h:1"}, ["HTTP port on h:1"]),

@@ -40,7 +40,7 @@ Kafka listener {{ .name }}, port {{ .port }}, {{ .protocol }}: set {{ .key }}.pr
 {{- if not (include "bmq.httpAsks" .) }}
 HTTP, port {{ .Values.service.httpPort }}: set http.authentication=basic
 {{- end }}
-{{- if not (or .Values.internalSecret.required .Values.internalTls.secret) }}
+{{- if not (or .Values.internalSecret.required (and .Values.internalTls.secret .Values.internalTls.required)) }}
 the port between processes, {{ .Values.service.internalPort }}: set internalSecret.required=true
 {{- end }}
 {{- end -}}
@@ -58,6 +58,7 @@ the port between processes, {{ .Values.service.internalPort }}: set internalSecr
 {{- if $values.internalTls.secret -}}
 {{- $_ := set $settings "internal.ssl.keystore.location" "/etc/bmq/internal-tls" -}}
 {{- $_ := set $settings "internal.ssl.truststore.location" "/etc/bmq/internal-tls/ca.crt" -}}
+{{- $_ := set $settings "internal.ssl.required" $values.internalTls.required -}}
 {{- end -}}
 {{- if $values.http.tls.secret -}}
 {{- $_ := set $settings "http_tls" true -}}

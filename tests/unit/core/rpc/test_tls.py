@@ -10,6 +10,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -24,6 +25,7 @@ from bmq.core.rpc.messages.member import PingResponse
 from bmq.core.rpc.peers import ClosedAtOnce, ConnectionKind, Evidence, NotAccepted, PeerLost, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.security.internal_tls import InternalTls
+from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.core.security.shared_secret import NO_SECRET, SharedSecret
 from bmq.server.certificates import open_internal_tls
 from tests.unit.core.rpc.world import ECHO, EchoRequest, EchoResponse, FakeMember, Host, echo
@@ -40,17 +42,19 @@ class Authorities:
         self._folder = folder
         self.own, self.other = trustme.CA(), trustme.CA()
 
-    def config(self, *, issuer: str = "own", trusts: str = "own", names: str = "", host: str = "pod") -> NodeConfig:
+    def config(
+        self, *, issuer: str = "own", trusts: str = "own", names: str = "", host: str = "pod", required: bool = True
+    ) -> NodeConfig:
         """Return settings with a new certificate of `issuer` for `host`."""
         keystore, truststore = self._folder / f"{issuer}-{host}.pem", self._folder / f"{trusts}-ca.pem"
         keystore.write_bytes(getattr(self, issuer).issue_cert(host).private_key_and_cert_chain_pem.bytes())
         getattr(self, trusts).cert_pem.write_to_path(truststore)
         return NodeConfig(
             internal_ssl_keystore_location=str(keystore), internal_ssl_truststore_location=str(truststore),
-            internal_ssl_endpoint_identification_algorithm=names,
+            internal_ssl_endpoint_identification_algorithm=names, internal_ssl_required=required,
         )  # fmt: skip
 
-    def tls(self, **how: str) -> InternalTls:
+    def tls(self, **how: Any) -> InternalTls:
         tls = open_internal_tls(self.config(**how))
         assert tls is not None
         return tls
@@ -74,10 +78,13 @@ async def connected(
     strangers = Strangers()
     endpoint.on_known = strangers.known
     listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False, strangers=strangers)
-    port = await listener.start("127.0.0.1", 0, tls=callee[0])
+    tls = callee[0]
+    session = ANONYMOUS_SESSION if tls is None else Session(listener=tls.name, protocol="SSL")
+    plain = None if tls is None or tls.is_required else ANONYMOUS_SESSION
+    port = await listener.start("127.0.0.1", 0, session=session, tls=tls, plain_session=plain)
     peers = Peers("a-1", "test", secret=caller[1], tls=caller[0])
     try:
-        yield peers, FakeMember(internal=Host("127.0.0.1", port))
+        yield peers, FakeMember(internal=Host("127.0.0.1", port), has_tls=tls is not None)
     finally:
         await peers.close()
         listener.close()
@@ -113,6 +120,35 @@ async def test_tls_and_secret_must_both_agree(callers_tls: str, callees_tls: str
                 assert refused.value.evidence is Evidence.LIFE
             else:
                 assert isinstance(refused.value, NotAccepted | ClosedAtOnce)
+
+
+@pytest.mark.parametrize("secret", ["none", "right"])
+@pytest.mark.parametrize(
+    ("callers_tls", "callees_tls", "protocol"),
+    [
+        ("none", "optional", "PLAINTEXT"), ("optional", "none", "PLAINTEXT"), ("optional", "optional", "SSL"),
+        ("optional", "required", "SSL"), ("required", "optional", "SSL"), ("wrong", "optional", ""),
+        ("none", "required", ""), ("required", "none", ""),
+    ],
+)  # fmt: skip
+async def test_processes_with_and_without_tls_talk_while_it_is_not_required(
+    callers_tls: str, callees_tls: str, protocol: str, secret: str, authorities: Authorities
+) -> None:
+    """Restart a cluster process by process, first with TLS that is not required, then with TLS that is."""
+    made = {
+        "none": None, "optional": authorities.tls(required=False), "required": authorities.tls(),
+        "wrong": authorities.tls(issuer="other", trusts="other", host="alien", required=False),
+    }  # fmt: skip
+    sides = (made[callers_tls], SECRETS[secret]), (made[callees_tls], SECRETS[secret])
+    async with connected(*sides) as (peers, member):
+        if protocol:
+            assert (await ping(peers, member)).is_serving
+            peer = await peers.reach(member, ConnectionKind.CONTROL, 5)
+            assert peer._transport is not None
+            assert (peer._transport.get_extra_info("ssl_object") is not None) is (protocol == "SSL")
+        else:
+            with pytest.raises(PeerLost):
+                await ping(peers, member)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Host:
 class FakeMember:
     incarnation: str = "b-1"
     internal: Host = Host()
+    has_tls: bool = False
 
 
 class End(asyncio.Transport):
