@@ -14,9 +14,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
 import sys
 
+from bmq.core.urls import without_userinfo
 from bmq.storage.filesystem import RootLock, StorageError, Unsupported
 from bmq.storage.local.file import translate
 
@@ -44,7 +46,7 @@ def lock_root(folder: str, mode: RootLock) -> int:
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if mode is RootLock.SHARED else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()} ({' '.join(sys.argv)[:200]})\n".encode(), 0)
+        os.pwrite(fd, _holder_text().encode(), 0)
     except BlockingIOError as error:
         holder = os.pread(fd, _TEXT_BYTES_MAX, 0).decode(errors="replace").strip() or "a process that is just starting"
         os.close(fd)
@@ -59,6 +61,12 @@ def lock_root(folder: str, mode: RootLock) -> int:
             ) from error
         raise translate(error, path) from error
     return fd
+
+
+def _holder_text() -> str:
+    """Return the line that names this process: its command, without the password of a URL among the arguments."""
+    command = " ".join(re.sub(r"(?<==)\S*|^\S*", lambda found: without_userinfo(found[0]), each) for each in sys.argv)
+    return f"pid {os.getpid()} on {socket.gethostname()} ({command[:200]})\n"
 
 
 def _in_use(folder: str, path: str, holder: str, mode: RootLock) -> str:

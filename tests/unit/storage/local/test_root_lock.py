@@ -75,6 +75,15 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
         lock_root(str(tmp_path), EXCLUSIVE)
 
 
+def test_the_lock_file_has_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = ["--meta", "etcd://bmq:hunter2@etcd1:2379", "--meta=etcd://bmq:hunter2@etcd2:2379", "etcd:/bmq:hunter2@e"]
+    monkeypatch.setattr(sys, "argv", ["bmq", "serve", *urls])
+    os.close(lock_root(str(tmp_path), RootLock.EXCLUSIVE))
+    text = (tmp_path / LOCK).read_text()
+    assert "hunter2" not in text
+    assert "etcd://***@etcd1:2379 --meta=etcd://***@etcd2:2379" in text
+
+
 def test_a_lock_file_that_cannot_be_opened_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / LOCK).mkdir()
     with pytest.raises(StorageError, match=LOCK):
