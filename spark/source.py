@@ -84,7 +84,7 @@ class BmqDataSource(DataSource):
 def columns_of(schema: StructType) -> dict[str, str]:
     """Map each column of the user's schema to the source's column, in the user's order; only these are built.
 
-    Raises OptionError if the source has no such column, or has it with another type.
+    Raises OptionError if the source has no such column, has it with another type, or if the schema has NOT NULL.
     """
     columns = {}
     for field in schema.fields:
@@ -96,4 +96,33 @@ def columns_of(schema: StructType) -> dict[str, str]:
                 " Cast after reading"
             )
         columns[field.name] = name
+    require_nullable(schema)
     return columns
+
+
+def require_nullable(schema: StructType) -> None:
+    """Raise OptionError if the user's schema declares a column, or a part of one, NOT NULL.
+
+    Spark believes such a schema of a Python data source: it would plan ``is null`` to be false, and read nulls as
+    values.
+    """
+    part = _never_null(schema, "")
+    if part is not None:
+        raise OptionError(
+            f"the schema declares {part} NOT NULL; bmq's columns may be null: leave NOT NULL out, and filter after"
+            " reading"
+        )
+
+
+def _never_null(kind: DataType, path: str) -> str | None:
+    """Return the name of the first part of the type that cannot be null, below ``path``; None if all parts can."""
+    if isinstance(kind, ArrayType):
+        element = f"the elements of {path}"
+        return _never_null(kind.elementType, path) if kind.containsNull else element
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            inner = f"{path}.{field.name}" if path else field.name
+            found = _never_null(field.dataType, inner) if field.nullable else inner
+            if found is not None:
+                return found
+    return None

@@ -75,7 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     which.add_argument(
         "--accept-data-loss",
         action="store_true",
-        help="continue, with a warning, if records were deleted before they were read",
+        help="continue, with a warning, if records were deleted before they were read, or the log lacks a PLACE",
     )
     files = parser.add_argument_group("files")
     files.add_argument("--compression", choices=COMPRESSIONS, default="zstd", help="default: %(default)s")
@@ -128,6 +128,8 @@ class _Job:
         self._io = storage_loop()
         self._table = _url(arguments.table)
         self._topic = topic
+        self._accepted: set[str] = set()
+        """Losses that the user was warned of."""
         self._fs = self._io.filesystem(self._table, must_exist=False)
 
     def run(self) -> int:
@@ -157,8 +159,10 @@ class _Job:
         ranges = plan(state.reached, topic.bounds, offsets_max=self._arguments.max_offsets)
         for loss in ranges.losses:
             if not self._arguments.accept_data_loss:
-                raise JobError(f"{loss}. With --accept-data-loss the table continues after them")
-            _say(f"warning: {loss}")
+                raise JobError(f"{loss}. With --accept-data-loss the table continues with what is left")
+            if loss not in self._accepted:
+                self._accepted.add(loss)
+                _say(f"warning: {loss}")
         return ranges
 
     def _values(self, state: TableState, topic: SourceTopic) -> Values | None:
