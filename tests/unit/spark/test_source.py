@@ -20,6 +20,7 @@ from bmq.spark import BmqDataSource
 from bmq.spark.decoding.decoder import schema as decoded_schema
 from bmq.spark.jobs.batches import BatchHeaders
 from bmq.spark.options import OPTIONS, OptionError
+from bmq.spark.pyspark_version import require
 from bmq.spark.reading.batch_reader import BmqBatchReader
 from bmq.spark.source import columns_of
 from bmq.storage.journal import read_journals
@@ -125,6 +126,21 @@ def test_a_schema_of_batch_headers_with_not_null_is_refused() -> None:
     batches = BatchHeaders(CaseInsensitiveDict({"root": "memory:", "topic": "orders"}))
     with pytest.raises(OptionError, match="the schema declares marker NOT NULL"):
         batches.reader(StructType([StructField("marker", StringType(), nullable=False)]))
+
+
+@pytest.mark.parametrize(
+    ("found", "least", "is_refused"),
+    [("4.0.1", (4, 1), True), ("4.1.0.dev1", (4, 1), False), ("4.10.0", (4, 2), False), ("3.5.9", (4, 1), True)],
+)
+def test_what_an_older_pyspark_lacks_is_refused_by_name(
+    found: str, least: tuple[int, int], *, is_refused: bool
+) -> None:
+    if not is_refused:
+        require("a stream", least, found)
+        return
+    says = f"a stream needs PySpark {least[0]}.{least[1]} or later, and this is PySpark {found}"
+    with pytest.raises(OptionError, match=re.escape(says)):
+        require("a stream", least, found)
 
 
 def test_a_reader_takes_no_filters() -> None:
