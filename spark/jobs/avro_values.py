@@ -92,7 +92,8 @@ class FramedAvroReader:
     schemas: WriterSchemas
 
     def __call__(self) -> Reader:
-        find, named = self.schemas.open(), {}
+        find = self.schemas.open()
+        named: dict[str, Any] = {}
         wanted = fastavro.parse_schema(_stripped(_parsed(self.text)), named_schemas=named)
 
         @remembered

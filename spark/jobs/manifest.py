@@ -261,8 +261,13 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
             return Begin(identity=Identity(**raw["table"]))
         case "append":
             ranges = {int(partition): (int(start), int(end)) for partition, (start, end) in raw["offsets"].items()}
-            counts = {"corrupt": int(raw.get("corrupt", 0)), "unknown": int(raw.get("unknown_fields", 0))}
-            return Append(ranges=ranges, files=files, rows=int(raw["rows"]), **counts)
+            return Append(
+                ranges=ranges,
+                files=files,
+                rows=int(raw["rows"]),
+                corrupt=int(raw.get("corrupt", 0)),
+                unknown=int(raw.get("unknown_fields", 0)),
+            )
         case "merge":
             return FileRewrite(files=files, removed=tuple(map(str, raw["removed"])))
         case kind:
