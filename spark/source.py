@@ -9,9 +9,6 @@ Columns are those of Spark's Kafka source.  See docs/spark.md for the options.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import MutableMapping
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -47,22 +44,11 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
-_USERS_SCHEMA = "user_specified_schema"
-"""The variable of PySpark's worker that holds the schema of ``spark.read.schema(...)`` while it makes the data source
-(4.0 to 4.3; ``pyspark.sql.worker.create_data_source``).  PySpark passes the schema to readers alone."""
 _BY_FOLDED = {name.casefold(): name for name in _TYPES}
 
 
 class BmqDataSource(DataSource):
     """Spark's data source and sink ``bmq``: topics under a root."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        # Spark answers ``key is null`` from a user's schema alone, and never makes a reader then: look before that.
-        maker = inspect.currentframe()
-        given = maker.f_back.f_locals.get(_USERS_SCHEMA) if maker is not None and maker.f_back is not None else None
-        if isinstance(given, StructType):
-            require_nullable(given)
 
     @classmethod
     def name(cls) -> str:

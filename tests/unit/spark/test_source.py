@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, EqualTo, Filter
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,7 +22,7 @@ from bmq.spark.jobs.batches import BatchHeaders
 from bmq.spark.options import OPTIONS, OptionError
 from bmq.spark.pyspark_version import require
 from bmq.spark.reading.batch_reader import BmqBatchReader
-from bmq.spark.source import _USERS_SCHEMA, columns_of
+from bmq.spark.source import columns_of
 from bmq.storage.journal import read_journals
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.spark.storing import Store, series
@@ -121,21 +120,6 @@ def test_a_schema_with_not_null_is_refused(field: StructField, part: str) -> Non
         source(includeHeaders="true").reader(StructType([field]))
     with pytest.raises(OptionError, match=says):
         source(includeHeaders="true").streamReader(StructType([field]))
-
-
-def test_a_schema_with_not_null_is_refused_before_spark_plans() -> None:
-    """Stand in for PySpark's worker, which has the user's schema in a variable while it makes the data source."""
-    user_specified_schema = StructType([StructField("key", BinaryType(), nullable=False)])
-    with pytest.raises(OptionError, match="the schema declares key NOT NULL"):
-        BmqDataSource(CaseInsensitiveDict({"root": "memory:", "topic": "orders"}))
-    user_specified_schema = StructType([StructField("key", BinaryType())])
-    assert BmqDataSource(CaseInsensitiveDict({"root": "memory:", "topic": "orders"})).name() == "bmq"
-    del user_specified_schema
-
-
-def test_the_workers_of_this_pyspark_have_that_variable() -> None:
-    worker = Path(pyspark.__file__).parent / "sql" / "worker" / "create_data_source.py"
-    assert re.search(rf"\b{_USERS_SCHEMA} = ", worker.read_text())
 
 
 def test_a_schema_of_batch_headers_with_not_null_is_refused() -> None:
