@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TypedDict
 
 from bmq.console.operations import NotPossible
-from bmq.console.schemas import SHOWN_AS, Schema, SchemaError, schema_id, to_json
+from bmq.console.schemas import SHOWN_AS, Schema, schema_id, to_json
+from bmq.core.schema_registry import SchemaError
 
 AUTO, JSON, TEXT, HEX, BASE64, REGISTRY = "auto", "json", "text", "hex", "base64", "registry"
 FORMATS = (AUTO, TEXT, JSON, HEX, BASE64, REGISTRY)

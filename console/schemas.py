@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bmq.core.extras import how_to_install
+from bmq.core.schema_registry import AVRO, JSON, PROTOBUF, SchemaError, SchemaSource
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -31,33 +32,11 @@ DECIMAL_BYTES_MAX = 64
 """Most bytes of a decimal number, 154 digits: the time to convert one grows with the square of its size."""
 INDEXES_MAX = 32
 """Most levels of Protobuf messages that are nested in one another."""
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 _DECIMAL = "bmq-decimal"
 SHOWN_AS = {AVRO: "avro", PROTOBUF: "protobuf", JSON: "json"}
 _LEAST_AVRO: Mapping[str, int] = {
     "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1,
 }  # fmt: skip
-
-
-class SchemaError(Exception):
-    """A schema that cannot be fetched or used, or a value that does not match its schema."""
-
-
-class Reference(NamedTuple):
-    """A schema that another one refers to, by `name` in its text: an Avro type, or a Protobuf file."""
-
-    name: str
-    subject: str
-    version: int
-
-
-class SchemaSource(NamedTuple):
-    """A schema as the registry has it.  `name` is that of the reference to it."""
-
-    name: str
-    kind: str
-    text: str
-    references: Sequence[Reference] = ()
 
 
 class Schema(NamedTuple):

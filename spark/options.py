@@ -90,6 +90,10 @@ class ByTimestamp:
     everywhere: int = 0
     timestamps: Mapping[str, Mapping[int, int]] | None = None
 
+    def of(self, topic: str, partition: int) -> int:
+        """Return the partition's timestamp."""
+        return self.everywhere if self.timestamps is None else self.timestamps[topic][partition]
+
 
 OffsetLimit = Edge | ByOffset | ByTimestamp
 

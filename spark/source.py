@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 
 from bmq.spark.options import OptionError, ReadOptions, wants_headers
 from bmq.spark.planning.roots import with_namenodes
+from bmq.spark.pyspark_version import STREAM_READER, STREAM_WRITER, require
 from bmq.spark.sink.options import sink_of
 from bmq.spark.streaming.rate_limits import RateLimits
 
@@ -65,6 +66,7 @@ class BmqDataSource(DataSource):
         return BmqBatchReader(with_namenodes(ReadOptions.parse(self.options)), schema, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        require("a streaming query that reads bmq", STREAM_READER)
         from bmq.spark.streaming.reader import BmqStreamReader
 
         options, limits = ReadOptions.parse_stream(self.options), RateLimits.parse(self.options)
@@ -76,7 +78,8 @@ class BmqDataSource(DataSource):
         return BmqWriter(sink_of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from bmq.spark.sink.writer import BmqStreamWriter
+        require("a streaming query that writes bmq", STREAM_WRITER)
+        from bmq.spark.sink.stream_writer import BmqStreamWriter
 
         return BmqStreamWriter(sink_of(self.options, schema, overwrite=overwrite))
 
@@ -84,7 +87,7 @@ class BmqDataSource(DataSource):
 def columns_of(schema: StructType) -> dict[str, str]:
     """Map each column of the user's schema to the source's column, in the user's order; only these are built.
 
-    Raises OptionError if the source has no such column, or has it with another type.
+    Raises OptionError if the source has no such column, has it with another type, or if the schema has NOT NULL.
     """
     columns = {}
     for field in schema.fields:
@@ -96,4 +99,33 @@ def columns_of(schema: StructType) -> dict[str, str]:
                 " Cast after reading"
             )
         columns[field.name] = name
+    require_nullable(schema)
     return columns
+
+
+def require_nullable(schema: StructType) -> None:
+    """Raise OptionError if the user's schema declares a column, or a part of one, NOT NULL.
+
+    Spark believes such a schema of a Python data source: it would plan ``is null`` to be false, and read nulls as
+    values.
+    """
+    part = _never_null(schema, "")
+    if part is not None:
+        raise OptionError(
+            f"the schema declares {part} NOT NULL; bmq's columns may be null: leave NOT NULL out, and filter after"
+            " reading"
+        )
+
+
+def _never_null(kind: DataType, path: str) -> str | None:
+    """Return the name of the first part of the type that cannot be null, below ``path``; None if all parts can."""
+    if isinstance(kind, ArrayType):
+        element = f"the elements of {path}"
+        return _never_null(kind.elementType, path) if kind.containsNull else element
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            inner = f"{path}.{field.name}" if path else field.name
+            found = _never_null(field.dataType, inner) if field.nullable else inner
+            if found is not None:
+                return found
+    return None

@@ -186,6 +186,8 @@ class BatchDecoder:
         if not 0 <= count <= last_delta + 1:
             raise FormatError(f"{count} records do not fit last offset delta {last_delta}")
         is_plain = not attributes & CODEC_MASK
+        if not count and not is_plain and not attributes & CONTROL:
+            return False  # a compressed nothing is some bytes, which Kafka's consumers do not look at either
         _check_count(count, header[kernels.SIZE] - HEADER_BYTES if is_plain else self._options.batch_bytes_max)
         if not attributes & (TRANSACTIONAL | CONTROL):
             return header[kernels.NEEDS] != kernels.NOTHING

@@ -10,4 +10,12 @@ JOBS = {"to_parquet": "bmq.spark.jobs.to_parquet", "audit": "bmq.spark.jobs.audi
 
 
 class JobError(Exception):
-    """The job cannot be done as asked; ``str`` says why, and what to do."""
+    """The job cannot be done as asked; ``str`` says why, and what to do.  ``status`` is the exit status."""
+
+    status = 2
+
+
+class ValueRefused(JobError):
+    """A record's value cannot be read, and the user wants the run to end there."""
+
+    status = 1

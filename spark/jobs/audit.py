@@ -46,6 +46,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     which = parser.add_argument_group("offsets", f"A place is {PLACE}.")
     which.add_argument("--from", dest="start", default="earliest", metavar="PLACE")
     which.add_argument("--to", dest="end", default="latest", metavar="PLACE")
+    which.add_argument(
+        "--accept-data-loss",
+        action="store_true",
+        help="count what is left, with a warning, if the log lacks offsets of a PLACE",
+    )
     parser.add_argument(
         "--same-content",
         action="store_true",
@@ -82,6 +87,7 @@ def run(arguments: Namespace) -> int:
     """Return 0 if every offset is accounted for, else 1.  Raises JobError."""
     check_machine()
     topic = _read_topic(arguments)
+    _check_losses(arguments, topic)
     spark = start_session("audit", arguments)
     try:
         report = _whole_report(spark, arguments, topic)
@@ -104,6 +110,14 @@ def run(arguments: Namespace) -> int:
 
 def _read_topic(arguments: Namespace) -> SourceTopic:
     return read_topic(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
+
+
+def _check_losses(arguments: Namespace, topic: SourceTopic) -> None:
+    """Raise JobError if the log lacks offsets that the user selected; with ``--accept-data-loss`` log a warning."""
+    for loss in plan({}, topic.bounds).losses:
+        if not arguments.accept_data_loss:
+            raise JobError(f"{loss}. With --accept-data-loss the audit counts what is left")
+        _log.warning("%s; the audit counts what is left", loss)
 
 
 def _whole_report(spark: SparkSession, arguments: Namespace, topic: SourceTopic) -> AuditReport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,10 @@ from pyspark.sql.types import (
 )
 
 from bmq.spark.jobs import JobError
+from bmq.spark.jobs.avro_resolution import has_more_fields
+from bmq.spark.jobs.framed import head_of
+from bmq.spark.jobs.worker_decoding import Reader
+from bmq.spark.jobs.writer_schemas import WriterSchemas, remembered
 
 _PLAIN: dict[str, DataType] = {
     "boolean": BooleanType(),
@@ -67,21 +71,60 @@ def avro_schema(text: str) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """A reader of Avro values, sent to the workers as text and built there once."""
+    """A reader of Avro values of one schema, sent to the workers as text and built there once."""
 
     text: str
 
-    def __call__(self) -> Callable[[bytes], Any]:
+    def __call__(self) -> Reader:
         schema = fastavro.parse_schema(_stripped(_parsed(self.text)))
 
-        def read(value: bytes) -> Any:
-            stream = io.BytesIO(value)
-            found = fastavro.schemaless_reader(stream, schema, None)
-            if stream.tell() != len(value):
-                raise ValueError(f"{len(value) - stream.tell()} bytes are left after the record")
-            return found
+        def read(value: bytes) -> tuple[Any, bool]:
+            return _whole(value, schema, None), False
 
         return read
+
+
+@dataclass(frozen=True, slots=True)
+class FramedAvroReader:
+    """A reader of Avro values, each written with the schema whose id is in front of it, into the schema ``text``."""
+
+    text: str
+    schemas: WriterSchemas
+
+    def __call__(self) -> Reader:
+        find = self.schemas.open()
+        named: dict[str, Any] = {}
+        wanted = fastavro.parse_schema(_stripped(_parsed(self.text)), named_schemas=named)
+
+        @remembered
+        def written(number: int) -> tuple[Any, bool]:
+            """Return (the schema of that id, whether it has fields that the table does not have)."""
+            writer = find(number)
+            try:
+                names: dict[str, Any] = {}
+                for text in writer.references:
+                    fastavro.parse_schema(_stripped(json.loads(text)), named_schemas=names)
+                parsed = fastavro.parse_schema(_stripped(json.loads(writer.data)), named_schemas=names)
+            except (ValueError, KeyError, TypeError, SchemaParseException, UnknownType) as error:
+                raise ValueError(f"schema {number} is not an Avro schema: {error!r}") from error
+            return parsed, has_more_fields(parsed, names, wanted, named)
+
+        def read(value: bytes) -> tuple[Any, bool]:
+            number, body = head_of(value)
+            writer, has_more = written(number)
+            return _whole(body, writer, wanted), has_more
+
+        return read
+
+
+def _whole(body: bytes, writer: Any, wanted: Any) -> Any:
+    """Return the record that ``body`` holds from its first to its last byte.  Raises ValueError, and what fastavro
+    raises."""
+    stream = io.BytesIO(body)
+    found = fastavro.schemaless_reader(stream, writer, wanted)
+    if stream.tell() != len(body):
+        raise ValueError(f"{len(body) - stream.tell()} bytes are left after the record")
+    return found
 
 
 def _parsed(text: str) -> Any:

@@ -25,6 +25,7 @@ from bmq.spark.planning.slices import Slice
 from bmq.spark.reading.batch_reader import planned
 from bmq.spark.reading.ranged_reader import RangedReader, ReadPolicy
 from bmq.spark.reading.storage_loop import storage_loop
+from bmq.spark.source import require_nullable
 
 SCHEMA = (
     "partition int, base_offset bigint, last_offset bigint, records bigint, bytes bigint, base_timestamp bigint,"
@@ -66,6 +67,7 @@ class BatchHeaders(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        require_nullable(schema)
         return _Reader(with_namenodes(ReadOptions.parse(self.options)))
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 MAGIC = 0
 HEAD_BYTES = 5
+PATH_MAX = 32
+"""Most levels of Protobuf messages that are nested in one another."""
 
 
 def has_head(value: bytes) -> bool:
@@ -27,17 +29,27 @@ def unframed(value: bytes, framing: str) -> bytes:
     return value[HEAD_BYTES:]
 
 
-def past_message_path(value: bytes) -> bytes:
-    """Return ``value`` without the path of the message, which ``unframed`` leaves before a Protobuf value.
+def head_of(value: bytes) -> tuple[int, bytes]:
+    """Return (schema id, the bytes after the head).  Raises ValueError if there is no head."""
+    body = unframed(value, "confluent")
+    return int.from_bytes(value[1:HEAD_BYTES], "big"), body
+
+
+def message_path(body: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Return (the path of the message within its file, the message) of a Protobuf value without its head.
 
     Raises ValueError if the path is invalid.
     """
-    count, at = _zigzag(value, 0)
-    if count < 0:
-        raise ValueError("a message path of negative length")
+    count, at = _zigzag(body, 0)
+    if count == 0:
+        return (0,), body[at:]
+    if not 0 < count <= PATH_MAX:
+        raise ValueError(f"a message path of {count} levels; up to {PATH_MAX} are allowed")
+    path = []
     for _ in range(count):
-        _, at = _zigzag(value, at)
-    return value[at:]
+        index, at = _zigzag(body, at)
+        path.append(index)
+    return tuple(path), body[at:]
 
 
 def _zigzag(value: bytes, at: int) -> tuple[int, int]:

@@ -27,6 +27,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bmq.spark.jobs.evolution import refusal
+
 FORMAT = 1
 _NAME = re.compile(r"(\d{20})(\.state)?\.json\Z", re.ASCII)
 
@@ -37,8 +39,10 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The topic and form of a table, the same for all its life.  ``schema`` is Spark's JSON of the values, None for raw
-    ones."""
+    """The topic and form of a table, the same for all its life.
+
+    ``schema`` is Spark's JSON of the values, None for raw ones.  Runs may add columns to it.
+    """
 
     topic: str
     topic_id: str
@@ -67,11 +71,16 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """A commit of offset ranges by partition, and of the files with their ``rows`` records."""
+    """A commit of offset ranges by partition, and of the files with their ``rows`` records.
+
+    ``corrupt`` values could not be read; ``unknown`` values have fields that the schema does not have.
+    """
 
     ranges: Mapping[int, tuple[int, int]]
     files: tuple[DataFile, ...]
     rows: int
+    corrupt: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +105,9 @@ class TableState:
     files: Mapping[str, int] = field(default_factory=dict)
     """Path to size in bytes."""
     rows: int = 0
+    corrupt: int = 0
+    unknown: int = 0
+    """``corrupt`` and ``unknown`` as in ``Append``, of all commits that counted them."""
     last: Append | FileRewrite | None = None
 
 
@@ -107,7 +119,7 @@ def advance(state: TableState, number: int, entry: Entry) -> TableState:
         case Begin(identity=identity):
             check_same(state.identity, identity)
             return replace(state, number=number, identity=identity)  # ``last`` stays: its files may not be in place
-        case Append(ranges=ranges, files=files, rows=rows):
+        case Append(ranges=ranges, files=files, rows=rows, corrupt=corrupt, unknown=unknown):
             for partition, (start, end) in ranges.items():
                 if start < state.reached.get(partition, 0) or start >= end:
                     raise ManifestError(
@@ -116,7 +128,16 @@ def advance(state: TableState, number: int, entry: Entry) -> TableState:
                     )
             reached = {**state.reached, **{partition: end for partition, (_, end) in ranges.items()}}
             added = _added(state.files, files, number)
-            return replace(state, number=number, reached=reached, files=added, rows=state.rows + rows, last=entry)
+            return replace(
+                state,
+                number=number,
+                reached=reached,
+                files=added,
+                rows=state.rows + rows,
+                corrupt=state.corrupt + corrupt,
+                unknown=state.unknown + unknown,
+                last=entry,
+            )
         case FileRewrite(files=files, removed=removed):
             if missing := [path for path in removed if path not in state.files]:
                 raise ManifestError(f"entry {number} replaces {missing[0]}, which the table does not have")
@@ -134,7 +155,8 @@ def _added(files: Mapping[str, int], new: Iterable[DataFile], number: int) -> di
 
 
 def check_same(known: Identity | None, wanted: Identity) -> None:
-    """Raise ManifestError, which says in what they differ, unless ``known`` is None or the same as ``wanted``."""
+    """Raise ManifestError, which says in what they differ, unless ``known`` is None, the same as ``wanted``, or has
+    fewer columns."""
     if known is None or known == wanted:
         return
     if known.topic != wanted.topic:
@@ -148,7 +170,12 @@ def check_same(known: Identity | None, wanted: Identity) -> None:
         raise ManifestError(f"the table's folders are by {known.layout}, not by {wanted.layout}")
     if known.format != wanted.format:
         raise ManifestError(f"the table's values were read as {known.format}, not as {wanted.format}")
-    raise ManifestError("the table's values have another schema than --schema: leave it out, or use a new folder")
+    try:
+        found = refusal(known.schema, wanted.schema)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"the table's schema, or the new one, cannot be read: {error!r}") from error
+    if found is not None:
+        raise ManifestError(f"the table cannot take this --schema: {found}. Add columns only, or use a new folder")
 
 
 # --------------------------------------------------------------------------------------------------------- as files
@@ -176,8 +203,9 @@ def encode_entry(number: int, entry: Entry, token: str) -> bytes:
     match entry:
         case Begin(identity=identity):
             content |= {"kind": "begin", "table": _identity_fields(identity)}
-        case Append(ranges=ranges, files=files, rows=rows):
+        case Append(ranges=ranges, files=files, rows=rows, corrupt=corrupt, unknown=unknown):
             content |= {"kind": "append", "rows": rows, "files": [[f.path, f.staged, f.size] for f in files]}
+            content |= {"corrupt": corrupt, "unknown_fields": unknown}
             content["offsets"] = {str(partition): list(each) for partition, each in sorted(ranges.items())}
         case FileRewrite(files=files, removed=removed):
             content |= {"kind": "merge", "files": [[f.path, f.staged, f.size] for f in files]}
@@ -203,6 +231,8 @@ def encode_state(state: TableState) -> bytes:
         "reached": {str(partition): offset for partition, offset in sorted(state.reached.items())},
         "files": dict(state.files),
         "rows": state.rows,
+        "corrupt": state.corrupt,
+        "unknown_fields": state.unknown,
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
@@ -217,6 +247,8 @@ def decode_state(number: int, data: bytes) -> TableState:
             reached={int(partition): int(offset) for partition, offset in raw["reached"].items()},
             files={str(path): int(size) for path, size in raw["files"].items()},
             rows=int(raw["rows"]),
+            corrupt=int(raw.get("corrupt", 0)),
+            unknown=int(raw.get("unknown_fields", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(f"state {number} of the table's log cannot be read: {error!r}") from error
@@ -229,7 +261,13 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
             return Begin(identity=Identity(**raw["table"]))
         case "append":
             ranges = {int(partition): (int(start), int(end)) for partition, (start, end) in raw["offsets"].items()}
-            return Append(ranges=ranges, files=files, rows=int(raw["rows"]))
+            return Append(
+                ranges=ranges,
+                files=files,
+                rows=int(raw["rows"]),
+                corrupt=int(raw.get("corrupt", 0)),
+                unknown=int(raw.get("unknown_fields", 0)),
+            )
         case "merge":
             return FileRewrite(files=files, removed=tuple(map(str, raw["removed"])))
         case kind:

@@ -6,13 +6,25 @@ uint32 is a bigint, uint64 a decimal(20,0).  Fields with presence are null when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,8 +43,11 @@ from pyspark.sql.types import (
 )
 
 from bmq.spark.jobs import JobError
-from bmq.spark.jobs.framed import past_message_path
+from bmq.spark.jobs.framed import head_of, message_path
+from bmq.spark.jobs.worker_decoding import Reader
+from bmq.spark.jobs.writer_schemas import WriterSchemas, remembered
 
+_WELL_KNOWN = (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 _TIMESTAMP = "google.protobuf.Timestamp"
 _F = FieldDescriptor
 _PLAIN: dict[int, DataType] = {
@@ -57,27 +72,123 @@ def protobuf_schema(data: bytes, message: str | None) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """A reader of Protobuf values, sent to the workers as bytes and built there once."""
+    """A reader of Protobuf values, sent to the workers as bytes and built there once.
+
+    ``schemas``, if values are framed: a value must be the wanted message in the schema whose id is in front of it.
+    """
 
     data: bytes
     message: str | None
-    is_framed: bool = False
+    schemas: WriterSchemas | None = None
 
-    def __call__(self) -> Callable[[bytes], Any]:
-        kind = message_factory.GetMessageClass(_descriptor(self.data, self.message))
+    def __call__(self) -> Reader:
+        wanted = _descriptor(self.data, self.message)
+        kind = message_factory.GetMessageClass(wanted)
 
-        def read(value: bytes) -> Any:
-            return _fields(kind.FromString(past_message_path(value) if self.is_framed else value))
+        def read(value: bytes) -> tuple[Any, bool]:
+            found = kind.FromString(value)
+            return _fields(found), _has_unknown(found)
 
-        return read
+        if self.schemas is None:
+            return read
+        find = self.schemas.open()
+
+        @remembered
+        def files(number: int) -> WrittenMessages:
+            return WrittenMessages(find(number).data, wanted)
+
+        def read_framed(value: bytes) -> tuple[Any, bool]:
+            number, body = head_of(value)
+            path, message = message_path(body)
+            files(number).check(path)
+            return read(message)
+
+        return read_framed
+
+
+class WrittenMessages:
+    """The messages of one writer's schema, and whether they are the wanted message."""
+
+    def __init__(self, data: bytes, wanted: Descriptor) -> None:
+        """Take the messages of the last file of the descriptor set ``data``.  Raises ValueError if it is invalid."""
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(data).file
+            self._pool = descriptor_pool.DescriptorPool()
+            _add(self._pool, files)
+            self._file = files[-1]
+        except (DecodeError, TypeError, KeyError, IndexError) as error:
+            raise ValueError(f"the writer's schema is not a complete descriptor set: {error!r}") from error
+        self._wanted = wanted
+        self._checked: set[tuple[int, ...]] = set()
+
+    def check(self, path: tuple[int, ...]) -> None:
+        """Raise ValueError if the message at ``path`` is not the wanted message, or cannot be read as it."""
+        if path in self._checked:
+            return
+        name, within = self._file.package, self._file.message_type
+        for index in path:
+            if not 0 <= index < len(within):
+                raise ValueError(f"the writer's schema has no message at {list(path)}")
+            name = f"{name}.{within[index].name}".strip(".")
+            within = within[index].nested_type
+        if name != self._wanted.full_name:
+            raise ValueError(f"it is a {name}, not a {self._wanted.full_name}")
+        _check_fields(self._pool.FindMessageTypeByName(name), self._wanted, set())
+        self._checked.add(path)
+
+
+def _check_fields(writer: Descriptor, wanted: Descriptor, done: set[str]) -> None:
+    """Raise ValueError if a field number has another type in the two messages, at any depth."""
+    if wanted.full_name in done:
+        return
+    done.add(wanted.full_name)
+    for number, field in wanted.fields_by_number.items():
+        written = writer.fields_by_number.get(number)
+        if written is None:
+            continue
+        if (written.type, written.is_repeated) != (field.type, field.is_repeated):
+            raise ValueError(f"{field.full_name} was written with another type")
+        if field.message_type is not None and written.message_type is not None:
+            _check_fields(written.message_type, field.message_type, done)
+
+
+def _has_unknown(message: Message) -> bool:
+    """Return whether the message, or one in it, has fields that the descriptor does not have."""
+    if len(UnknownFieldSet(message)):
+        return True
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if not field.is_repeated:
+            inner: Any = (value,)
+        elif not _is_map(field):
+            inner = value
+        elif _message(field).fields_by_name["value"].message_type is not None:
+            inner = value.values()
+        else:
+            inner = ()
+        if any(map(_has_unknown, inner)):
+            return True
+    return False
+
+
+def _add(pool: descriptor_pool.DescriptorPool, files: Iterable[descriptor_pb2.FileDescriptorProto]) -> None:
+    """Add files to the pool, and what they import of Protobuf's own files.  Raises TypeError if an import is
+    missing."""
+    files = list(files)
+    given = {file.name for file in files}
+    for module in _WELL_KNOWN:
+        if module.DESCRIPTOR.name not in given:
+            pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    for file in files:
+        pool.Add(file)
 
 
 def _descriptor(data: bytes, message: str | None) -> Descriptor:
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(data)
-        for file in files.file:
-            pool.Add(file)
+        _add(pool, files.file)
         names = [f"{file.package}.{each.name}".strip(".") for file in files.file for each in file.message_type]
         if message is None:
             raise JobError(f"--message is missing; the descriptor set has {', '.join(names) or 'none'}")

@@ -11,7 +11,10 @@ from bmq.spark.options import EARLIEST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedRange:
-    """A partition's log [log_start, log_end), and the part [start, end) that the user selected."""
+    """A partition's log [log_start, log_end), and the offsets [start, end) that the user selected.
+
+    They may lie outside of the log: ``plan`` then reports a loss.
+    """
 
     log_start: int
     log_end: int
@@ -41,14 +44,19 @@ def plan(reached: Mapping[int, int], bounds: Mapping[int, SelectedRange], *, off
     wanted: dict[int, tuple[int, int]] = {}
     losses = []
     for partition, each in sorted(bounds.items()):
-        start = reached.get(partition, each.start)
+        start, end = reached.get(partition, each.start), min(each.end, each.log_end)
         if start > each.log_end:
-            losses.append(f"partition {partition}: the table continues at {start}, but the log ends at {each.log_end}")
+            what = "the table continues at" if partition in reached else "the first offset selected is"
+            losses.append(f"partition {partition}: {what} {start}, but the log ends at {each.log_end}")
         elif start < each.log_start:
             losses.append(f"partition {partition}: offsets {start} to {each.log_start} are gone")
             start = each.log_start
-        if start < each.end:
-            wanted[partition] = start, each.end
+        if each.end > each.log_end:
+            losses.append(
+                f"partition {partition}: the offsets selected end at {each.end}, but the log ends at {each.log_end}"
+            )
+        if start < end:
+            wanted[partition] = start, end
     if offsets_max is not None:
         wanted = _shared(wanted, offsets_max)
     return Ranges(wanted, tuple(losses))

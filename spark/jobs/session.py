@@ -162,7 +162,7 @@ def run_job(module: ModuleType, arguments: Namespace) -> int:
         status: int = module.run(arguments)
     except JobError as error:
         sys.stderr.write(f"bmq: {error}\n")
-        return 2
+        return error.status
     except Exception as error:
         reason = _reason(error)
         if reason is None:

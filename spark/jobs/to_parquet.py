@@ -7,13 +7,14 @@ runs.
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bmq.core.aio.subscribers import no_op
-from bmq.spark.jobs import JobError
+from bmq.spark.jobs import JobError, ValueRefused
 from bmq.spark.jobs.manifest import Append, FileRewrite, Identity, ManifestError, TableState
 from bmq.spark.jobs.merging import choose
 from bmq.spark.jobs.ranges import Ranges, as_options, plan
@@ -38,6 +39,9 @@ cron, or by hand; two at once do no harm.
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
 FORMATS = ("raw", "json", "avro", "protobuf")
 FRAMINGS = ("none", "confluent")
+_UNREADABLE = re.compile(
+    r"topic [\w.-]+, partition \d+, offset \d+: the value cannot be read.*?(?= SQLSTATE|$)", re.ASCII | re.MULTILINE
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,11 +63,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--framing", choices=FRAMINGS, default="none", help="confluent: values begin with a registry's schema id"
     )
     what.add_argument(
+        "--schemas",
+        metavar="DIR",
+        help="confluent avro, protobuf: the writers' schemas, <id>.avsc or <id>.desc (a descriptor set)",
+    )
+    what.add_argument("--schema-registry", metavar="URL", help="or the registry that has them, as in http://host:8081")
+    what.add_argument(
         "--mode",
         type=str.upper,
         choices=("PERMISSIVE", "FAILFAST"),
         default="PERMISSIVE",
-        help="a value that cannot be read goes to the column _corrupt, or ends the run (default: %(default)s)",
+        help="a value that cannot be read goes to the column _corrupt, or ends the run with status 1"
+        " (default: %(default)s)",
+    )
+    what.add_argument(
+        "--keep-raw", action="store_true", help="keep each value as it was written in the column _raw, too"
     )
     what.add_argument(
         "--sample", type=_count, default=10_000, metavar="N", help="records that a schema is inferred from"
@@ -75,7 +89,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     which.add_argument(
         "--accept-data-loss",
         action="store_true",
-        help="continue, with a warning, if records were deleted before they were read",
+        help="continue, with a warning, if records were deleted before they were read, or the log lacks a PLACE",
     )
     files = parser.add_argument_group("files")
     files.add_argument("--compression", choices=COMPRESSIONS, default="zstd", help="default: %(default)s")
@@ -114,6 +128,10 @@ def run(arguments: Namespace, on_step: Step = no_op) -> int:
         return _Job(spark, arguments, topic, on_step).run()
     except (RunFenced, ManifestError, StorageError) as error:
         raise JobError(str(error)) from error
+    except Exception as error:
+        if (refused := _UNREADABLE.search(str(error))) is not None:  # in the text of Spark's exception
+            raise ValueRefused(refused[0]) from error
+        raise
     finally:
         spark.stop()
 
@@ -128,6 +146,8 @@ class _Job:
         self._io = storage_loop()
         self._table = _url(arguments.table)
         self._topic = topic
+        self._accepted: set[str] = set()
+        """Losses that the user was warned of."""
         self._fs = self._io.filesystem(self._table, must_exist=False)
 
     def run(self) -> int:
@@ -150,15 +170,19 @@ class _Job:
             self._merge(run)
         self._merge(run)
         self._io.run(run.end())
-        _say(f"{run.state.rows:,} records in {len(run.state.files):,} files of {self._table}")
+        state = run.state
+        faults = _faults(state.corrupt, state.unknown)
+        _say(f"{state.rows:,} records in {len(state.files):,} files of {self._table}{faults}")
         return 0
 
     def _plan(self, state: TableState, topic: SourceTopic) -> Ranges:
         ranges = plan(state.reached, topic.bounds, offsets_max=self._arguments.max_offsets)
         for loss in ranges.losses:
             if not self._arguments.accept_data_loss:
-                raise JobError(f"{loss}. With --accept-data-loss the table continues after them")
-            _say(f"warning: {loss}")
+                raise JobError(f"{loss}. With --accept-data-loss the table continues with what is left")
+            if loss not in self._accepted:
+                self._accepted.add(loss)
+                _say(f"warning: {loss}")
         return ranges
 
     def _values(self, state: TableState, topic: SourceTopic) -> Values | None:
@@ -188,16 +212,19 @@ class _Job:
         from pyspark.sql import functions as sql
 
         seen = Observation()
-        records = self._read(topic, ranges, values.SOURCE).observe(seen, sql.count(sql.lit(1)).alias("rows"))
+        records = self._read(topic, ranges, values.SOURCE)
         folders = [sql.to_date("timestamp").alias("date")]
         if self._arguments.by == "hour":
             folders.append(sql.date_format("timestamp", "HH").alias("hour"))
-        rows = values.parse(records).select("*", *folders)
+        rows = values.parse(records, seen).select("*", *folders)
         staging = self._write(run, rows, ["date", "hour"][: len(folders)])
         files = tuple(self._io.run(run.staged(staging)))
-        count = int(seen.get["rows"])
-        self._io.run(run.commit(Append(ranges=ranges.by_partition, files=files, rows=count)))
-        _say(f"committed {count:,} records of {ranges.count:,} offsets, {len(files):,} files")
+        counts = seen.get
+        count, corrupt, unknown = (int(counts.get(name, 0)) for name in ("rows", "corrupt", "unknown"))
+        entry = Append(ranges=ranges.by_partition, files=files, rows=count, corrupt=corrupt, unknown=unknown)
+        self._io.run(run.commit(entry))
+        faults = _faults(corrupt, unknown)
+        _say(f"committed {count:,} records of {ranges.count:,} offsets, {len(files):,} files{faults}")
 
     def _write(self, run: JobRun, rows: DataFrame, folders: list[str]) -> str:
         staging = run.stage()
@@ -221,6 +248,13 @@ class _Job:
             merged = tuple(self._io.run(run.staged(staging)))
             self._io.run(run.commit(FileRewrite(files=merged, removed=each.paths)))
             _say(f"merged {len(paths)} files of {each.folder} into {len(merged)}")
+
+
+def _faults(corrupt: int, unknown: int) -> str:
+    """Return the end of a line about records, if values of them were not read whole."""
+    texts = [f"{corrupt:,} values are corrupt"] if corrupt else []
+    texts += [f"{unknown:,} values have fields that the schema does not have"] if unknown else []
+    return "".join(f"; {text}" for text in texts)
 
 
 def _url(table: str) -> str:

@@ -10,6 +10,7 @@ from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import SelectedRange
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.planning.discover import NoSuchTopic, find_logs
+from bmq.spark.planning.slices import absolute, resolve
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.filesystem import FileSystem, StorageError
 
@@ -29,7 +30,7 @@ class SourceTopic:
 def read_topic(root: str, topic: str, *, start: str, end: str) -> SourceTopic:
     """Return the topic, with the bounds that ``start`` and ``end`` select; each has a form of ``PLACE``.
 
-    Raises JobError if one has not, or if the topic cannot be read.
+    Raises JobError if one has not, if ``start`` is greater than ``end``, or if the topic cannot be read.
     """
     given = {"root": root, "topic": topic, **_place("starting", start), **_place("ending", end)}
     io = storage_loop()
@@ -43,9 +44,13 @@ async def _read(fs: FileSystem, options: ReadOptions) -> SourceTopic:
     views = await find_logs(fs, options)
     bounds = {}
     for view in views:
-        wanted = await view.wanted(options)
+        start, end = await view.places(options)
+        resolve(view.log, start, end)  # raises OptionError if they are in the wrong order
         bounds[view.path.partition] = SelectedRange(
-            log_start=view.log.start, log_end=view.log.end, start=wanted.start, end=wanted.end
+            log_start=view.log.start,
+            log_end=view.log.end,
+            start=absolute(view.log, start),
+            end=absolute(view.log, end),
         )
     return SourceTopic(
         name=options.topics[0],

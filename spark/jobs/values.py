@@ -1,39 +1,42 @@
 """Values of records, read by a job as raw bytes, JSON, Avro or Protobuf.
 
-The result has the columns ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers`` and, unless values
-are raw or the mode is FAILFAST, ``_corrupt``: the value's own bytes if they could not be read, and null otherwise.
-JSON is read by Spark; Avro and Protobuf are read in Python workers, because Spark's own readers are jars to be fetched.
+The result has the columns ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers``; unless values are
+raw or the mode is FAILFAST, ``_corrupt``: the value's own bytes if they could not be read, and null otherwise; and with
+``--keep-raw`` ``_raw``, the value's own bytes.  JSON is read by Spark and checked beside it (``json_check``); Avro and
+Protobuf are read in Python workers, because Spark's own readers are jars to be fetched.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, BooleanType, StringType, StructField, StructType
 
+from bmq.core.schema_registry import AVRO, PROTOBUF
 from bmq.spark.jobs import JobError
-from bmq.spark.jobs.avro_values import AvroReader, avro_schema
+from bmq.spark.jobs.avro_values import AvroReader, FramedAvroReader, avro_schema
 from bmq.spark.jobs.framed import HEAD_BYTES, MAGIC, has_head, unframed
+from bmq.spark.jobs.json_check import CORRUPT as CORRUPT_VALUE
+from bmq.spark.jobs.json_check import UNKNOWN_FIELDS, json_check
 from bmq.spark.jobs.json_schema import json_schema
 from bmq.spark.jobs.protobuf_values import ProtobufReader, protobuf_schema
+from bmq.spark.jobs.worker_decoding import CORRUPT, READ, UNKNOWN, Reader, WorkerDecoding, unreadable
+from bmq.spark.jobs.writer_schemas import WriterSchemas, writer_schemas
+from bmq.spark.pyspark_version import arrow_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Observation
 
-CORRUPT = "_corrupt"
+RAW = "_raw"
+_KINDS = {"avro": AVRO, "protobuf": PROTOBUF}
+"""Schema registries' names of formats whose values cannot be read without the writer's schema."""
 _INNER_CORRUPT = "__corrupt"
 _KEPT = ("partition", "offset", "timestamp", "key")
-_READ = (*_KEPT, "value", "headers", CORRUPT)
-Reader = Callable[[bytes], Any]
-"""A function from a value to an object that Arrow makes a struct of.  It raises any exception if the value is
-invalid."""
 
 
 class Values:
@@ -44,11 +47,13 @@ class Values:
         " headers array<struct<key:string,value:binary>>"
     )
 
-    def __init__(self, schema: StructType | None, reader: Callable[[], Reader] | None, framing: str, mode: str) -> None:
+    def __init__(self, schema: StructType | None, reader: Callable[[], Reader] | None, arguments: Namespace) -> None:
         self._schema = schema
         self._reader = reader
-        self._framing = framing
-        self._is_strict = mode == "FAILFAST"
+        self._topic: str = arguments.topic
+        self._framing: str = arguments.framing
+        self._is_strict = arguments.mode == "FAILFAST"
+        self._keeps_raw: bool = arguments.keep_raw
 
     @property
     def identity(self) -> str | None:
@@ -65,10 +70,18 @@ class Values:
         schema: StructType | None = None
         reader: Callable[[], Reader] | None = None
         given = arguments.schema
+        is_framed = arguments.framing == "confluent" and arguments.format in _KINDS
+        schemas: WriterSchemas | None = None
+        if is_framed:
+            schemas = writer_schemas(_KINDS[arguments.format], arguments.schemas, arguments.schema_registry)
+        elif arguments.schemas is not None or arguments.schema_registry is not None:
+            raise JobError("--schemas and --schema-registry are for --framing confluent of avro and protobuf values")
         match arguments.format:
             case "raw":
                 if given is not None:
                     raise JobError("--schema has no meaning for raw values")
+                if arguments.keep_raw:
+                    raise JobError("--keep-raw has no meaning for raw values: the column value has them")
             case "json" if given is not None:
                 schema = _struct(json_schema(_text_or_ddl(given)))
             case "json" if known is not None:
@@ -80,22 +93,28 @@ class Values:
                     return None
             case "avro":
                 text = _file(given, "an Avro schema (.avsc)").decode()
-                schema, reader = avro_schema(text), AvroReader(text)
+                schema = avro_schema(text)
+                reader = AvroReader(text) if schemas is None else FramedAvroReader(text, schemas)
             case "protobuf":
                 data, message = _file(given, "a descriptor set"), arguments.message
-                schema, reader = (
-                    protobuf_schema(data, message),
-                    ProtobufReader(data, message, is_framed=arguments.framing == "confluent"),
-                )
+                schema, reader = protobuf_schema(data, message), ProtobufReader(data, message, schemas)
         if schema is not None and _INNER_CORRUPT in schema.names:
             raise JobError(f"a field may not be called {_INNER_CORRUPT}")
-        return cls(schema, reader, arguments.framing, arguments.mode)
+        return cls(schema, reader, arguments)
 
-    def parse(self, records: DataFrame) -> DataFrame:
-        """Return ``records``, which have the columns of ``SOURCE``, with their values parsed."""
+    def parse(self, records: DataFrame, seen: Observation) -> DataFrame:
+        """Return ``records``, which have the columns of ``SOURCE``, with their values parsed.
+
+        ``seen`` counts ``rows``, ``corrupt`` values, and values with ``unknown`` fields, when the result is written.
+        """
+        rows = sql.count(sql.lit(1)).alias("rows")
         if self._schema is None:
-            return records
+            return records.observe(seen, rows)
         parsed = self._by_spark(records) if self._reader is None else self._by_python(records)
+        parsed = parsed.observe(
+            seen, rows, sql.count(CORRUPT).alias("corrupt"), sql.count_if(sql.col(UNKNOWN)).alias("unknown")
+        )
+        parsed = parsed.drop(UNKNOWN).withColumnRenamed("raw", RAW) if self._keeps_raw else parsed.drop(UNKNOWN, "raw")
         return parsed.drop(CORRUPT) if self._is_strict else parsed
 
     def _by_spark(self, records: DataFrame) -> DataFrame:
@@ -103,25 +122,35 @@ class Values:
         schema = StructType([*self._schema.fields, StructField(_INNER_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _INNER_CORRUPT}
         body = _body() if self._framing == "confluent" else sql.col("value")
-        parsed = records.withColumn("parsed", sql.from_json(body.cast("string"), schema, options))
+        check = sql.udf(json_check(self._schema), "int", useArrow=True)
+        parsed = records.withColumn("verdict", check(body))
+        parsed = parsed.withColumn("parsed", sql.from_json(body.cast("string"), schema, options))
         is_corrupt = sql.col("value").isNotNull() & (
-            sql.col("parsed").isNull() | sql.col(f"parsed.{_INNER_CORRUPT}").isNotNull()
+            sql.col("parsed").isNull()
+            | sql.col(f"parsed.{_INNER_CORRUPT}").isNotNull()
+            | (sql.coalesce("verdict", sql.lit(CORRUPT_VALUE)) == CORRUPT_VALUE)
         )
         value = sql.col("parsed").dropFields(_INNER_CORRUPT)
         corrupt = sql.when(is_corrupt, sql.col("value")).alias(CORRUPT)
-        where = sql.format_string("partition %d, offset %d: the value cannot be read as JSON", "partition", "offset")
+        where = sql.format_string(
+            unreadable("%s", "%d", "%d") + " as JSON", sql.lit(self._topic), "partition", "offset"
+        )
         otherwise = sql.raise_error(where) if self._is_strict else sql.lit(None)
         value = sql.when(is_corrupt, otherwise).when(sql.col("value").isNotNull(), value).alias("value")
-        return parsed.select(*_KEPT, value, "headers", corrupt)
+        unknown = (~is_corrupt & sql.coalesce(sql.col("verdict") == UNKNOWN_FIELDS, sql.lit(False))).alias(UNKNOWN)
+        return parsed.select(*_KEPT, value, "headers", sql.col("value").alias("raw"), corrupt, unknown)
 
     def _by_python(self, records: DataFrame) -> DataFrame:
         assert self._schema is not None
         assert self._reader is not None
         fields = {field.name: field for field in records.schema.fields}
         fields["value"] = StructField("value", self._schema)
+        fields["raw"] = StructField("raw", BinaryType())
         fields[CORRUPT] = StructField(CORRUPT, BinaryType())
-        schema = StructType([fields[name] for name in _READ])
-        work = _Decoding(self._reader, to_arrow_type(self._schema, timezone="UTC"), self._framing, self._is_strict)
+        fields[UNKNOWN] = StructField(UNKNOWN, BooleanType())
+        schema = StructType([fields[name] for name in READ])
+        kind = arrow_type(self._schema)
+        work = WorkerDecoding(self._reader, kind, self._topic, is_strict=self._is_strict)
         return records.mapInArrow(work, schema)
 
 
@@ -130,55 +159,6 @@ def _body() -> Column:
     begins_so = sql.substring("value", 1, 1) == sql.lit(bytes([MAGIC]))
     is_framed = begins_so & (sql.octet_length("value") >= HEAD_BYTES)
     return sql.when(is_framed, sql.substring("value", HEAD_BYTES + 1, 2**31 - 1))
-
-
-class _Decoding:
-    """A decoder of batches, sent to the Python workers."""
-
-    def __init__(self, reader: Callable[[], Reader], kind: pa.DataType, framing: str, is_strict: bool) -> None:
-        self._reader = reader
-        self._kind = kind
-        self._framing = framing
-        self._is_strict = is_strict
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        read = self._reader()
-        for batch in batches:
-            columns = {name: batch.column(name) for name in batch.schema.names}
-            found, corrupt = self._decoded(read, batch)
-            columns["value"], columns[CORRUPT] = found, corrupt
-            yield pa.RecordBatch.from_arrays([columns[name] for name in _READ], names=list(_READ))
-
-    def _decoded(self, read: Reader, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-        raw = batch.column("value").to_pylist()
-        found: list[Any] = [None] * len(raw)
-        corrupt: list[bytes | None] = [None] * len(raw)
-        for row, value in enumerate(raw):
-            if value is None:
-                continue
-            try:
-                found[row] = read(unframed(value, self._framing))
-                # A value that is read may still be too large for its type, and would fail the whole column below.
-            except Exception as error:
-                if self._is_strict:
-                    where = f"partition {batch.column('partition')[row]}, offset {batch.column('offset')[row]}"
-                    raise ValueError(f"{where}: the value cannot be read: {error!r}") from error
-                corrupt[row] = value
-        return self._column(found, raw, corrupt), pa.array(corrupt, pa.binary())
-
-    def _column(self, found: list[Any], raw: list[Any], corrupt: list[bytes | None]) -> pa.Array:
-        """Return the column, made in one call; value by value if one does not fit, to find it."""
-        try:
-            return pa.array(found, self._kind)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            if self._is_strict:
-                raise
-        for row, value in enumerate(found):
-            try:
-                pa.array([value], self._kind)
-            except (pa.ArrowException, ValueError, TypeError, OverflowError):
-                found[row], corrupt[row] = None, raw[row]
-        return pa.array(found, self._kind)
 
 
 def _inferred(values: DataFrame, framing: str) -> StructType | None:

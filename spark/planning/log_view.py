@@ -31,6 +31,7 @@ from bmq.spark.planning.slices import (
     Range,
     Segment,
     Slice,
+    absolute,
     leave_out,
     resolve,
     slices,
@@ -256,9 +257,8 @@ class LogView:
                 return offset
             case ByOffset(offsets=offsets):
                 return offsets[self.path.topic][self.path.partition]
-            case ByTimestamp(everywhere=timestamp, timestamps=timestamps):
-                if timestamps is not None:
-                    timestamp = timestamps[self.path.topic][self.path.partition]
+            case ByTimestamp():
+                timestamp = limit.of(self.path.topic, self.path.partition)
                 found = await self.offset_for_timestamp(timestamp)
                 if found is None and is_start and not latest_if_none:
                     raise OptionError(
@@ -268,11 +268,33 @@ class LogView:
                 return LATEST if found is None else found
 
     async def wanted(self, options: ReadOptions) -> Range:
-        """Return the range of this partition that ``options`` select.  Raises OptionError, StorageError."""
+        """Return the range of this partition that ``options`` select.
+
+        Raises OptionError, also if the range would end before it starts, and StorageError.
+        """
+        return resolve(self.log, *await self.places(options))
+
+    async def places(self, options: ReadOptions) -> tuple[int, int]:
+        """Return where ``options`` start and end in this partition: offsets, ``EARLIEST`` or ``LATEST``.
+
+        Raises OptionError, also if the starting timestamp is greater than the ending timestamp, and StorageError.
+        """
+        starting, ending = options.starting, options.ending
+        is_by_time = False
+        if isinstance(starting, ByTimestamp) and isinstance(ending, ByTimestamp):
+            is_by_time = True
+            first, last = (each.of(self.path.topic, self.path.partition) for each in (starting, ending))
+            if first > last:
+                raise OptionError(
+                    f"topic {self.path.topic}, partition {self.path.partition}: the starting timestamp {first} is"
+                    f" greater than the ending timestamp {last}"
+                )
         strategy = options.start_at_latest_if_none
-        start = await self.offset_of(options.starting, is_start=True, latest_if_none=strategy)
-        end = await self.offset_of(options.ending, is_start=False, latest_if_none=True)
-        return resolve(self.log, start, end)
+        start = await self.offset_of(starting, is_start=True, latest_if_none=strategy)
+        end = await self.offset_of(ending, is_start=False, latest_if_none=True)
+        if is_by_time and absolute(self.log, start) > absolute(self.log, end):
+            end = start  # the log's timestamps fall, and the search passes over some: nothing is selected
+        return start, end
 
     async def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the offset of the first record that is not older than ``timestamp``; None if all are older.

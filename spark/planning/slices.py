@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bmq.core.model import SegmentName
-from bmq.spark.options import EARLIEST, LATEST
+from bmq.spark.options import EARLIEST, LATEST, OptionError
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.index import SegmentIndex
 
@@ -115,8 +115,17 @@ class Range:
 
 
 def resolve(log: PartitionLog, start: int, end: int) -> Range:
-    """Return the part of [start, end) that is in the log; each may be ``EARLIEST`` or ``LATEST``."""
+    """Return the part of [start, end) that is in the log; each may be ``EARLIEST`` or ``LATEST``.
+
+    Raises OptionError if the start is greater than the end, as Spark's Kafka source does.  ``EARLIEST`` is never
+    greater: where it is depends on retention.
+    """
     losses = []
+    if start != EARLIEST and end not in (EARLIEST, LATEST) and absolute(log, start) > end:
+        raise OptionError(
+            f"topic {log.topic}, partition {log.partition}: the starting offset {absolute(log, start)} is greater than"
+            f" the ending offset {end}"
+        )
     if start not in (EARLIEST, LATEST):
         if start < log.start:
             losses.append(f"{log.label}: records from offset {start} are gone, the log begins at {log.start}")
@@ -128,10 +137,15 @@ def resolve(log: PartitionLog, start: int, end: int) -> Range:
     return Range(first, max(first, _clamp(log, end)), tuple(losses))
 
 
-def _clamp(log: PartitionLog, offset: int) -> int:
+def absolute(log: PartitionLog, offset: int) -> int:
+    """Return ``offset``, or the log's start or end for ``EARLIEST`` or ``LATEST``."""
     if offset == EARLIEST:
         return log.start
-    return log.end if offset == LATEST else min(max(offset, log.start), log.end)
+    return log.end if offset == LATEST else offset
+
+
+def _clamp(log: PartitionLog, offset: int) -> int:
+    return min(max(absolute(log, offset), log.start), log.end)
 
 
 # ---------------------------------------------------------------------------------------------------------- slices

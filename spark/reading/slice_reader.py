@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from bmq.spark.decoding.decoder import BatchDecoder, DecodeOptions
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import relocate
 from bmq.spark.planning.slices import Slice
+from bmq.spark.pyspark_version import arrow_schema
 from bmq.spark.reading.ranged_reader import RangedReader, ReadPolicy, path_of
 from bmq.spark.reading.storage_loop import storage_loop
 
@@ -37,7 +37,7 @@ class SliceReading:
             permissive=self._options.permissive,
         )
         reader = RangedReader(io, fs, policy)
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         current: Slice | None = None
         decoder: BatchDecoder | None = None
         for piece, run in reader.runs(slices):

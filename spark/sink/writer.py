@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bmq.core.options import ConfigError
 from bmq.core.security.client_settings import ClientSecurity
@@ -54,19 +54,6 @@ class BmqWriter(DataSourceArrowWriter):
         return write(self._options, iterator)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log_kept_rows(messages)
-
-
-class BmqStreamWriter(DataSourceStreamArrowWriter):
-    """The sink of a streaming query."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Acknowledged:
-        return write(self._options, iterator)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         log_kept_rows(messages)
 
 

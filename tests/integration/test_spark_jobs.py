@@ -20,6 +20,7 @@ import uuid
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -239,12 +240,32 @@ def test_json_of_a_schema_inferred_once(tmp_path: Path) -> None:
     assert to_parquet(tmp_path, root, "--format", "json", "--sample", "1000") == rows
 
 
+def test_json_values_are_one_document_and_what_is_not_read_is_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Keep what Spark's parser would pass over: a second document, broken UTF-8; and count fields without a column."""
+    good, unknown = b'{"a": 1, "b": "x"}', [b'{"a": 2, "c": 5}', b'{"A": 7}']
+    corrupt = [good + good, good + b"\n" + good, good + b" trailing", b'{"b": "\xff\xfe"}']
+    root = stored(tmp_path / "root", [good, *unknown, *corrupt, None])
+    rows = to_parquet(tmp_path, root, "--format", "json", "--schema", "a bigint, b string", "--keep-raw")
+    assert [row["value"] for row in rows] == [
+        {"a": 1, "b": "x"}, {"a": 2, "b": None}, {"a": None, "b": None}, None, None, None, None, None,
+    ]  # fmt: skip
+    assert [row["_corrupt"] for row in rows] == [None] * 3 + corrupt + [None]
+    assert [row["_raw"] for row in rows] == [good, *unknown, *corrupt, None]
+    says = "; 4 values are corrupt; 2 values have fields that the schema does not have\n"
+    assert f"committed 8 records of 8 offsets, 1 files{says}" in capfd.readouterr().err
+    state = storage_loop().run(read_state(LocalFileSystem(tmp_path / "table", "test")))
+    assert (state.rows, state.corrupt, state.unknown) == (8, 4, 2)
+
+
 def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = stored(tmp_path / "root", [b'{"id": 1}', b"{"])
     command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders"]
     command += ["--table", str(tmp_path / "table"), "--format", "json", "--schema", "id int", "--mode", "failfast"]
-    assert main(command) == 2
-    assert "partition 0, offset 1: the value cannot be read as JSON" in capfd.readouterr().err
+    assert main(command) == 1
+    says = "bmq: topic orders, partition 0, offset 1: the value cannot be read as JSON\n"
+    assert capfd.readouterr().err.endswith(says)
     table = Table((tmp_path / "table").as_uri())
     assert (table.reached, table.committed()) == ({}, [])
 
@@ -350,20 +371,54 @@ def avro_value(record: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def test_avro(tmp_path: Path) -> None:
-    from decimal import Decimal
+ORDER = {"id": 7, "note": None, "at": datetime(2026, 11, 1, 12, tzinfo=UTC), "tags": {"a": 1}, "parts": [{"n": 3}]}
 
-    time = datetime(2026, 11, 1, 12, tzinfo=UTC)
-    record = {"id": 7, "note": None, "at": time, "price": Decimal("1.25"), "tags": {"a": 1}, "parts": [{"n": 3}]}
+
+def test_avro(tmp_path: Path) -> None:
+    record = {**ORDER, "price": Decimal("1.25")}
     schema = tmp_path / "order.avsc"
     schema.write_text(json.dumps(AVRO))
-    good = avro_value(record)
-    framed = [b"\0" + b"\0\0\0\x09" + good, None, good, b"\0\0\0\0\x09\xff"]
-    root = stored(tmp_path / "root", framed)
-    rows = to_parquet(tmp_path, root, "--format", "avro", "--schema", str(schema), "--framing", "confluent")
+    values = [avro_value(record), None, b"\xff"]
+    root = stored(tmp_path / "root", values)
+    rows = to_parquet(tmp_path, root, "--format", "avro", "--schema", str(schema))
     assert rows[0]["value"] == {**record, "tags": [("a", 1)]}
-    assert [row["value"] for row in rows[1:]] == [None] * 3
-    assert [row["_corrupt"] for row in rows] == [None, None, framed[2], framed[3]]
+    assert [row["value"] for row in rows[1:]] == [None] * 2
+    assert [row["_corrupt"] for row in rows] == [None, None, b"\xff"]
+
+
+def test_framed_avro_of_many_schemas_in_a_table_that_gets_a_column(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Read each value by its writer's schema; a run with a later schema adds its column to the table."""
+    string, refund = ["null", "string"], {"type": "record", "name": "Refund", "fields": [{"name": "n", "type": "long"}]}
+    first = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    later = {**first, "fields": [{"name": "name", "type": string, "default": None}, *first["fields"]]}
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    for number, schema in ((1, first), (2, later), (3, refund)):
+        (folder / f"{number}.avsc").write_text(json.dumps(schema))
+
+    def value(number: int, schema: dict[str, Any], **fields: Any) -> bytes:
+        stream = io.BytesIO(b"\0" + number.to_bytes(4, "big"))
+        stream.seek(5)
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), fields)
+        return stream.getvalue()
+
+    values = [value(1, first, id=1), value(2, later, name="b", id=2), value(3, refund, n=9900), value(9, first, id=4)]
+    root = stored(tmp_path / "root", [*values, value(2, later, name="e", id=5)])
+    given = ["--format", "avro", "--framing", "confluent", "--schemas", str(folder), "--schema"]
+    to_parquet(tmp_path, root, *given, str(folder / "1.avsc"), "--to", '{"orders": {"0": 4}}', "--merge-files", "0")
+    says = (
+        "committed 4 records of 4 offsets, 1 files; 2 values are corrupt; 1 values have fields that the schema does not"
+    )
+    assert says in capfd.readouterr().err
+    rows = to_parquet(tmp_path, root, *given, str(folder / "2.avsc"), "--merge-files", "2")
+    assert [row["value"] for row in rows] == [
+        {"name": None, "id": 1}, {"name": None, "id": 2}, None, None, {"name": "e", "id": 5},
+    ]  # fmt: skip
+    assert [row["_corrupt"] for row in rows] == [None, None, values[2], values[3], None]
+    with pytest.raises(JobError, match=r"cannot take this --schema: the table has value\.name, which --schema"):
+        run_to_parquet(root, tmp_path / "table", lambda step: None, *given, str(folder / "1.avsc"))
 
 
 def descriptors() -> descriptor_pb2.FileDescriptorSet:

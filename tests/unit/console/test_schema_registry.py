@@ -15,7 +15,8 @@ from aiohttp import web
 
 from bmq.console import schema_registry
 from bmq.console.schema_registry import SchemaRegistry
-from bmq.console.schemas import HEADER, Schema, SchemaError, to_json
+from bmq.console.schemas import HEADER, Schema, to_json
+from bmq.core.schema_registry import SchemaError
 from tests.unit.console.test_schemas import FILE, SHARED, proto
 
 pytestmark = pytest.mark.loops("asyncio")

@@ -20,12 +20,11 @@ from bmq.console.schemas import (
     HEADER,
     VALUE_BYTES_MAX,
     Schema,
-    SchemaError,
-    SchemaSource,
     compile_schema,
     schema_id,
     to_json,
 )
+from bmq.core.schema_registry import SchemaError, SchemaSource
 
 FLIGHT = {
     "type": "record",

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, EqualTo, Filter
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from bmq.core.model import PartitionKey
 from bmq.spark import BmqDataSource
 from bmq.spark.decoding.decoder import schema as decoded_schema
+from bmq.spark.jobs.batches import BatchHeaders
 from bmq.spark.options import OPTIONS, OptionError
+from bmq.spark.pyspark_version import require
 from bmq.spark.reading.batch_reader import BmqBatchReader
 from bmq.spark.source import columns_of
 from bmq.storage.journal import read_journals
@@ -93,6 +95,52 @@ def test_columns_are_found_whatever_their_case() -> None:
 def test_other_columns_and_types_are_refused(field: StructField) -> None:
     with pytest.raises(OptionError, match=f"the schema asks for {field.name} string"):
         columns_of(StructType([field]))
+
+
+def headers(*, key: bool = True, pair: bool = True, whole: bool = True) -> StructField:
+    """Return the column headers, of which a part that is False cannot be null."""
+    fields = [StructField("key", StringType(), key), StructField("value", BinaryType())]
+    return StructField("headers", ArrayType(StructType(fields), containsNull=pair), whole)
+
+
+@pytest.mark.parametrize(
+    ("field", "part"),
+    [
+        (StructField("key", BinaryType(), nullable=False), "key"),
+        (StructField("offset", LongType(), nullable=False), "offset"),
+        (headers(key=False), "headers.key"),
+        (headers(pair=False), "the elements of headers"),
+        (headers(whole=False), "headers"),
+    ],
+)
+def test_a_schema_with_not_null_is_refused(field: StructField, part: str) -> None:
+    """Refuse what Spark would believe: ``key is null`` would be false of every record."""
+    says = f"the schema declares {part} NOT NULL; .* filter after reading"
+    with pytest.raises(OptionError, match=says):
+        source(includeHeaders="true").reader(StructType([field]))
+    with pytest.raises(OptionError, match=says):
+        source(includeHeaders="true").streamReader(StructType([field]))
+
+
+def test_a_schema_of_batch_headers_with_not_null_is_refused() -> None:
+    batches = BatchHeaders(CaseInsensitiveDict({"root": "memory:", "topic": "orders"}))
+    with pytest.raises(OptionError, match="the schema declares marker NOT NULL"):
+        batches.reader(StructType([StructField("marker", StringType(), nullable=False)]))
+
+
+@pytest.mark.parametrize(
+    ("found", "least", "is_refused"),
+    [("4.0.1", (4, 1), True), ("4.1.0.dev1", (4, 1), False), ("4.10.0", (4, 2), False), ("3.5.9", (4, 1), True)],
+)
+def test_what_an_older_pyspark_lacks_is_refused_by_name(
+    found: str, least: tuple[int, int], *, is_refused: bool
+) -> None:
+    if not is_refused:
+        require("a stream", least, found)
+        return
+    says = f"a stream needs PySpark {least[0]}.{least[1]} or later, and this is PySpark {found}"
+    with pytest.raises(OptionError, match=re.escape(says)):
+        require("a stream", least, found)
 
 
 def test_a_reader_takes_no_filters() -> None:

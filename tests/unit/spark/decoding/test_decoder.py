@@ -81,6 +81,16 @@ def table(
     return read_segment(data, wanted, topic=TOPIC, partition=PARTITION, aborted=aborted)
 
 
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "none"])
+def test_an_empty_batch_with_compressed_bytes_holds_nothing(codec: str) -> None:
+    """Read it as Kafka's consumers do, which look at no bytes of a batch that counts no records."""
+    packed = bytes(recompress(Batch(memoryview(built([Item(0)], 4))), Compression(codec)))
+    data = changed(packed, last_delta=2, count=0)
+    whole = data + built([Item(0)], 7)
+    found = rows_of(read_segment(whole, DecodeOptions(columns=COLUMNS)))
+    assert [row.offset for row in found] == [7]
+
+
 def offsets(data: bytes, **options: Any) -> list[int]:
     return [int(value) for value in table(data, ("offset",), **options).column("offset").to_pylist()]
 

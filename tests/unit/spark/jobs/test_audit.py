@@ -65,3 +65,12 @@ def test_it_gives_up_when_retention_does_not(monkeypatch: pytest.MonkeyPatch) ->
 def test_another_topic_of_that_name_is_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobError, match="deleted and created again"):
         audited(monkeypatch, [topic(0), topic(0, topic_id=str(uuid.uuid4()))])
+
+
+def test_places_outside_of_the_log_end_the_audit(caplog: pytest.LogCaptureFixture) -> None:
+    bounds = {0: SelectedRange(log_start=700, log_end=1000, start=100, end=5000)}
+    clipped = SourceTopic(name="orders", topic_id=TOPIC_ID, is_compacted=False, bounds=bounds)
+    with pytest.raises(JobError, match=r"partition 0: offsets 100 to 700 are gone\. With --accept-data-loss"):
+        audit._check_losses(Namespace(accept_data_loss=False), clipped)
+    audit._check_losses(Namespace(accept_data_loss=True), clipped)
+    assert "the offsets selected end at 5000, but the log ends at 1000" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -25,12 +26,13 @@ from bmq.spark.jobs.manifest import (
     state_name,
 )
 
-IDENTITY = Identity(topic="orders", topic_id="1", layout="date", format="json", schema="{}")
+ID = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+IDENTITY = Identity(topic="orders", topic_id="1", layout="date", format="json", schema=json.dumps(ID))
 ONE, TWO, BOTH = (DataFile(f"date=1/{name}", f"_bmq/staging/1-1/date=1/{name}", 10) for name in ("a", "b", "c"))
 ENTRIES: list[Entry] = [
     Begin(identity=IDENTITY),
     Append(ranges={0: (5, 10), 1: (0, 3)}, files=(ONE,), rows=8),
-    Append(ranges={0: (10, 12)}, files=(TWO,), rows=2),
+    Append(ranges={0: (10, 12)}, files=(TWO,), rows=2, corrupt=1, unknown=2),
     FileRewrite(files=(BOTH,), removed=(ONE.path, TWO.path)),
 ]
 
@@ -45,6 +47,7 @@ def after(*entries: Entry) -> TableState:
 def test_what_entries_add_up_to() -> None:
     state = after(*ENTRIES[:3])
     assert (state.reached, state.rows, set(state.files)) == ({0: 12, 1: 3}, 10, {ONE.path, TWO.path})
+    assert (state.corrupt, state.unknown) == (1, 2)
     merged = after(*ENTRIES)
     assert (merged.reached, merged.rows, set(merged.files)) == ({0: 12, 1: 3}, 10, {BOTH.path})
     assert merged.last == ENTRIES[3]
@@ -90,7 +93,8 @@ def test_offsets_are_committed_once() -> None:
         ({"topic_id": "2"}, "deleted and created again"),
         ({"layout": "hour"}, "by date, not by hour"),
         ({"format": "raw", "schema": None}, "read as json, not as raw"),
-        ({"schema": "{1}"}, "another schema"),
+        ({"schema": "{1}"}, "the new one, cannot be read"),
+        ({"schema": '{"type":"struct","fields":[]}'}, "the table has value.id, which --schema does not have"),
     ],
 )
 def test_a_table_stays_what_it_is(changed: dict[str, str], says: str) -> None:
@@ -103,3 +107,12 @@ def test_names() -> None:
     assert parse_name(entry_name(7)) == (7, False)
     assert parse_name(state_name(7)) == (7, True)
     assert [parse_name(name) for name in (".x", "7.json", entry_name(7) + ".tmp", "." + entry_name(7))] == [None] * 4
+
+
+def test_a_run_may_add_columns() -> None:
+    note = {"name": "note", "type": "string", "nullable": True, "metadata": {}}
+    wider = dataclasses.replace(IDENTITY, schema=json.dumps({**ID, "fields": [*ID["fields"], note]}))
+    state = after(*ENTRIES, Begin(identity=wider))
+    assert state.identity == wider
+    with pytest.raises(ManifestError, match=r"value\.note, which --schema does not have\. Add columns only"):
+        advance(state, state.number + 1, Begin(identity=IDENTITY))

@@ -36,6 +36,21 @@ def test_a_log_that_ends_before_the_table_is_told() -> None:
     assert ranges.losses == ("partition 0: the table continues at 60, but the log ends at 50",)
 
 
+def test_places_outside_of_the_log_are_told() -> None:
+    ranges = plan({}, {0: bounds(100, 5000, log_start=700), 1: bounds(0, 9), 2: bounds(2000, 2000)})
+    assert ranges.by_partition == {0: (700, 1000), 1: (0, 9)}
+    assert ranges.losses == (
+        "partition 0: offsets 100 to 700 are gone",
+        "partition 0: the offsets selected end at 5000, but the log ends at 1000",
+        "partition 2: the first offset selected is 2000, but the log ends at 1000",
+        "partition 2: the offsets selected end at 2000, but the log ends at 1000",
+    )
+
+
+def test_where_the_table_goes_on_the_users_start_does_not_count() -> None:
+    assert plan({0: 800}, {0: bounds(100, 900, log_start=700)}).losses == ()
+
+
 @given(
     st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
     st.integers(1, 120),

@@ -11,6 +11,7 @@ import pytest
 from bmq.core.model import SegmentName
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.planning.discover import find_logs
+from bmq.spark.planning.log_view import LogView
 from bmq.spark.planning.slices import Range
 from bmq.spark.streaming.topic_follower import Follower
 from bmq.storage.filesystem import FileSystem
@@ -284,6 +285,54 @@ async def test_offsets_are_found_by_timestamp() -> None:
     ) == Range(23, 23)
     with pytest.raises(OptionError, match="no record is as young as 5000"):
         await wanted(view, startingTimestamp="5000")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": '{"orders":{"0":7}}', "endingOffsets": '{"orders":{"0":3}}'}, "offset 7 .*offset 3$"),
+        ({"startingTimestamp": "1060", "endingTimestamp": "1050"}, "timestamp 1060 .*timestamp 1050$"),
+        ({"startingTimestamp": "9001", "endingTimestamp": "9000"}, "timestamp 9001 .*timestamp 9000$"),
+        (
+            {"startingOffsetsByTimestamp": '{"orders":{"0":1060}}', "endingOffsetsByTimestamp": '{"orders":{"0":1}}'},
+            "timestamp 1060 .*timestamp 1$",
+        ),
+        ({"startingOffsets": '{"orders":{"0":7}}', "endingTimestamp": "1030"}, "offset 7 .*offset 3$"),
+        ({"startingTimestamp": "1070", "endingOffsets": '{"orders":{"0":3}}'}, "offset 7 .*offset 3$"),
+        (
+            {
+                "startingTimestamp": "5000",
+                "startingOffsetsByTimestampStrategy": "latest",
+                "endingOffsets": '{"orders":{"0":3}}',
+            },
+            "offset 10 .*offset 3$",
+        ),
+    ],
+)
+async def test_a_range_that_ends_before_it_starts_is_refused(given: dict[str, str], says: str) -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store = await Store(fs).create()
+    await store.segment(series(0, 10, timestamp=1000, step=10))
+    view = await only(fs)
+    with pytest.raises(OptionError, match=f"topic orders, partition 0: the starting {says}"):
+        await wanted(view, **given)
+
+
+async def test_timestamps_in_order_select_nothing_where_the_log_has_them_out_of_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that passes over segments may find the later timestamp first: that is no mistake of the user's."""
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    store = await Store(fs).create()
+    await store.segment(series(0, 10))
+    view = await only(fs)
+    found = {990: 7, 1000: 3}
+
+    async def search(_: LogView, timestamp: int) -> int:
+        return found[timestamp]
+
+    monkeypatch.setattr(LogView, "offset_for_timestamp", search)
+    assert await wanted(view, startingTimestamp="990", endingTimestamp="1000") == Range(7, 7)
 
 
 async def test_timestamps_may_be_out_of_order_by_a_few_segments() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.model import SegmentName
-from bmq.spark.options import EARLIEST, LATEST
+from bmq.spark.options import EARLIEST, LATEST, OptionError
 from bmq.spark.planning.slices import (
     OPEN_BYTES,
     IndexedSegment,
@@ -53,7 +53,8 @@ LOG = log(segment(100, 200), segment(200, 300), segment(300, 300), start=120)
         (150, 160, (150, 160), ""),
         (300, LATEST, (300, 300), ""),
         (LATEST, LATEST, (300, 300), ""),
-        (160, 150, (160, 160), ""),
+        (160, 160, (160, 160), ""),
+        (EARLIEST, 0, (120, 120), ""),
         (119, LATEST, (120, 300), "offset 119 are gone"),
         (301, LATEST, (300, 300), "starting offset 301 is past the end"),
         (EARLIEST, 301, (120, 300), "ending offset 301 is past the end"),
@@ -64,6 +65,13 @@ def test_resolve(start: int, end: int, expected: tuple[int, int], lost: str) -> 
     assert (found.start, found.end) == expected
     assert bool(found.losses) == bool(lost)
     assert all(lost in loss for loss in found.losses)
+
+
+@pytest.mark.parametrize(("start", "end", "named"), [(160, 150, 160), (100, 90, 100), (LATEST, 299, 300)])
+def test_a_start_greater_than_the_end_is_refused(start: int, end: int, named: int) -> None:
+    says = f"topic t, partition 0: the starting offset {named} is greater than the ending offset {end}"
+    with pytest.raises(OptionError, match=says):
+        resolve(LOG, start, end)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from bmq.spark import BmqDataSource
 from bmq.spark.sink import writer as sink
-from bmq.spark.sink.writer import BmqStreamWriter, BmqWriter, SinkError, rows_of, write
+from bmq.spark.sink.stream_writer import BmqStreamWriter
+from bmq.spark.sink.writer import BmqWriter, SinkError, rows_of, write
 from tests.unit.spark.sink.writes import HEADERS, SERVERS, options, schema
 
 
