@@ -168,7 +168,8 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
         except ValueError:
             raise ValueError(f"{name}={text!r} is not a whole number") from None
 
-    expires = "delete" in values.get("cleanup.policy", "delete").replace(" ", "").split(",")
+    policies = values.get("cleanup.policy", "delete").replace(" ", "").split(",")
+    expires = "delete" in policies
     config = LogConfig(
         segment_bytes=number("segment.bytes", default.segment_bytes),
         segment_ms=number("segment.ms", default.segment_ms),
@@ -187,6 +188,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
             == "LogAppendTime",
             timestamp_before_max_ms=number("message.timestamp.before.max.ms", rules.timestamp_before_max_ms),
             timestamp_after_max_ms=number("message.timestamp.after.max.ms", rules.timestamp_after_max_ms),
+            needs_key="compact" in policies,
         ),
     )
     config.validate()
