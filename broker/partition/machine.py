@@ -306,6 +306,11 @@ class PartitionMachine:
             f"the batch is at offset {kept.base_offset}; min.insync.replicas asks for {copies} copies: {why}",
         )
 
+    @property
+    def is_all_closed(self) -> bool:
+        """True while no segment is written, and the last one is closed and indexed."""
+        return self.current is None and not self.unclosed
+
     def reconfigure(self, config: LogConfig) -> None:
         """Apply other settings.
 
