@@ -2,8 +2,7 @@
 
 As Kafka's ``LogValidator`` does by iterating ``DefaultRecordBatch``: structure first, to the last byte; then each
 record's key, where its topic wants one, and timestamp.  A second walk, over a refused batch only, names its bad
-records.
-Two implementations give the same verdict for the same bytes:
+records.  Two implementations give the same verdict for the same bytes:
 
 * ``walk_python``: always there; one to two microseconds a record.
 * ``core.records.kernels``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.

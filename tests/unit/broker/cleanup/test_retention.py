@@ -195,6 +195,23 @@ async def test_what_has_expired_goes_once_its_last_segment_is_closed() -> None:
     assert (owner.log_start, owner.watermark) == (2, 2)
 
 
+async def test_a_last_segment_whose_index_comes_late_expires_all_the_same() -> None:
+    """A former owner writes its index after the hand-over: the new owner's first look takes the segment for open."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=7 * 24 * HOUR_MS))
+    await owner.send(2, timestamp=1)
+    await asyncio.sleep(310)
+    assert owner.driver.machine.is_all_closed
+    index, aside = PATH.idx(S(0, 1, 0)), f"{PATH.folder}/.aside"
+    await world.reading.replace(index, aside)
+    await owner.rounds()
+    assert owner.log_start == 0
+    await world.reading.replace(aside, index)
+    await owner.rounds(150)
+    await owner.rounds(160)
+    assert owner.log_start == 2
+
+
 async def test_files_of_deleted_records_are_deleted_after_the_delay() -> None:
     world = World()
     owner = await world.owner("a", replace(SMALL, retention_bytes=100_000))
