@@ -169,7 +169,8 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
         except ValueError:
             raise ValueError(f"{name}={text!r} is not a whole number") from None
 
-    expires = not is_internal and "delete" in values.get("cleanup.policy", "delete").replace(" ", "").split(",")
+    policies = values.get("cleanup.policy", "delete").replace(" ", "").split(",")
+    expires = not is_internal and "delete" in policies
     config = LogConfig(
         segment_bytes=number("segment.bytes", default.segment_bytes),
         segment_ms=number("segment.ms", default.segment_ms),
@@ -188,6 +189,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
             == "LogAppendTime",
             timestamp_before_max_ms=number("message.timestamp.before.max.ms", rules.timestamp_before_max_ms),
             timestamp_after_max_ms=number("message.timestamp.after.max.ms", rules.timestamp_after_max_ms),
+            needs_key="compact" in policies,
         ),
     )
     config.validate()

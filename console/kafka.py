@@ -99,7 +99,8 @@ class LocalRequests:
         pieces = encode_produce_request(-1, PRODUCE_TIMEOUT_MS, [(topic_id, [(partition, batch)])])
         topics = decode_produce_response(await self._call(ApiKey.PRODUCE, PRODUCE_VERSION, b"".join(pieces)))
         produced = topics[0].partitions[0]
-        check(produced.error_code, produced.error_message)
+        texts = [text for _, text in produced.batch_index_errors if text]
+        check(produced.error_code, texts[0] if texts else produced.error_message)
         return int(produced.base_offset)
 
     async def _call(self, key: ApiKey, version: int, body: bytes) -> memoryview:

@@ -13,6 +13,7 @@ partition is closed.  Codes and names: Kafka's protocol guide.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -203,12 +204,17 @@ class BmqError(Exception):
 
 
 class RequestError(BmqError):
-    """A request's failure with its Kafka error ``code``.  The response carries it, and the connection goes on."""
+    """A request's failure with its Kafka error ``code``.  The response carries it, and the connection goes on.
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    ``record_errors`` name the records for which a produced batch is refused (KIP-467): (place in the batch, text or
+    None) of each.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[tuple[int, str | None]] = ()) -> None:
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
+        self.record_errors = record_errors
 
 
 class FormatError(BmqError):

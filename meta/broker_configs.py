@@ -5,7 +5,9 @@ latter may be altered, for one node or as the cluster's default, and are in forc
 process starts.  Kafka allows altering some more (max.connections and its like); here they are refused as read-only
 rather than accepted without effect.
 
-Departure: an unknown name is refused.  Kafka accepts it, for plug-ins, of which there are none here.
+Departures: an unknown name is refused.  Kafka accepts it, for plug-ins, of which there are none here.  A config that
+Kafka has as dynamic and BMQ has not (``KAFKAS_OWN``) is refused, too, with a text that says so: who sets it expects
+an effect.
 """
 
 from __future__ import annotations
@@ -72,6 +74,35 @@ TABLE: Mapping[str, ConfigKey] = {
 }
 
 
+KAFKAS_OWN = frozenset(
+    {
+        "background.threads",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.threads",
+        "metric.reporters",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
+        "principal.builder.class",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "transaction.partition.verification.enable",
+    }
+)
+"""Dynamic broker configs of Kafka that have no counterpart here, those of DynamicBrokerConfig that BMQ lacks."""
+
+
 def check_static(node: NodeConfig) -> None:
     """Check the topics' defaults among a process's settings as a topic's own configs are checked.
 
@@ -94,6 +125,8 @@ def validate(overrides: Mapping[str, str]) -> dict[str, str]:
     """
     kept = {}
     for name, value in overrides.items():
+        if name in KAFKAS_OWN:
+            raise ValueError(f"Cannot update these configs dynamically: {name} is Kafka's own and has no effect here")
         if name not in TABLE:
             raise ValueError(f"Unknown broker config name: {name}")
         if name not in DYNAMIC:

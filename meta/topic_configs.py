@@ -61,7 +61,8 @@ _KEYS = (
         server="log.cleanup.policy",
         check=_check_cleanup,
         doc="delete: old segments are deleted by retention.ms and retention.bytes. compact: they stay for ever; this "
-        "version removes no record by its key. compact,delete: as delete.",
+        "version removes no record by its key. compact,delete: as delete. With compact, records without a key are "
+        "refused.",
     ),
     ConfigKey(
         name="compression.gzip.level",

@@ -106,11 +106,12 @@ class Job(Enum):
 class _PartitionCare(RetentionState):
     """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
-    __slots__ = ("due", "merge_from", "record", "registered")
+    __slots__ = ("due", "is_closed", "merge_from", "record", "registered")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
         self.record = driver.machine.record
+        self.is_closed = driver.machine.is_all_closed
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
         self.registered = 0  # segments registered since the last pass of merging
@@ -259,6 +260,10 @@ class Janitor:
                     self._retention.delete_later(care, care.log_start)
                 if care.registered >= self.config.merge_after:
                     self._schedule(care, Job.MERGE, now_ms)
+            if partition.is_all_closed is not care.is_closed:
+                care.is_closed = not care.is_closed
+                if care.is_closed:  # the last segment, which expires from now on; its record may never change again
+                    self._schedule_retention(care, now_ms)
             if partition.config is not care.config:
                 care.config = partition.config
                 self._schedule_retention(care, now_ms)

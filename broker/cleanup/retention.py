@@ -26,6 +26,9 @@ from bmq.storage.segment import decode_idx_steps
 
 _PENDING_DELETES_MAX = 16
 HOUR_MS = 3_600_000
+CHECK_MS = 300_000
+"""Milliseconds to the next look at a partition whose last segment has no index yet, as after a hand-over: Kafka's
+log.retention.check.interval.ms."""
 
 
 class RetentionState:
@@ -128,7 +131,8 @@ class Retention(Generic[L]):
         retention_ms = state.config.retention_ms
         if retention_ms == FOR_EVER:
             return
-        wait_ms = max(self._interval_ms, min(retention_ms, HOUR_MS))
+        is_open = state.driver.machine.current is not None
+        wait_ms = min(retention_ms, HOUR_MS if is_open else CHECK_MS)  # not open: its index is still to come
         if left and left[0].timestamp is not None:
             wait_ms = left[0].timestamp + retention_ms + 1 - wall_ms
         elif state.driver.machine.log_start == state.driver.machine.high_watermark:

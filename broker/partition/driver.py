@@ -155,7 +155,7 @@ class PartitionDriver:
 
     def check(self, batch: Batch) -> None:
         """Check the header of a client's batch. Raises RequestError if it is refused."""
-        self.machine.check(batch, self.shared.clock.now_ms())
+        self.machine.check(batch)
 
     def accept(self, batch: Batch, *, acks_all: bool = True) -> Pending | Duplicate:
         """Give one batch that was checked its offsets, and queue it. Raises RequestError if it is refused."""

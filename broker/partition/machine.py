@@ -103,14 +103,14 @@ class PartitionMachine:
 
     # ------------------------------------------------------------------------------------------ the produce path
 
-    def check(self, batch: Batch, wall_ms: int) -> None:
+    def check(self, batch: Batch) -> None:
         """Check that the partition accepts batches, and the header of a client's batch.
 
         Raises RequestError with Kafka's code if not.
         """
         if self.state is not PartitionState.WRITE:
             raise self.refusal()
-        check_batch(batch, self.config.rules, wall_ms)
+        check_batch(batch, self.config.rules)
         if batch.is_transactional:  # Kafka's code for a client without that right; fatal in Java and librdkafka
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
 
@@ -309,6 +309,11 @@ class PartitionMachine:
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"the batch is at offset {kept.base_offset}; min.insync.replicas asks for {copies} copies: {why}",
         )
+
+    @property
+    def is_all_closed(self) -> bool:
+        """True while no segment is written, and the last one is closed and indexed."""
+        return self.current is None and not self.unclosed
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply other settings.

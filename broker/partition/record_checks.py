@@ -78,7 +78,7 @@ class Work:
     def _fault(self, packed: Batch) -> RequestError | None:
         """Return the error that the compressed batch is refused with, if any: it may have grown past the limit."""
         try:
-            check_batch(packed, self.rules, self.now_ms)
+            check_batch(packed, self.rules)
         except RequestError as error:
             return RequestError(error.code, error.message)
         return None

@@ -324,6 +324,7 @@ class NotDelivered(Exception):
 class _Pending(NamedTuple):
     place: str
     size: int
+    has_key: bool
     future: Any
 
 
@@ -346,6 +347,7 @@ class Delivery:
         self._on_acknowledged = on_acknowledged
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
+        self._failed_with_batch: NotDelivered | None = None
         self.acknowledged = 0
         self.failed = 0
 
@@ -367,7 +369,7 @@ class Delivery:
             self.failed += 1
             raise NotDelivered(f"{place}: {_why(error, self._timeout_s, self._topic)}") from error
         size = len(record.key or b"") + len(record.value or b"")
-        self._pending.append(_Pending(place, size, future))
+        self._pending.append(_Pending(place, size, record.key is not None, future))
         self._bytes += size
         while self._pending and (
             len(self._pending) > PENDING_RECORDS_MAX
@@ -377,18 +379,25 @@ class Delivery:
             self._settle()
 
     def settle_all(self) -> None:
-        """Wait for all records.  Raises NotDelivered for the first that failed, after all have ended."""
+        """Wait for all records.  Raises NotDelivered for the first that failed, after all have ended.
+
+        The error of a record that failed with its batch, because of another record, gives way to any other error.
+        """
         first: NotDelivered | None = None
         while self._pending:
             try:
                 self._settle()
             except NotDelivered as error:
                 first = first or error
+        first = first or self._failed_with_batch
         if first is not None:
             raise first
 
     def _settle(self) -> None:
-        """Wait for the oldest record; if that is interrupted, it stays the oldest."""
+        """Wait for the oldest record; if that is interrupted, it stays the oldest.
+
+        Raises NotDelivered if the record failed, unless because of another record of its batch, whose error follows.
+        """
         oldest = self._pending[0]
         try:
             # The producer's own limit ends before: this one is against waiting for ever.
@@ -396,7 +405,12 @@ class Delivery:
         except KafkaError as error:
             self._forget_oldest()
             self.failed += 1
-            raise NotDelivered(f"{oldest.place}: {_why(error, self._timeout_s, self._topic)}") from error
+            why = _why(error, self._timeout_s, self._topic, has_key=oldest.has_key)
+            failure = NotDelivered(f"{oldest.place}: {why}")
+            if type(error) is not KafkaError:
+                raise failure from error
+            self._failed_with_batch = self._failed_with_batch or failure  # KIP-467: kafka-python has no class for it
+            return
         self._forget_oldest()
         self.acknowledged += 1
         if self._on_acknowledged is not None:
@@ -406,7 +420,7 @@ class Delivery:
         self._bytes -= self._pending.popleft().size
 
 
-def _why(error: KafkaError, timeout_s: float, topic: str) -> str:
+def _why(error: KafkaError, timeout_s: float, topic: str, *, has_key: bool = True) -> str:
     if isinstance(error, KafkaTimeoutError):
         return f"not acknowledged within {timeout_s:g} s; it may have been written all the same"
     code, message = _code_of(error)
@@ -414,6 +428,8 @@ def _why(error: KafkaError, timeout_s: float, topic: str) -> str:
         return explain(error)
     is_of_cluster = code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     other = ", or IdempotentWrite on the cluster" if is_of_cluster else ""
+    if code == ErrorCode.INVALID_RECORD and not has_key:
+        return f"{describe_code(code, message)}; --key or --key-separator gives records a key"
     return describe_code(code, message, f"Write on topic {topic}{other}")
 
 

@@ -47,13 +47,15 @@ _Delete = m.OffsetDeleteResponse
 
 
 async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
-    """Serve an OffsetCommit.  The response comes once the offsets are durable, with an error code a partition."""
+    """Serve an OffsetCommit.  The response comes once the offsets are durable, with an error code a partition.
+
+    The empty group id is a group like others here, as in OffsetFetch, DescribeGroups and DeleteGroups, for old clients
+    (KIP-289).  OffsetDelete and the requests of members refuse it.
+    """
     codes: dict[tuple[int, int], ErrorCode] = {}  # by place in the request: names may repeat
     places: list[tuple[int, int]] = []
     offsets: list[tuple[str, int, Offset]] = []
     try:
-        if not request.group_id:
-            raise RequestError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         retention_ms = request.retention_time_ms if request.API_VERSION <= 4 else -1
         serving = await shards.serving(request.group_id)
         wall_ms = serving.now().wall_ms

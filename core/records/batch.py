@@ -34,6 +34,7 @@ from bmq.core.errors import ErrorCode, RequestError
 
 HEADER_BYTES = 61
 LENGTH_OVERHEAD = 12  # baseOffset and batchLength themselves
+MAGIC_AT = 16
 CRC_START = 21
 MAGIC = 2
 
@@ -183,16 +184,19 @@ class BatchRules:
     log_append_time: bool = False
     timestamp_before_max_ms: int = 0x7FFFFFFFFFFFFFFF
     timestamp_after_max_ms: int = 3_600_000
+    needs_key: bool = False
+    """True if ``cleanup.policy`` has ``compact``: a record without a key could not be compacted."""
 
 
 def parse_batch(data: memoryview) -> Batch:
     """Return the one batch in ``data``, copied if it is read-only.
 
-    Raises RequestError CORRUPT_MESSAGE if it is cut short, INVALID_RECORD if more than one batch is there: Kafka takes
-    one batch a partition in a produce request.
+    Raises RequestError CORRUPT_MESSAGE if it is cut short, INVALID_RECORD if its magic is that of an old format, or if
+    more than one batch is there: Kafka takes one batch a partition in a produce request.
     """
-    if len(data) < HEADER_BYTES:
-        raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes are too few for a batch header")
+    fault = header_fault(data)
+    if fault is not None:
+        raise fault
     batch = Batch(memoryview(bytearray(data)) if data.readonly else data)
     if batch.size > len(data) or batch.size < HEADER_BYTES:
         raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"batch length {batch.size} does not fit {len(data)} bytes")
@@ -201,13 +205,27 @@ def parse_batch(data: memoryview) -> Batch:
     return batch
 
 
-def check_batch(batch: Batch, rules: BatchRules, now_ms: int) -> None:
+def header_fault(data: memoryview) -> RequestError | None:
+    """Return the error of a client's bytes that no batch header can be read from; None if they have one.
+
+    The magic is judged before the length, as its place is the same in each format: a message of an old format may be
+    shorter than a batch header, and no client retries INVALID_RECORD, as all retry CORRUPT_MESSAGE.
+    """
+    if len(data) > MAGIC_AT and data[MAGIC_AT] != MAGIC:
+        return _wrong_magic(data[MAGIC_AT])
+    if len(data) < HEADER_BYTES:
+        return RequestError(ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes are too few for a batch header")
+    return None
+
+
+def check_batch(batch: Batch, rules: BatchRules) -> None:
     """Check header and CRC of a batch that a client sent, as Kafka does.
 
-    Raises RequestError, with Kafka's code for each fault.
+    Timestamps are judged with the records (``core.records.check``), which the error then names.  Raises RequestError,
+    with Kafka's code for each fault.
     """
     if batch.magic != MAGIC:
-        raise _invalid(f"magic {batch.magic}: only record batches of magic 2 are accepted")
+        raise _wrong_magic(batch.magic)
     if batch.size > rules.max_message_bytes:
         raise RequestError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -232,23 +250,10 @@ def check_batch(batch: Batch, rules: BatchRules, now_ms: int) -> None:
         raise _invalid("a transactional batch needs a producer id")
     if batch.attributes & LOG_APPEND_TIME:  # also where the topic says so: the broker sets it, from its own clock
         raise RequestError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set LogAppendTime")
-    if not rules.log_append_time:
-        _check_timestamps(batch, rules, now_ms)
 
 
-def _check_timestamps(batch: Batch, rules: BatchRules, now_ms: int) -> None:
-    if batch.max_timestamp == NO_TIMESTAMP:
-        return
-    if batch.max_timestamp - now_ms > rules.timestamp_after_max_ms:
-        raise RequestError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {batch.max_timestamp} is more than {rules.timestamp_after_max_ms} ms after {now_ms}",
-        )
-    if batch.base_timestamp != NO_TIMESTAMP and now_ms - batch.base_timestamp > rules.timestamp_before_max_ms:
-        raise RequestError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {batch.base_timestamp} is more than {rules.timestamp_before_max_ms} ms before {now_ms}",
-        )
+def _wrong_magic(magic: int) -> RequestError:
+    return _invalid(f"magic {magic}: only record batches of magic 2 are accepted")
 
 
 def _invalid(message: str) -> RequestError:

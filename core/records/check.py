@@ -4,6 +4,7 @@
 |---|---|---|
 | not what the header says (count, lengths, bytes left over) | INVALID_RECORD | INVALID_RECORD |
 | a timestamp outside ``message.timestamp.before/after.max.ms`` | INVALID_TIMESTAMP | INVALID_TIMESTAMP |
+| no key, where ``cleanup.policy`` has ``compact`` | INVALID_RECORD | INVALID_RECORD |
 | cannot be decompressed, or not by Java's consumers (lz4) | UNKNOWN_SERVER_ERROR | INVALID_RECORD |
 | decompress to more than the limit | accepted: Kafka streams | MESSAGE_TOO_LARGE |
 | a largest timestamp that is not the header's | header corrected | header corrected |
@@ -11,6 +12,10 @@
 
 No client retries INVALID_RECORD.  All of them retry CORRUPT_MESSAGE until their time-out, for bytes damaged on the way.
 After MESSAGE_TOO_LARGE Java's producer splits the batch.
+
+For a missing key and a wrong timestamp the error names the bad records (``record_errors``, KIP-467), in Kafka's words.
+Java's producer fails these records with the error, and the batch's others with one that says that they were not at
+fault.  Kafka names all bad records; here the first RECORD_ERRORS_MAX are named.
 """
 
 from __future__ import annotations
@@ -20,13 +25,17 @@ import struct
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, Batch, BatchRules
 from bmq.core.records.reader import RECORDS_BYTES_MAX, TooLarge, decompress
-from bmq.core.records.walk import MEANING, WALKER, Fault
+from bmq.core.records.walk import MEANING, WALKER, BadRecord, Fault
 
 _LZ4 = CODECS.index("lz4")
 _LZ4_MAGIC = bytes.fromhex("04224d18")
 _LZ4_SIZE = struct.Struct("<I")
 _LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_INDEPENDENT = 4, 8, 16, 32
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+RECORD_ERRORS_MAX = 1_000
+"""Bad records of a batch that its error names, at some 150 bytes each in the response.  Java's producer takes the rest
+for good records; they are named when they are sent again."""
+_SHOWN = 3  # bad records in the text of a batch's error, as in Kafka
 
 
 def unpack(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> memoryview | RequestError:
@@ -78,12 +87,10 @@ def check_records(batch: Batch, plain: memoryview, rules: BatchRules, now_ms: in
     if not rules.log_append_time:
         earliest = max(now_ms - rules.timestamp_before_max_ms, _LONG_MIN)
         latest = min(now_ms + rules.timestamp_after_max_ms, _LONG_MAX)
-    fault, number, max_timestamp = WALKER.walk(plain, batch.count, batch.base_timestamp, earliest, latest)
-    if fault == Fault.TIMESTAMP:
-        return RequestError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"record {number} of {batch.count} has a timestamp that is not in [{earliest}, {latest}]",
-        )
+    walk = WALKER.walk(plain, batch.count, batch.base_timestamp, earliest, latest, rules.needs_key)
+    fault, number, max_timestamp = walk
+    if fault in (Fault.TIMESTAMP, Fault.KEY):
+        return _records_refused(batch, plain, fault, earliest, latest, rules.needs_key)
     if fault == Fault.BATCH_END:
         return RequestError(ErrorCode.INVALID_RECORD, f"{MEANING[Fault.BATCH_END]} of {number}")
     if fault != Fault.FINE:
@@ -91,3 +98,32 @@ def check_records(batch: Batch, plain: memoryview, rules: BatchRules, now_ms: in
     if max_timestamp != batch.max_timestamp and not rules.log_append_time:
         batch.set_max_timestamp(max_timestamp)
     return None
+
+
+def _records_refused(
+    batch: Batch, plain: memoryview, fault: int, earliest: int, latest: int, needs_key: bool
+) -> RequestError:
+    """Return the error that names the records without a needed key and with wrong timestamps, in Kafka's words."""
+    total, found = WALKER.bad_records(
+        plain, batch.count, batch.base_timestamp, earliest, latest, needs_key, min(RECORD_ERRORS_MAX, batch.count)
+    )
+    errors = [(record.number, _text(record, earliest, latest)) for record in found]
+    if fault == Fault.TIMESTAMP:
+        text = "One or more records have been rejected due to invalid timestamp"
+        return RequestError(ErrorCode.INVALID_TIMESTAMP, text, errors)
+    shown = ", ".join(f"RecordError(batchIndex={number}, message='{text}')" for number, text in errors[:_SHOWN])
+    return RequestError(
+        ErrorCode.INVALID_RECORD,
+        f"One or more records have been rejected due to {total} record errors in total, and only showing the first"
+        f" three errors at most: [{shown}]",
+        errors,
+    )
+
+
+def _text(record: BadRecord, earliest: int, latest: int) -> str:
+    if record.lacks_key:
+        return "Compacted topic cannot accept message without key"
+    return (
+        f"Timestamp {record.timestamp} of message with offset {record.number} is out of range. The timestamp should be"
+        f" within [{earliest}, {latest}]"
+    )

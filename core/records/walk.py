@@ -1,10 +1,11 @@
 """The walk over a batch's records that a produce needs: is each one what the batch's header says?
 
 As Kafka's ``LogValidator`` does by iterating ``DefaultRecordBatch``: structure first, to the last byte; then each
-record's timestamp.  Two implementations give the same verdict for the same bytes:
+record's key, where its topic wants one, and timestamp.  A second walk, over a refused batch only, names its bad
+records.  Two implementations give the same verdict for the same bytes:
 
 * ``walk_python``: always there; one to two microseconds a record.
-* ``core.records.kernels.walk``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
+* ``core.records.kernels``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
   ``load_compiled`` switches to it; the extra `fast` installs numba.
 
 Stricter than Kafka: offset deltas must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers (compressed) a batch
@@ -38,6 +39,7 @@ class Fault(IntEnum):
     RECORD_END = 6
     BATCH_END = 7
     TIMESTAMP = 8
+    KEY = 9
 
 
 MEANING = {
@@ -63,10 +65,26 @@ class Walk(NamedTuple):
     max_timestamp: int
 
 
-def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, latest: int) -> Walk:
-    """Walk ``count`` records in ``data``.  Their timestamps (ms) must be in [earliest, latest], or -1 for none."""
+class BadRecord(NamedTuple):
+    """A record that a batch of right structure is refused for: it lacks its key, or its timestamp (ms) is wrong."""
+
+    number: int
+    lacks_key: bool
+    timestamp: int
+
+
+def walk_python(
+    data: bytes, count: int, base_timestamp: int, earliest: int, latest: int, needs_key: bool = False
+) -> Walk:
+    """Walk ``count`` records in ``data``.  Their timestamps (ms) must be in [earliest, latest], or -1 for none.
+
+    ``needs_key``: each record must have a key, of any length.  The fault is TIMESTAMP if a record that has its key has
+    a wrong timestamp, else KEY.
+    """
     at, end = 0, len(data)
     max_timestamp, untimely, number = NO_TIMESTAMP, -1, 0
+    keyless = last_keyless = -1
+    key_and_value = (needs_key, False)
     try:
         for number in range(count):
             length = data[at]
@@ -88,7 +106,7 @@ def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, lat
             delta, at = _varint(data, at, _VARINT_BYTES)
             if delta != number:
                 return Walk(Fault.OFFSET_DELTA, number, max_timestamp)
-            for _ in (0, 1):  # key, value
+            for is_needed in key_and_value:
                 size = data[at]
                 at += 1
                 if size < 0x80:
@@ -101,6 +119,10 @@ def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, lat
                     at += size
                 elif size < -1 or size > stop - at:
                     return Walk(Fault.FIELD, number, max_timestamp)
+                elif size < 0 and is_needed:
+                    last_keyless = number
+                    if keyless < 0:
+                        keyless = number
             headers = data[at]
             at += 1
             if headers:
@@ -122,7 +144,8 @@ def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, lat
                 return Walk(Fault.RECORD_END, number, max_timestamp)
             if not _LONG_MIN <= timestamp <= _LONG_MAX:
                 timestamp = _wrapped(timestamp)
-            if (timestamp > latest or timestamp < earliest) and timestamp != NO_TIMESTAMP and untimely < 0:
+            is_outside = (timestamp > latest or timestamp < earliest) and timestamp != NO_TIMESTAMP
+            if is_outside and untimely < 0 and last_keyless != number:
                 untimely = number
             if timestamp > max_timestamp:
                 max_timestamp = timestamp
@@ -132,7 +155,34 @@ def walk_python(data: bytes, count: int, base_timestamp: int, earliest: int, lat
         return Walk(Fault.BATCH_END, count, max_timestamp)
     if untimely >= 0:
         return Walk(Fault.TIMESTAMP, untimely, max_timestamp)
+    if keyless >= 0:
+        return Walk(Fault.KEY, keyless, max_timestamp)
     return Walk(Fault.FINE, count, max_timestamp)
+
+
+def bad_records_python(
+    data: bytes, count: int, base_timestamp: int, earliest: int, latest: int, needs_key: bool, limit: int
+) -> tuple[int, list[BadRecord]]:
+    """Return how many records lack a key or have a wrong timestamp, and the first ``limit`` of these records.
+
+    The arguments are those of ``walk_python``, which must have found TIMESTAMP or KEY: the structure is right.
+    """
+    at = total = 0
+    found: list[BadRecord] = []
+    for number in range(count):
+        length, at = _varint(data, at, _VARINT_BYTES)
+        stop = at + length
+        delta, at = _varint(data, at + 1, _VARLONG_BYTES)
+        _, at = _varint(data, at, _VARINT_BYTES)
+        size, at = _varint(data, at, _VARINT_BYTES)
+        timestamp = _wrapped(base_timestamp + delta)
+        lacks_key = needs_key and size < 0
+        if lacks_key or (timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest):
+            total += 1
+            if len(found) < limit:
+                found.append(BadRecord(number, lacks_key, timestamp))
+        at = stop
+    return total, found
 
 
 def _varint(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
@@ -159,11 +209,13 @@ def _wrapped(value: int) -> int:
 class Walker:
     """The walk of one process: compiled from ``load_compiled`` on, in Python before and without numba."""
 
-    __slots__ = ("_compiled", "_from_buffer", "_uint8")
+    __slots__ = ("_compiled", "_compiled_bad_records", "_from_buffer", "_np", "_uint8")
 
     def __init__(self) -> None:
         self._compiled: Any = None
+        self._compiled_bad_records: Any = None
         self._from_buffer: Any = None
+        self._np: Any = None
 
     @property
     def is_compiled(self) -> bool:
@@ -180,15 +232,44 @@ class Walker:
             kernels: Any = machine_code.load("bmq.core.records.kernels")
             self._from_buffer = np.frombuffer
             self._uint8 = np.uint8
+            self._np = np
+            self._compiled_bad_records = kernels.bad_records
             self._compiled = kernels.walk
         return self._compiled is not None
 
-    def walk(self, data: memoryview, count: int, base_timestamp: int, earliest: int, latest: int) -> Walk:
+    def walk(
+        self,
+        data: memoryview,
+        count: int,
+        base_timestamp: int,
+        earliest: int,
+        latest: int,
+        needs_key: bool = False,
+    ) -> Walk:
         """Walk ``count`` records: see ``walk_python``."""
         if self._compiled is None:
-            return walk_python(bytes(data), count, base_timestamp, earliest, latest)
+            return walk_python(bytes(data), count, base_timestamp, earliest, latest, needs_key)
         records = self._from_buffer(data, self._uint8)
-        return Walk(*self._compiled(records, count, base_timestamp, earliest, latest))
+        return Walk(*self._compiled(records, count, base_timestamp, earliest, latest, needs_key))
+
+    def bad_records(
+        self,
+        data: memoryview,
+        count: int,
+        base_timestamp: int,
+        earliest: int,
+        latest: int,
+        needs_key: bool,
+        limit: int,
+    ) -> tuple[int, list[BadRecord]]:
+        """Return how many records are bad, and the first ``limit`` of them: see ``bad_records_python``."""
+        if self._compiled is None:
+            return bad_records_python(bytes(data), count, base_timestamp, earliest, latest, needs_key, limit)
+        records = self._from_buffer(data, self._uint8)
+        found = self._np.empty((limit, 3), self._np.int64)
+        total = self._compiled_bad_records(records, count, base_timestamp, earliest, latest, needs_key, found)
+        rows = found[: min(total, limit)].tolist()
+        return int(total), [BadRecord(number, bool(lacks_key), timestamp) for number, lacks_key, timestamp in rows]
 
 
 WALKER = Walker()

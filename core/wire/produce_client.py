@@ -93,12 +93,15 @@ def decode_produce_response(body: memoryview) -> list[TopicAnswer]:
 
 
 def _read_answer(body: memoryview, pos: int) -> tuple[PartitionAnswer, int]:
-    """Return a partition's part, without its record errors: only clients need them."""
+    """Return a partition's part and the position behind it."""
     partition, code, base_offset, append_time, log_start = _ANSWER.unpack_from(body, pos)
     count, pos = read_count(body, pos + _ANSWER.size, 6, flexible=True)
+    record_errors = []
     for _ in range(count):
-        _, pos = read_nullable_string(body, pos + INT32.size, flexible=True)
+        (index,) = INT32.unpack_from(body, pos)
+        text, pos = read_nullable_string(body, pos + INT32.size, flexible=True)
+        record_errors.append((index, text))
         pos = skip_tags(body, pos)
     message, pos = read_nullable_string(body, pos, flexible=True)
-    answer = PartitionAnswer(partition, code, base_offset, append_time, log_start, message)
+    answer = PartitionAnswer(partition, code, base_offset, append_time, log_start, message, record_errors or ())
     return answer, skip_tags(body, pos)

@@ -17,11 +17,11 @@ batch has its first offset (rule 9).  A partition with an error has offset -1.  
 a retriable error.
 
 Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start; 7 the first to allow zstd; 8 error
-messages (KIP-467); 9 flexible; 13 topic ids for names (KIP-516).
+messages, and the records that a batch is refused for (KIP-467; ``core.records.check``); 9 flexible; 13 topic ids for
+names (KIP-516).
 
 Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka);
-``record_errors`` (the message names the first record that is wrong); ``current_leader`` (KIP-951: each proxy serves
-every partition).
+``current_leader`` (KIP-951: each proxy serves every partition).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingResponse, Request, Response
-from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES
+from bmq.core.records.batch import CODEC_MASK, CODECS, header_fault
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
@@ -428,8 +428,9 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
     """
     if not records:
         return RequestError(ErrorCode.INVALID_RECORD, "a partition without a record batch")
-    if len(records) < HEADER_BYTES:
-        return RequestError(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are too few for a batch header")
+    fault = header_fault(records)
+    if fault is not None:
+        return fault
     if version < ZSTD_SINCE and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
         return RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd is allowed from version {ZSTD_SINCE} on")
     return None

@@ -136,6 +136,7 @@ class PartitionProduce(PartitionAnswer):
             # Clients take that for "certainly not written".
             error = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{error.message}; a former owner may have appended it")
         self.error_code, self.error_message = error.code, error.message
+        self.batch_index_errors = error.record_errors
         self._end()
         if self._producer_id != NO_PRODUCER_ID and error.code.is_retriable:
             self._produce.stumbled(self, self._producer_id, self._sequence)

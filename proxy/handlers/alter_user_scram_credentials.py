@@ -1,9 +1,9 @@
 """AlterUserScramCredentials, version 0.
 
 Behaviour: as Kafka's ``ScramControlManager``.  Each user may be named once, to set or to delete the credential of one
-mechanism; others than that get DUPLICATE_RESOURCE.  Iterations are between 4096 and 16384.  The client has salted the
-password, and what is stored is computed from that.  The proxy writes to the store itself, and answers when its view
-shows it.  The request carries no time-out: ``ALTER_MS`` bounds it.
+mechanism.  A second change of a user is DUPLICATE_RESOURCE, unless the first change is refused for itself.  Iterations
+are between 4096 and 16384.  The client has salted the password, and what is stored is computed from that.  The proxy
+writes to the store itself, and answers when its view shows it.  The request has no time-out: ``ALTER_MS`` bounds it.
 
 Departures: Kafka writes the users of a request together, here each is written by itself.  An empty salt or password is
 refused (Kafka: an empty password is an unknown error), and so is a large one.
@@ -17,7 +17,7 @@ from typing import Any
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
-from bmq.core.security.scram import BY_TYPE, ITERATIONS_LEAST, ITERATIONS_MOST, ScramMechanism, credential_of
+from bmq.core.security.scram import BY_TYPE, ITERATIONS_LEAST, ITERATIONS_MOST, credential_of
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AlterUserScramCredentialsResponse
 from bmq.endpoint.api import Api
@@ -40,19 +40,29 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Alt
     async def alter(change: Any) -> None:
         if not is_allowed:
             raise not_authorized(ResourceType.CLUSTER)
-        if counts[change.name] > 1:
-            text = "A user credential cannot be altered twice in the same request"
-            raise RequestError(ErrorCode.DUPLICATE_RESOURCE, text)
         check_user(change.name)
         mechanism = BY_TYPE.get(change.mechanism)
         if mechanism is None:
             raise RequestError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-        if id(change) in deletions:
+        is_deletion, is_twice = id(change) in deletions, counts[change.name] > 1
+        if not is_deletion:
+            _check_upsertion(change)
+        elif is_twice and services.scram_users.find(mechanism, change.name) is None:
+            text = "Attempt to delete a user credential that does not exist"
+            raise RequestError(ErrorCode.RESOURCE_NOT_FOUND, text)
+        if is_twice:
+            text = "A user credential cannot be altered twice in the same request"
+            raise RequestError(ErrorCode.DUPLICATE_RESOURCE, text)
+        if is_deletion:
             await services.scram_users.remove(change.name, mechanism)
         else:
-            await _upsert(services, change, mechanism)
+            credential = credential_of(mechanism, change.salted_password, change.salt, change.iterations)
+            await services.scram_users.put(change.name, mechanism, credential)
 
-    firsts = list({change.name: change for change in changes}.values())
+    by_user: dict[str, Any] = {}
+    for change in changes:  # as Kafka takes them: deletions first
+        by_user.setdefault(change.name, change)
+    firsts = list(by_user.values())
     outcomes = await each(firsts, alter, ALTER_MS)
     results = [
         AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
@@ -65,7 +75,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Alt
     return AlterUserScramCredentialsResponse(throttle_time_ms=0, results=results)
 
 
-async def _upsert(services: ProxyServices, change: Any, mechanism: ScramMechanism) -> None:
+def _check_upsertion(change: Any) -> None:
+    """Raise RequestError if the credential may not be set."""
     check_new_user(change.name)
     if change.iterations < ITERATIONS_LEAST:
         raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
@@ -74,8 +85,6 @@ async def _upsert(services: ProxyServices, change: Any, mechanism: ScramMechanis
     if not 0 < len(change.salt) <= SALT_BYTES_MAX or not 0 < len(change.salted_password) <= SALT_BYTES_MAX:
         text = f"Salt and salted password must have between 1 and {SALT_BYTES_MAX} bytes"
         raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-    credential = credential_of(mechanism, change.salted_password, change.salt, change.iterations)
-    await services.scram_users.put(change.name, mechanism, credential)
 
 
 NEEDS = (Need(AclOperation.ALTER, ResourceType.CLUSTER),)

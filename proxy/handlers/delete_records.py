@@ -4,8 +4,8 @@ Behaviour: before the response is sent, the log start moves durably, and the own
 are deleted after ``file.delete.delay.ms`` (rule 10).  Offset -1 is the high watermark; an offset past it is
 OFFSET_OUT_OF_RANGE, once everything that was acknowledged before (acks=1) is flushed.  Internal topics are refused with
 INVALID_TOPIC_EXCEPTION, topics whose cleanup.policy lacks "delete" with POLICY_VIOLATION
-(``Partition.deleteRecordsOnLeader``).  After ``timeout_ms`` the response is REQUEST_TIMED_OUT; the deletion may still
-happen.
+(``Partition.deleteRecordsOnLeader``).  After ``timeout_ms``, and ``TRIED_S`` at least, the response is
+REQUEST_TIMED_OUT; the deletion may still happen.
 
 Version notes: 2 flexible.
 
@@ -31,6 +31,9 @@ from bmq.proxy.services import ProxyServices
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 Partition = Topic.DeleteRecordsPartitionResult
 NO_WATERMARK = -1
+TRIED_S = 2.0
+"""Seconds that a deletion has whatever the request's time-out.  Kafka's leader deletes before it looks at the time;
+here the deletion takes calls to storage and to the metadata store, usually some milliseconds."""
 
 
 class RequestedDelete(NamedTuple):
@@ -42,7 +45,7 @@ class RequestedDelete(NamedTuple):
 
 
 async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    timeout_s = max(message.timeout_ms, 0) / 1000
+    timeout_s = max(message.timeout_ms / 1000, TRIED_S)
     refusals: dict[str, ErrorCode] = {}
     listed, rights = await list_partitions(message.topics, "name", "partition_index"), services.rights(request)
 

@@ -212,7 +212,7 @@ class ProduceRoute:
                 self._retry_at = now + RETRY_S.pause(self._refusals)
             self.returned.append(part)
             return self._settle(now)
-        failed = self._give_up(part, code, event.message)
+        failed = self._give_up(part, code, event.message, event.record_errors)
         return failed if self.state is RouteState.OPEN else (*failed, *self._settle(now))
 
     def _on_lost(self, event: Lost, now: float) -> Sequence[Effect]:
@@ -299,14 +299,16 @@ class ProduceRoute:
             return "an earlier batch of this producer was refused"
         return None
 
-    def _give_up(self, part: RoutedBatch, code: ErrorCode, message: str) -> Sequence[Effect]:
+    def _give_up(
+        self, part: RoutedBatch, code: ErrorCode, message: str, record_errors: Sequence[tuple[int, str | None]] = ()
+    ) -> Sequence[Effect]:
         self.bytes -= part.size
         if part.is_idempotent:
             first, last = self._broken.get(part.producer_id, (part.number, -1))
             if last < 0 and len(self._broken) >= _BROKEN_MAX:
                 self._prune_broken()
             self._broken[part.producer_id] = (min(first, part.number), self._next - 1)
-        return (Fail(part, code, message),) if part.is_wanted else ()
+        return (Fail(part, code, message, record_errors),) if part.is_wanted else ()
 
     def _prune_broken(self) -> None:
         """Forget the producers whose parts up to their last loss all have their results."""

@@ -113,17 +113,26 @@ class Submitted:
 
 
 class Answered:
-    """The owner's response to a part; ``appended`` is its result if ``code`` is NONE."""
+    """The owner's response to a part; ``appended`` is its result if ``code`` is NONE.
 
-    __slots__ = ("appended", "code", "message", "part")
+    ``record_errors`` are those of ``core.errors.RequestError``.
+    """
+
+    __slots__ = ("appended", "code", "message", "part", "record_errors")
 
     def __init__(
-        self, part: RoutedBatch, code: ErrorCode = ErrorCode.NONE, message: str = "", appended: Appended | None = None
+        self,
+        part: RoutedBatch,
+        code: ErrorCode = ErrorCode.NONE,
+        message: str = "",
+        appended: Appended | None = None,
+        record_errors: Sequence[tuple[int, str | None]] = (),
     ) -> None:
         self.part = part
         self.code = code
         self.message = message
         self.appended = appended
+        self.record_errors = record_errors
 
 
 class Lost:
@@ -173,12 +182,15 @@ class Send:
 class Fail:
     """A part's result: an error."""
 
-    __slots__ = ("code", "message", "part")
+    __slots__ = ("code", "message", "part", "record_errors")
 
-    def __init__(self, part: RoutedBatch, code: ErrorCode, message: str) -> None:
+    def __init__(
+        self, part: RoutedBatch, code: ErrorCode, message: str, record_errors: Sequence[tuple[int, str | None]] = ()
+    ) -> None:
         self.part = part
         self.code = code
         self.message = message
+        self.record_errors = record_errors
 
 
 class Done:

@@ -326,7 +326,7 @@ def _event_of(part: RoutedBatch, answer: PartitionAnswer) -> Answered:
     if not answer.error_code:
         return Answered(part, appended=Appended(answer.base_offset, answer.append_time, answer.log_start))
     code = _CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    return Answered(part, code, answer.error_message or "")
+    return Answered(part, code, answer.error_message or "", record_errors=answer.batch_index_errors)
 
 
 def _losses(sent: Sequence[tuple[Sender, RoutedBatch]], *, was_sent: bool) -> list[Event]:

@@ -267,7 +267,7 @@ def _answer(effect: Done | Fail | GiveBack) -> None:
     elif isinstance(effect, Done):
         _caller(effect.part).on_appended(effect.appended)
     else:
-        _caller(effect.part).on_failed(RequestError(effect.code, effect.message))
+        _caller(effect.part).on_failed(RequestError(effect.code, effect.message, effect.record_errors))
 
 
 def _caller(part: RoutedBatch) -> AppendCallback:

@@ -92,8 +92,11 @@ def is_final(error: KafkaError) -> bool:
     return error.code() == KafkaError._SSL and _FINAL_TLS.search(error.str()) is not None
 
 
-def explain(error: KafkaError, topic: str) -> str:
-    """Return what an error of a row means; a missing right is named with its resource."""
+def explain(error: KafkaError, topic: str, *, has_key: bool = True) -> str:
+    """Return what an error of a row means; a missing right is named with its resource.
+
+    ``has_key``: the row has a key.
+    """
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"not authorised for Write on topic {topic} (TOPIC_AUTHORIZATION_FAILED)"
     if error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
@@ -101,4 +104,6 @@ def explain(error: KafkaError, topic: str) -> str:
             f"not authorised for Write on topic {topic}, or IdempotentWrite on the cluster"
             " (CLUSTER_AUTHORIZATION_FAILED)"
         )
+    if error.code() == KafkaError.INVALID_RECORD and not has_key:
+        return f"{error.str()} (INVALID_RECORD): a topic whose cleanup.policy has compact needs a key in each row"
     return str(error.str())

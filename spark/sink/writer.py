@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bmq.core.options import ConfigError
@@ -86,6 +86,7 @@ class _Sending:
         self._producer = producer
         self._kept = kept
         self._failed: str | None = None
+        self._is_of_another = False  # the error is another row's: this row shared its batch
         self.rows = 0
 
     def send(self, options: SinkOptions, batch: pa.RecordBatch) -> None:
@@ -124,11 +125,19 @@ class _Sending:
             raise SinkError(self._kept.refusal)
 
     def _on_failure(self, error: Any, message: Any) -> None:
-        """Take the delivery report of a row that was not acknowledged, and keep the first one's error."""
-        if error is not None and self._failed is None:
+        """Take the delivery report of a row that was not acknowledged, and keep the first one's error.
+
+        An error of another row of its batch (KIP-467) gives way to that row's own.
+        """
+        if error is None:
+            return
+        is_of_another = error.code() == KafkaError._INVALID_DIFFERENT_RECORD
+        if self._failed is None or (self._is_of_another and not is_of_another):
+            self._is_of_another = is_of_another
             partition = message.partition()  # None before one was chosen
             place = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
-            self._failed = f"a row for {place} was not acknowledged: {explain(error, message.topic())}"
+            why = explain(error, message.topic(), has_key=message.key() is not None)
+            self._failed = f"a row for {place} was not acknowledged: {why}"
 
 
 class _Kept:

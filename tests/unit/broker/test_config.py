@@ -54,6 +54,7 @@ def test_every_config() -> None:
 def test_compacted_topics_expire_only_with_delete(policy: str, expires: bool) -> None:
     config = log_config({"cleanup.policy": policy, "retention.ms": "5", "retention.bytes": "6"}, 3)
     assert (config.retention_ms, config.retention_bytes) == ((5, 6) if expires else (-1, -1))
+    assert config.rules.needs_key is ("compact" in policy)
 
 
 def test_an_internal_topic_expires_never() -> None:

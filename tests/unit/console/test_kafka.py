@@ -102,6 +102,15 @@ async def test_a_produce_returns_its_offset_or_raises_with_the_text() -> None:
     assert raised.value.code == ErrorCode.INVALID_RECORD
 
 
+async def test_a_refused_record_is_explained_by_its_own_error() -> None:
+    """The batch's text counts and lists records, of which the console sends one."""
+    answer = PartitionAnswer(0, 87, error_message="1 record errors in total", batch_index_errors=[(0, "no key")])
+    refusing = LocalRequests(FakeDispatch(encode_produce(PRODUCE_VERSION, 0, [TopicAnswer(None, TOPIC_ID, [answer])])))
+    with pytest.raises(RequestError) as raised:
+        await refusing.produce(TOPIC_ID, 0, memoryview(b"batch"))
+    assert raised.value.message == "no key"
+
+
 def test_only_an_error_code_is_raised() -> None:
     check(0, "not an error")
     with pytest.raises(RequestError) as raised:

@@ -32,6 +32,11 @@ async def test_an_idle_partition_costs_no_call_at_all() -> None:
     owner = await world.owner("a", replace(SMALL, retention_ms=24 * HOUR_MS))
     await owner.send(7)
     await owner.rounds()
+    jobs = 0
+    while not owner.driver.machine.is_all_closed:
+        jobs += await owner.round(30)
+    jobs += await owner.round(30)
+    assert jobs == 1, "one look at the segment that was closed"
     calls = 0
     plain = owner.steps.call
 
@@ -154,6 +159,7 @@ class Held:
         self.record = object()
         self.config = LogConfig()
         self.log_start = 0
+        self.is_all_closed = True
         self._looks = looks
 
     @property

@@ -35,7 +35,7 @@ def batch(*, pid: int = -1, sequence: int = -1, size: int = 10) -> Batch:
 
 
 def offer(machine: PartitionMachine, produced: Batch, wall_ms: int) -> Pending | Duplicate:
-    machine.check(produced, wall_ms)
+    machine.check(produced)
     return machine.accept(produced, wall_ms)
 
 

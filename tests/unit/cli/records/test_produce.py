@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, NotEnoughReplicasError
+from kafka.errors import (
+    InvalidRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NotEnoughReplicasError,
+)
 
 from bmq.cli.records import produce
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
@@ -159,6 +165,22 @@ def test_the_first_that_fails_is_named(
     done, lost = (1, 1) if answers else (2, 2)
     assert out == f"{done} record{'s' if done > 1 else ''} produced to orders\n"
     assert f"; {lost} record{'s' if lost > 1 else ''} not acknowledged)" in err
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_the_bad_record_of_a_batch_is_named_not_the_others(
+    answers: bool, bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None], capsys: Told
+) -> None:
+    """KIP-467: a batch that is refused for its second record fails the first one, too."""
+    producer.answers = answers
+    bad = InvalidRecordError("Compacted topic cannot accept message without key")
+    producer.failing = {b"a": KafkaError("part of a batch"), b"b": bad}
+    stdin(b"a\nb\n")
+    assert bmq("produce", "orders") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("bmq: standard input, record 2: Compacted topic cannot accept message without key")
+    assert "--key or --key-separator gives records a key" in err
+    assert "2 records not acknowledged" in err
 
 
 def test_a_record_that_the_producer_refuses(

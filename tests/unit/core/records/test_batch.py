@@ -28,6 +28,7 @@ from bmq.core.records.batch import (
     build_batch,
     check_batch,
     encode_varint,
+    header_fault,
     increment_sequence,
     parse_batch,
 )
@@ -62,13 +63,13 @@ def edit(data: bytearray, at: int, form: str, value: int) -> bytearray:
     return data
 
 
-def check(data: bytearray | bytes, rules: BatchRules = RULES, now_ms: int = NOW_MS) -> None:
-    check_batch(Batch(memoryview(data)), rules, now_ms)
+def check(data: bytearray | bytes, rules: BatchRules = RULES) -> None:
+    check_batch(Batch(memoryview(data)), rules)
 
 
-def refused(data: bytearray | bytes, rules: BatchRules = RULES, now_ms: int = NOW_MS) -> ErrorCode:
+def refused(data: bytearray | bytes, rules: BatchRules = RULES) -> ErrorCode:
     with pytest.raises(RequestError) as caught:
-        check(data, rules, now_ms)
+        check(data, rules)
     return caught.value.code
 
 
@@ -204,30 +205,6 @@ def test_transactional_needs_a_producer_id() -> None:
     assert refused(make(attributes=TRANSACTIONAL)) is ErrorCode.INVALID_RECORD
 
 
-def test_timestamp_too_far_ahead() -> None:
-    """``message.timestamp.after.max.ms``, to the millisecond; one hour by default."""
-    rules = BatchRules(timestamp_after_max_ms=1000)
-    check(make(base_timestamp=NOW_MS + 1000), rules)
-    assert refused(make(base_timestamp=NOW_MS + 1001), rules) is ErrorCode.INVALID_TIMESTAMP
-    check(make(base_timestamp=NOW_MS + 3_600_000))
-    assert refused(make(base_timestamp=NOW_MS + 3_600_001)) is ErrorCode.INVALID_TIMESTAMP
-
-
-def test_timestamp_too_far_back() -> None:
-    """``message.timestamp.before.max.ms``, to the millisecond; no bound by default."""
-    rules = BatchRules(timestamp_before_max_ms=1000)
-    check(make(base_timestamp=NOW_MS - 1000), rules)
-    assert refused(make(base_timestamp=NOW_MS - 1001), rules) is ErrorCode.INVALID_TIMESTAMP
-    check(make(base_timestamp=0))
-
-
-def test_records_without_a_timestamp_are_not_judged() -> None:
-    """-1 is "none": alone, and as that of the first record only."""
-    rules = BatchRules(timestamp_before_max_ms=1000, timestamp_after_max_ms=1000)
-    check(make(base_timestamp=-1), rules)
-    check(build_batch([Record(), Record(timestamp_delta=NOW_MS + 1)], base_timestamp=-1), rules)
-
-
 @pytest.mark.parametrize("log_append_time", [False, True])
 def test_only_the_broker_sets_log_append_time(log_append_time: bool) -> None:
     """Kafka's "Producer should not set timestamp type to LogAppendTime", also where the topic has it."""
@@ -235,10 +212,34 @@ def test_only_the_broker_sets_log_append_time(log_append_time: bool) -> None:
     assert refused(make(attributes=LOG_APPEND_TIME), rules) is ErrorCode.INVALID_TIMESTAMP
 
 
-@pytest.mark.parametrize("timestamp", [0, NOW_MS + (1 << 40)])
-def test_with_log_append_time_the_clients_timestamps_do_not_matter(timestamp: int) -> None:
-    rules = BatchRules(log_append_time=True, timestamp_before_max_ms=1, timestamp_after_max_ms=1)
-    check(make(base_timestamp=timestamp), rules)
+@pytest.mark.parametrize("rules", [RULES, BatchRules(timestamp_before_max_ms=0, timestamp_after_max_ms=0)])
+def test_the_headers_largest_timestamp_refuses_nothing(rules: BatchRules) -> None:
+    """Judged by the header, a batch could not say which record is wrong; a wrong header is corrected."""
+    check(make(base_timestamp=NOW_MS + (1 << 40)), rules)
+    check(make(base_timestamp=0), rules)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("size", [17, 34, HEADER_BYTES - 1, HEADER_BYTES, 134])
+def test_a_message_of_an_old_format_is_invalid_whatever_its_size(magic: int, size: int) -> None:
+    """Judge the magic before the length: the shortest has 26 bytes.
+
+    All clients retry CORRUPT_MESSAGE until their time-out, none INVALID_RECORD."""
+    data = struct.pack(">qiIb", 0, size - 12, 0, magic).ljust(size, b"v")
+    fault = header_fault(memoryview(data))
+    assert fault is not None
+    assert fault.code is ErrorCode.INVALID_RECORD
+    with pytest.raises(RequestError, match=f"magic {magic}"):
+        parse_batch(memoryview(data))
+
+
+def test_a_batch_of_magic_2_that_is_cut_short_is_corrupt() -> None:
+    data = make()
+    for size in (1, 16, 17, HEADER_BYTES - 1):
+        fault = header_fault(memoryview(data)[:size])
+        assert fault is not None
+        assert fault.code is ErrorCode.CORRUPT_MESSAGE
+    assert header_fault(memoryview(data)) is None
 
 
 # ------------------------------------------------------------------------------------- numbering, LogAppendTime
@@ -324,7 +325,7 @@ def test_parse_batch_gives_bytes_that_can_be_numbered() -> None:
 
 def judge_all(data: bytearray) -> None:
     for batch in read_batches(memoryview(data)):
-        check_batch(batch, RULES, NOW_MS)
+        check_batch(batch, RULES)
 
 
 @given(st.binary(max_size=400))
@@ -412,7 +413,7 @@ def test_we_accept_what_kafka_python_builds(number: int, is_idempotent: bool) ->
         builder.append(NOW_MS + n, b"key", b"x" * 1000, [("h", b"1")])
     builder.close()
     (batch,) = read_batches(memoryview(bytearray(builder.buffer())))
-    check_batch(batch, RULES, NOW_MS)
+    check_batch(batch, RULES)
     assert (batch.attributes & 7, batch.count, batch.last_offset_delta) == (number, 10, 9)
     assert (batch.base_timestamp, batch.max_timestamp) == (NOW_MS, NOW_MS + 9)
     producer = (1234, 5, 6) if is_idempotent else (-1, -1, -1)

@@ -8,7 +8,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, BatchRules, Record, build_batch
-from bmq.core.records.check import check_records, lz4_fault, unpack
+from bmq.core.records.check import RECORD_ERRORS_MAX, check_records, lz4_fault, unpack
 from bmq.core.records.compression import Compression, compress, recompress
 
 NOW_MS = 1_000_000
@@ -57,11 +57,62 @@ def test_a_timestamp_may_differ_from_now_by_the_topics_limits(
     assert code_of(check(batch(0, base_ms=base_ms), rules)) is code
 
 
-def test_the_record_with_the_wrong_timestamp_is_named() -> None:
-    error = check(batch(0, 0, 7_200_000))
+def keyed(*keys: bytes | None, delta: int = 0) -> Batch:
+    """Return a batch with a record of each key; the last one is ``delta`` ms after NOW_MS."""
+    made = [Record(key=each, value=b"v") for each in keys]
+    made[-1] = Record(key=keys[-1], value=b"v", timestamp_delta=delta)
+    return Batch(memoryview(build_batch(made, base_timestamp=NOW_MS)))
+
+
+COMPACTED = BatchRules(needs_key=True)
+KEYLESS = "Compacted topic cannot accept message without key"
+
+
+def test_the_records_with_wrong_timestamps_are_named() -> None:
+    """KIP-467: a producer fails these records, and knows that the others were not at fault."""
+    error = check(batch(0, 7_200_000, 0, 7_200_001))
     assert error is not None
     assert error.code is ErrorCode.INVALID_TIMESTAMP
-    assert "record 2 of 3 has a timestamp" in error.message
+    assert error.message == "One or more records have been rejected due to invalid timestamp"
+    assert [number for number, _ in error.record_errors] == [1, 3]
+    assert str(error.record_errors[0][1]).startswith("Timestamp 8200000 of message with offset 1 is out of range.")
+
+
+def test_a_headers_largest_timestamp_that_is_wrong_itself_is_no_reason() -> None:
+    made = batch(0, 5)
+    made.set_max_timestamp(NOW_MS + (1 << 40))
+    assert check(made) is None
+    assert made.max_timestamp == NOW_MS + 5
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
+    error = check(keyed(b"k", None, b"", None), COMPACTED)
+    assert error is not None
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert error.record_errors == [(1, KEYLESS), (3, KEYLESS)]
+    assert "2 record errors" in error.message
+    assert f"RecordError(batchIndex=1, message='{KEYLESS}')" in error.message
+    assert check(keyed(b"k", b""), COMPACTED) is None
+    assert check(keyed(None, None)) is None
+
+
+def test_a_wrong_timestamp_beside_a_missing_key_is_the_batchs_error() -> None:
+    """Follow Kafka: a record without a key is named for that alone."""
+    error = check(keyed(None, b"k", delta=7_200_000), COMPACTED)
+    assert error is not None
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert [(number, text == KEYLESS) for number, text in error.record_errors] == [(0, True), (1, False)]
+    error = check(keyed(b"k", None, delta=7_200_000), COMPACTED)
+    assert error is not None
+    assert (error.code, error.record_errors) == (ErrorCode.INVALID_RECORD, [(1, KEYLESS)])
+
+
+def test_the_bad_records_that_are_named_are_bounded() -> None:
+    error = check(keyed(*[None] * (RECORD_ERRORS_MAX + 5)), COMPACTED)
+    assert error is not None
+    assert [number for number, _ in error.record_errors] == list(range(RECORD_ERRORS_MAX))
+    assert f"due to {RECORD_ERRORS_MAX + 5} record errors" in error.message
+    assert error.message.count("RecordError(") == 3
 
 
 def test_with_log_append_time_no_timestamp_is_wrong_and_the_header_stays() -> None:

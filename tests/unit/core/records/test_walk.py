@@ -33,10 +33,10 @@ records = st.builds(
 )
 
 
-def both(data: bytes, count: int, base: int = 0, bounds: tuple[int, int] = ALL) -> Walk:
+def both(data: bytes, count: int, base: int = 0, bounds: tuple[int, int] = ALL, *, needs_key: bool = False) -> Walk:
     """Return the verdict on which both agree."""
-    compiled = COMPILED.walk(memoryview(data), count, base, *bounds)
-    assert compiled == IN_PYTHON.walk(memoryview(data), count, base, *bounds)
+    compiled = COMPILED.walk(memoryview(data), count, base, *bounds, needs_key)
+    assert compiled == IN_PYTHON.walk(memoryview(data), count, base, *bounds, needs_key)
     return compiled
 
 
@@ -147,6 +147,37 @@ def test_timestamps_are_judged_last() -> None:
     assert both(data + b"x", 3, 0, (0, 49)).fault == Fault.BATCH_END
 
 
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(records, min_size=1, max_size=20),
+    st.integers(*ALL),
+    st.tuples(st.integers(*ALL), st.integers(*ALL)),
+    st.booleans(),
+    st.integers(1, 25),
+)
+@example([Record(key=b"k", timestamp_delta=7), Record(), Record(key=b"")], 0, (0, 5), True, 1)
+def test_bad_records_are_found_and_named_alike(
+    made: list[Record], base: int, bounds: tuple[int, int], needs_key: bool, limit: int
+) -> None:
+    """The verdict is that of the first bad record, TIMESTAMP before KEY; both name the same records, up to a limit."""
+    data, earliest, latest = body(*made), *bounds
+    verdict = both(data, len(made), base, bounds, needs_key=needs_key)
+    keyless = [number for number, record in enumerate(made) if needs_key and record.key is None]
+    times = [(base + record.timestamp_delta + (1 << 63)) % (1 << 64) - (1 << 63) for record in made]
+    untimely = [at for at, time in enumerate(times) if not (time == -1 or earliest <= time <= latest)]
+    of_time = [number for number in untimely if number not in keyless]
+    if of_time:
+        assert verdict[:2] == (Fault.TIMESTAMP, of_time[0])
+    elif keyless:
+        assert verdict[:2] == (Fault.KEY, keyless[0])
+    else:
+        assert verdict.fault == Fault.FINE
+    named = COMPILED.bad_records(memoryview(data), len(made), base, *bounds, needs_key, limit)
+    assert named == IN_PYTHON.bad_records(memoryview(data), len(made), base, *bounds, needs_key, limit)
+    bad = sorted({*keyless, *of_time})
+    assert named == (len(bad), [(number, number in keyless, times[number]) for number in bad[:limit]])
+
+
 def test_a_walk_in_python_is_there_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     walker = Walker()
@@ -158,6 +189,7 @@ def test_a_walk_in_python_is_there_without_numba(monkeypatch: pytest.MonkeyPatch
 def test_the_machine_code_is_kept() -> None:
     from bmq.core.records import kernels
 
-    kernel: Any = kernels.walk
-    assert len(kernel.signatures) == 1
-    assert kernel.stats.cache_path
+    each: list[Any] = [kernels.walk, kernels.bad_records]
+    for kernel in each:
+        assert len(kernel.signatures) == 1
+        assert kernel.stats.cache_path

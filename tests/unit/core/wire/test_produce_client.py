@@ -63,6 +63,11 @@ def test_produce_responses_are_read_as_written_and_refused_if_cut() -> None:
         [(0, 0, 12, 34, 5, None), (1, ErrorCode.INVALID_RECORD, -1, -1, -1, "no")],
         [(7, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, None)],
     ]
+    assert [list(each.batch_index_errors) for topic in told for each in topic.partitions] == [
+        [],
+        [(0, "x"), (1, None)],
+        [],
+    ]
     for size in range(len(body)):
         with pytest.raises(FormatError):
             decode_produce_response(body[:size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,11 +12,13 @@ from kafka.protocol.producer import ProduceRequest
 from bmq.core.aio.timers import Deadlines
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import HEADER_BYTES
+from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
 from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.produce import PartitionAnswer
 from bmq.endpoint.partitions import Owner, PartitionView
 from bmq.proxy.routing.produce_route import ProduceRoute
 from bmq.proxy.routing.produce_route_events import Answered, RoutedBatch
+from bmq.proxy.routing.produce_sender import _event_of
 from bmq.proxy.routing.remote_owner import RemoteOwner
 from tests.unit.broker.world import batch, idempotent, produced, world
 
@@ -87,6 +90,51 @@ async def test_a_part_that_fails_with_the_one_before_it_counts_once() -> None:
         assert codes[1] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert w.metrics.api(ApiKey.PRODUCE).errors[ErrorCode.REQUEST_TIMED_OUT] == 2
         first.cancel()
+
+
+def two_good_and_a_bad() -> bytearray:
+    """Return a batch of three records, of which the second has no key."""
+    return build_batch([Record(key=b"k"), Record(), Record(key=b"k")], base_timestamp=1_700_000_000_000)
+
+
+async def test_a_refused_batch_names_its_bad_records() -> None:
+    """KIP-467, from version 8 on; below, the response has no place for them."""
+    async with world() as w:
+        w.topic(cleanup_policy="compact,delete")
+        for version in (8, 9, 11):
+            answer = await w.produce_one(two_good_and_a_bad(), version=version)
+            assert answer.error_code == ErrorCode.INVALID_RECORD
+            (named,) = answer.record_errors
+            assert named.batch_index == 1
+            assert named.batch_index_error_message == "Compacted topic cannot accept message without key"
+            assert answer.error_message.startswith("One or more records have been rejected due to 1 record errors")
+        answer = await w.produce_one(two_good_and_a_bad(), version=7)
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert (await w.produce_one(build_batch([Record(key=b"")]))).error_code == ErrorCode.NONE
+
+
+async def test_the_bad_records_that_another_process_names_reach_the_client() -> None:
+    async with world() as w:
+        w.topic(assign=False)
+        owners = RemoteOwners()
+        w.services.owners = owners
+        response = w.produce({("orders", 0): two_good_and_a_bad()})
+        await asyncio.sleep(0)
+        (part,) = owners.link.sent
+        told = _event_of(part, PartitionAnswer(0, ErrorCode.INVALID_RECORD, -1, -1, -1, "no", [(1, "bad")]))
+        owners.remote(w.key()).handle(told)
+        (answer,) = await response
+        assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_RECORD, "no")
+        assert [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors] == [(1, "bad")]
+
+
+async def test_a_small_message_of_an_old_format_is_invalid() -> None:
+    """CORRUPT_MESSAGE would be sent again until the time-out."""
+    async with world() as w:
+        w.topic()
+        for magic in (0, 1):
+            message = struct.pack(">qiIb", 0, 22, 0, magic).ljust(34, b"v")
+            assert (await w.produce_one(message, version=3)).error_code == ErrorCode.INVALID_RECORD
 
 
 async def test_bytes_too_few_for_a_batch_go_to_no_owner() -> None:

@@ -76,7 +76,18 @@ async def test_an_offset_that_the_owner_refuses_has_its_error() -> None:
     assert await ask(owner, ("t", 0, 99)) == [(ErrorCode.OFFSET_OUT_OF_RANGE, NO_WATERMARK)]
 
 
-@pytest.mark.parametrize(("timeout_ms", "waited_s"), [(1_500, 1.5), (0, 0.0), (-1, 0.0)])
+@pytest.mark.parametrize("timeout_ms", [0, -1, 1])
+async def test_a_delete_without_time_is_tried_all_the_same(timeout_ms: int) -> None:
+    """Kafka deletes before it looks at the time; the owner here takes a few turns of the loop, or a call to storage."""
+
+    async def delete() -> int:
+        await asyncio.sleep(0.5)
+        return 5
+
+    assert await ask(FakeOwner(delete_before=delete), ("t", 0, 5), timeout_ms=timeout_ms) == [(ErrorCode.NONE, 5)]
+
+
+@pytest.mark.parametrize(("timeout_ms", "waited_s"), [(2_500, 2.5), (0, 2.0), (-1, 2.0)])
 async def test_a_delete_that_takes_longer_than_the_clients_time_out_is_timed_out(
     timeout_ms: int, waited_s: float
 ) -> None:

@@ -231,6 +231,23 @@ async def test_wrong_requests_are_refused_before_any_group_is_read() -> None:
         assert long.error_code == ErrorCode.INVALID_REQUEST
 
 
+async def test_the_empty_group_id_is_a_group_of_offsets() -> None:
+    """KIP-289 keeps it for old clients in these four requests, and has the others refuse it."""
+    async with running(World()) as world:
+        call = Caller(world)
+        committed = await call(commit_request("", [("orders", 0, 7)]), 2)
+        assert committed.topics[0].partitions[0].error_code == 0
+        topic = m.OffsetFetchRequest.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])
+        fetched = await call(m.OffsetFetchRequest(group_id="", topics=[topic]), 1)
+        assert fetched.topics[0].partitions[0].committed_offset == 7
+        described = await call(m.DescribeGroupsRequest(groups=[""]), 0)
+        assert (described.groups[0].error_code, described.groups[0].group_state) == (0, "Empty")
+        refused = await call(m.OffsetDeleteRequest(group_id="", topics=[]), 0)
+        assert refused.error_code == ErrorCode.INVALID_GROUP_ID
+        deleted = await call(m.DeleteGroupsRequest(groups_names=[""]), 0)
+        assert deleted.results[0].error_code == 0
+
+
 @pytest.mark.parametrize("version", range(2, 11))
 async def test_a_wrong_commit_has_kafkas_errors(version: int) -> None:
     async with running(World()) as world:
@@ -245,7 +262,7 @@ async def test_a_wrong_commit_has_kafkas_errors(version: int) -> None:
 
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        assert await code("") == ErrorCode.INVALID_GROUP_ID
+        assert await code("", "none") == unknown
         assert await code("g", "none") == unknown
         assert await code("g", generation=1, member_id="m") == missing
         assert await code("g", metadata="x" * 4_097) == ErrorCode.OFFSET_METADATA_TOO_LARGE

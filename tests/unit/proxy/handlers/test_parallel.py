@@ -36,6 +36,20 @@ class Item:
     """A part of a request, weakly referable."""
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_without_time_nothing_is_begun(timeout_ms: int) -> None:
+    """Kafka's controller has no effect then, either: no topic is made that the client holds for refused."""
+    begun = []
+
+    async def work(item: int) -> int:
+        begun.append(item)
+        return item
+
+    results = await each([1, 2], work, timeout_ms)
+    assert [result.code for result in results if isinstance(result, RequestError)] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+    assert not begun
+
+
 async def test_refused_parts_are_freed_without_the_collector() -> None:
     """A hundred thousand that were left to it stop the loop when it comes."""
 

@@ -78,6 +78,7 @@ async def test_a_credential_is_set_described_and_deleted() -> None:
             "carol": "RESOURCE_NOT_FOUND",
             "bob": "DUPLICATE_RESOURCE",
         }
+        assert await alter(world, deletion(), upsertion()) == [("alice", ErrorCode.DUPLICATE_RESOURCE)]
         assert await alter(world, deletion(), upsertion("bob", 2, 8192)) == [
             ("alice", ErrorCode.NONE),
             ("bob", ErrorCode.NONE),
@@ -101,8 +102,10 @@ async def test_a_credential_is_set_described_and_deleted() -> None:
         ([deletion()], ErrorCode.RESOURCE_NOT_FOUND),
         ([upsertion(), upsertion()], ErrorCode.DUPLICATE_RESOURCE),
         ([upsertion(), upsertion(mechanism=2)], ErrorCode.DUPLICATE_RESOURCE),
-        ([deletion(), upsertion()], ErrorCode.DUPLICATE_RESOURCE),
-        ([deletion(), deletion()], ErrorCode.DUPLICATE_RESOURCE),
+        ([deletion(), upsertion()], ErrorCode.RESOURCE_NOT_FOUND),
+        ([deletion(), deletion()], ErrorCode.RESOURCE_NOT_FOUND),
+        ([upsertion(iterations=1), upsertion()], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([upsertion(), upsertion(iterations=1)], ErrorCode.DUPLICATE_RESOURCE),
     ],
 )
 async def test_kafkas_checks(changes: list[Any], code: ErrorCode) -> None:

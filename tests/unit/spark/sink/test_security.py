@@ -102,3 +102,9 @@ def test_a_missing_right_is_named_with_its_topic() -> None:
     )
     assert "IdempotentWrite on the cluster" in explain(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), "orders")
     assert explain(KafkaError(KafkaError._MSG_TIMED_OUT, "timed out"), "orders") == "timed out"
+
+
+def test_a_row_without_a_key_in_a_compacted_topic_is_explained() -> None:
+    error = KafkaError(KafkaError.INVALID_RECORD)
+    assert "cleanup.policy has compact needs a key in each row" in explain(error, "orders", has_key=False)
+    assert "cleanup.policy" not in explain(error, "orders", has_key=True)

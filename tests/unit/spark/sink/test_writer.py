@@ -86,6 +86,9 @@ class Message:
     def partition(self) -> int | None:
         return None if self._place[1] == sink.ANY_PARTITION else self._place[1]
 
+    def key(self) -> bytes | None:
+        return None
+
 
 class Working:
     """A producer with room for ``room`` rows, which are acknowledged when it is asked, or fail as ``error`` says."""
@@ -109,10 +112,11 @@ class Working:
 
     def poll(self, _: float) -> None:
         for report, message in self.waiting:
-            if self.error is None:
+            error = self.error
+            if error is None:
                 self.written += 1
             else:
-                report(self.error, message)
+                report(error, message)
         self.waiting.clear()
 
     def flush(self, _: float) -> int:
@@ -159,6 +163,15 @@ def test_a_row_that_is_not_acknowledged_fails_the_task(producer: list[Working], 
     with pytest.raises(SinkError, match="not acknowledged"):
         write(options(topic="t"), [values(50)])
     assert [each.is_purged for each in producer] == [True, True], "one that failed is not used again"
+
+
+def test_the_row_that_its_batch_was_refused_for_is_reported(producer: list[Working], monkeypatch: Any) -> None:
+    """The rows that shared its batch fail before it, with an error that says no more than that (KIP-467)."""
+    of_another = KafkaError(KafkaError._INVALID_DIFFERENT_RECORD)
+    errors = iter([of_another, KafkaError(KafkaError.INVALID_RECORD), of_another])
+    monkeypatch.setattr(Working, "error", property(lambda _: next(errors)))
+    with pytest.raises(SinkError, match=r"\(INVALID_RECORD\): a topic whose cleanup.policy has compact needs a key"):
+        write(options(topic="t"), [values(3)])
 
 
 def test_a_row_that_is_refused_fails_the_task(producer: list[Working], monkeypatch: Any) -> None:
