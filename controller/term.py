@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -414,9 +414,7 @@ class Term:
 
     def without_owner(self) -> tuple[int, int]:
         """Return how many partitions, as of the last plan, and how many shards have no live owner."""
-        brokers = {member.incarnation for member in self._living(BROKER)}
-        coordinators = {member.incarnation for member in self._living(COORDINATOR)}
-        return _unowned(self._partitions, brokers), _unowned(self.shards_view().owners, coordinators)
+        return self.planner_view().without_owner(), self.shards_view().without_owner()
 
     def partitions_of(self, incarnation: str) -> int:
         """Return how many partitions the store assigns to the member; ``planner_view`` is as of the last plan."""
@@ -549,7 +547,3 @@ class Term:
                 await asyncio.sleep(0)
         self.queue.put(PLAN_NEEDED)
         return len(moves)
-
-
-def _unowned(owners: PartitionTable, members: Set[str]) -> int:
-    return sum(owners.count(owner) for owner in owners.owners if owner not in members)

@@ -64,7 +64,7 @@ from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import KeyValue
-from bmq.meta.maintenance import CallTimes
+from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
@@ -380,10 +380,15 @@ class Node:
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
-        store, config = maintained(self._kv), self.config
+        store, config = self.maintained_store, self.config
         if store is None:
             return None
         return StoreUpkeep(self._kv, store, config.cluster, self._clock, config.etcd_history_ms, guard=guard)
+
+    @property
+    def maintained_store(self) -> Maintained | None:
+        """The metadata store as one that may be full; None if it runs in this process."""
+        return maintained(self._kv)
 
     @property
     def store_times(self) -> CallTimes | None:
