@@ -90,6 +90,7 @@ from bmq.server.collected_metrics import Collected
 from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.storage_room import StorageRoom
 from bmq.storage.access_files import AccessFiles
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
@@ -176,7 +177,11 @@ class Node:
             self.view, self.proxies, joined.peers, self.catalog, self._offsets_topic,
             shards=config.offsets_topic_num_partitions, local=self.own_coordinator,
         )  # fmt: skip
-        self.collected = Collected(config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator)
+        self.storage_room = StorageRoom(config.root, self.fs)
+        self.collected = Collected(
+            config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator,
+            room=self.storage_room, leads=lambda: self.controller is not None and self.controller.leading is not None,
+        )  # fmt: skip
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
