@@ -142,11 +142,18 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
         for row in rows:
             print_json(dict(zip(("logger", "level", "is_set"), row, strict=True)))
     else:
-        shown = rows if wanted is not None else [row for row in rows if row[2] or row[0].partition(".")[0] == "bmq"]
+        shown = rows if wanted is not None else [row for row in rows if row[2] or _is_folder(row[0])]
         print_table(
             ("LOGGER", "LEVEL", "SET"), [(name, level, "yes" if is_set else "") for name, level, is_set in shown]
         )
+        if len(shown) < len(rows):
+            print(f"{len(rows) - len(shown)} more have the level of the logger above; a LOGGER shows those below it")
     return 0
+
+
+def _is_folder(logger: str) -> bool:
+    """Return whether a logger is BMQ's, or that of one of its folders: the loggers of single modules are many."""
+    return logger.partition(".")[0] == "bmq" and logger.count(".") < 2
 
 
 # ----------------------------------------------------------------------------------------------------------- drain

@@ -117,7 +117,8 @@ def _print_status(status: Mapping[str, Any]) -> None:
     if not status["leader"]:
         print("  no controller leads: nothing is assigned and no topic is created; `bmq cluster doctor` shows why")
     if not status["is_from_leader"]:
-        print(printable(f"  the leader does not answer: this is the view of {status['asked']}"))
+        why = "the leader does not answer: " if status["leader"] else ""
+        print(printable(f"  {why}this is the view of {status['asked']}"))
     if status.get("store_trouble"):
         print(printable(f"  the metadata store: {status['store_trouble']}"))
     for what, role in (("unassigned", "broker"), ("unassigned_shards", "coordinator")):
