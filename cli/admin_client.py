@@ -59,6 +59,15 @@ _ADVICE = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user may not do that to the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not do that to the group",
     ErrorCode.SECURITY_DISABLED: "the cluster has no authorizer, so it has no ACLs (authorizer.class.name)",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: (
+        "no live broker serves the partition now; try again, or see which brokers live: `bmq cluster status`"
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: (
+        "no live broker serves the partition now; try again, or see which brokers live: `bmq cluster status`"
+    ),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (
+        "no live coordinator serves the group now; try again, or see which coordinators live: `bmq cluster status`"
+    ),
     ErrorCode.UNSUPPORTED_VERSION: "the server is too old, or does not serve this",
 }
 
@@ -93,6 +102,8 @@ class AdminClient(Protocol):
     def delete_acls(self, acl_filters: Sequence[Any]) -> list[tuple[Any, list[Any], Any]]: ...
 
 
+_LOOK = {ErrorCode.REQUEST_TIMED_OUT: "`bmq cluster status` shows whether a controller leads, and which brokers live"}
+"""Commands that show the cause of an error, of whose message the server knows more."""
 DENIED = (
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -376,6 +387,7 @@ def describe_code(code: int, message: str | None = None, right: str = "") -> str
     advice = _ADVICE.get(known) or (message or "").strip().rstrip(".")
     if known.is_retriable and known not in _ADVICE:
         advice = f"{advice}; try again" if advice else "try again"
+        advice += f"; {_LOOK[known]}" if known in _LOOK else ""
     return f"{advice} ({known.name})" if advice else known.name
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bmq.cli.output import fail
+from bmq.core.options import meant
 from bmq.core.version import VERSION
 
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -28,6 +29,10 @@ BMQ is a message queue that speaks Kafka's protocol and keeps its log on HDFS.
 
 Without any setting `bmq serve` serves Kafka clients on 127.0.0.1:9092, with its data in ./bmq-data.
 """
+
+
+_LIKENESS = 0.7
+"""Least likeness of a command that is proposed for a wrong word: commands are short and few."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,8 +58,17 @@ class _Parser(argparse.ArgumentParser):
             finally:
                 self._is_within = False
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            explain = self.get_default("explain_unknown") or (lambda _: "")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{explain(unknown)}")
         return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError that names the command that is meant, or all that there are."""
+        names = action.choices
+        if isinstance(action, argparse._SubParsersAction) and names is not None and value not in names:
+            said = meant(str(value), names, likeness=_LIKENESS) or f"; there are {', '.join(names)}"
+            raise argparse.ArgumentError(action, f"there is no {value!r}{said}")
+        super()._check_value(action, value)
 
     def _takes_several_names(self) -> bool:
         """Return whether two positional arguments or more may be given, sub-commands not counted."""

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
                 option.metadata["flag"], dest=option.name, metavar=option.metadata["metavar"], help=help_text
             )
     parser.add_argument("--config", metavar="FILE.toml", help="settings, one key = value each (BMQ_CONFIG)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, explain_unknown=_explain_unknown)
+
+
+def _explain_unknown(unknown: Sequence[str]) -> str:
+    """Return how to give those of the `unknown` arguments that name a setting without a flag; "" if none does."""
+    named = {each.removeprefix("--").partition("=")[0].replace("-", "_") for each in unknown if each.startswith("--")}
+    return "".join(
+        f"; {name} has no flag: set {environment_name(option)}, or give it in the file of --config"
+        for option in OPTIONS
+        if not option.metadata["flag"]
+        for name in (option_name(option),)
+        if named & {name, name.replace(".", "_")}
+    )
 
 
 def _other_settings() -> str:
@@ -184,14 +196,19 @@ def _flat(table: dict[str, object], prefix: str) -> dict[str, object]:
     return flat
 
 
+def places_here() -> tuple[str, str]:
+    """Return the root and the store of a server without settings for them, below the working directory."""
+    data = Path.cwd() / DATA
+    return f"file://{quote(str(data / 'log'))}", f"sqlite://{quote(str(data / 'meta.db'))}"
+
+
 def _with_places(config: NodeConfig) -> NodeConfig:
     """Fill in the root and the store, and make the default folder if one of them is left out.
 
     Raises ConfigError if one of them cannot be used.
     """
-    data = Path.cwd() / DATA
-    root = config.root or f"file://{quote(str(data / 'log'))}"
-    meta = config.meta or f"sqlite://{quote(str(data / 'meta.db'))}"
+    own_root, own_meta = places_here()
+    root, meta = config.root or own_root, config.meta or own_meta
     try:
         meta = normal_store_url(meta)
     except ValueError as error:
@@ -207,9 +224,9 @@ def _with_places(config: NodeConfig) -> NodeConfig:
         raise ConfigError(f"root: {unknown_root(root, WRITABLE_SCHEMES)}")
     if not config.root or not config.meta:
         try:
-            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (Path.cwd() / DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot make {data}: {error.strerror}; give --root and --meta") from None
+            raise ConfigError(f"cannot make {Path.cwd() / DATA}: {error.strerror}; give --root and --meta") from None
     node_id = config.node_id if is_shared(meta) else max(0, config.node_id)
     return replace(config, root=root, meta=meta, node_id=node_id)
 

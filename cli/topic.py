@@ -30,6 +30,9 @@ _NOT_COMPACTED = (
     " cleanup.policy=compact,delete retention.ms and retention.bytes remove old ones."
 )
 
+SERVER_SHARE = 0.8
+"""Part of ``--timeout`` after which the server is to say that a change is not done."""
+
 _DESCRIPTION = """\
 List, create, describe, alter and delete topics of a running cluster, over Kafka's protocol.
 """
@@ -392,4 +395,5 @@ def _count(number: int, noun: str, plural: str = "") -> str:
 
 
 def _timeout_ms(arguments: argparse.Namespace) -> int:
-    return int(arguments.timeout * 1000)
+    """Return the time in ms that the server has: it must respond, with the reason, before the client gives up."""
+    return max(1, int(arguments.timeout * 1000 * SERVER_SHARE))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from bmq.console.kafka import Requests
-from bmq.console.records_api import list_offsets
+from bmq.console.records_reader import list_offsets
 from bmq.console.state import CommittedFacts
 from bmq.core.aio.steps import batched
 from bmq.core.errors import ErrorCode, RequestError

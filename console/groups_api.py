@@ -17,7 +17,7 @@ from bmq.console.kafka import Requests, check
 from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
 from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyField, Query, choice_of, read_body
-from bmq.console.records_api import list_offsets
+from bmq.console.records_reader import list_offsets
 from bmq.console.state import GROUP_COLUMNS, CommittedFacts, ConsoleState, GroupDetails, MemberFacts
 from bmq.core.errors import ErrorCode
 from bmq.core.security.acls import AclOperation, ResourceType

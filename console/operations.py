@@ -116,6 +116,10 @@ class StatusFacts(TypedDict):
     partitions: int
     unassigned: int
     """Partitions without a live owner."""
+    unassigned_shards: int
+    """Shards without a live owner."""
+    store_trouble: str
+    """Reason why the metadata store takes no writes, as the process that responds sees it; "" while it takes them."""
     is_balancing: bool | None
     members: Sequence[ProcessFacts]
     shards: Sequence[ShardFacts]

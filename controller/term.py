@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import TypeVar
 
 from bmq.controller.assignments import Assignments, AssignmentTransaction, Deposed
 from bmq.controller.election import Leadership
@@ -38,7 +39,7 @@ from bmq.controller.heartbeats import Heartbeats
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import Patience
 from bmq.controller.pending_moves import PendingMoves
-from bmq.controller.planning.balance_state import ASKED, AT_REST
+from bmq.controller.planning.balance_state import ASKED, AT_REST, BalanceState
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
@@ -71,6 +72,7 @@ from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
 
+_Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
 
 LOAD_S = 5.0
@@ -437,9 +439,7 @@ class Term:
 
     def without_owner(self) -> tuple[int, int]:
         """Return how many partitions, as of the last plan, and how many shards have no live owner."""
-        brokers = {member.incarnation for member in self._living(BROKER)}
-        coordinators = {member.incarnation for member in self._living(COORDINATOR)}
-        return _unowned(self._partitions, brokers), _unowned(self.shards_view().owners, coordinators)
+        return self.planner_view().without_owner(), self.shards_view().without_owner()
 
     def partitions_of(self, incarnation: str) -> int:
         """Return how many partitions the store assigns to the member; ``planner_view`` is as of the last plan."""
@@ -489,7 +489,7 @@ class Term:
         self._feed.forget(gone)
         return True
 
-    async def _plan_some(self, steps: Generator[list[Move], None, bool], moves: list[Move]) -> bool:
+    async def _plan_some(self, steps: Generator[list[Move], None, BalanceState], moves: list[Move]) -> bool:
         """Add some of the plan's moves to ``moves``.
 
         Returns True if these are the last ones, False if there are more or an urgent event is queued.
@@ -541,11 +541,9 @@ class Term:
         return True
 
     def _forget_old(self, now: float) -> None:
-        for key in [key for key, moved_at in self._moved_at.items() if now - moved_at > COOL_DOWN_S]:
-            del self._moved_at[key]
-        for times in (self._arrived_at, self._created_at):
-            for name in [name for name, since in times.items() if now - since > SETTLE_S]:
-                del times[name]
+        _forget(self._moved_at, now - COOL_DOWN_S)
+        _forget(self._arrived_at, now - SETTLE_S)
+        _forget(self._created_at, now - SETTLE_S)
 
     # -------------------------------------------------------------------------------------------- operators' requests
 
@@ -562,8 +560,9 @@ class Term:
     async def balance(self) -> int:
         """Begin to balance, even what is within ``START`` or new.  Returns the number of the first moves."""
         async with self._planning:
-            for times in (self._moved_at, self._arrived_at, self._created_at):
-                times.clear()
+            self._moved_at.clear()
+            self._arrived_at.clear()
+            self._created_at.clear()
             self.balance_state = ASKED
             moves: list[Move] = []
             view = replace(self.planner_view(), idle=IdlePartitions())  # the partitions that it takes are not moved
@@ -578,5 +577,7 @@ class Term:
         return len(moves)
 
 
-def _unowned(owners: PartitionTable, members: Set[str]) -> int:
-    return sum(owners.count(owner) for owner in owners.owners if owner not in members)
+def _forget(times: dict[_Key, float], before: float) -> None:
+    """Remove the keys whose time is before another one."""
+    for key in [key for key, at in times.items() if at < before]:
+        del times[key]

@@ -8,6 +8,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from bmq.core.metrics.counters import Histogram
 
+MAKE_ROOM = "compact and defragment it (etcdctl compaction, etcdctl defrag), or raise --quota-backend-bytes"
+AFTER_ROOM = "then etcdctl alarm disarm"
+"""What ends the alarm of a full store, once there is room."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
@@ -21,6 +25,13 @@ class StoreStatus:
     bytes_in_use: int
     quota_bytes: int
     is_full: bool
+
+    @property
+    def trouble(self) -> str:
+        """The reason why the store takes no writes; "" while it takes them."""
+        if not self.is_full:
+            return ""
+        return f"it takes no writes (NOSPACE): its database has {self.bytes} bytes, {self.bytes_in_use} in use"
 
 
 @runtime_checkable

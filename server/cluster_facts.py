@@ -7,6 +7,7 @@ often need it just when there is no leader.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -30,8 +31,11 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.levels import LoggerLevel
 from bmq.core.model import PartitionKey
+from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.cluster.assignment import count_without_owner
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.kv import KvError
+from bmq.meta.maintenance import AFTER_ROOM, MAKE_ROOM, Maintained
 from bmq.server.log_levels_api import log_levels
 from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.server.node import Node
@@ -42,6 +46,8 @@ from bmq.storage.filesystem import StorageError
 
 LEADER_S = 5.0
 """Time-out of the request to the leader; after it the status comes from this process's view."""
+STORE_S = 2.0
+"""Time-out of the question to the metadata store whether it takes writes."""
 _UNMEASURED = {"load_share": None, "bytes_per_s": None, "requests_per_s": None, "unreachable_for": None}
 _UNASKED = {"rates": None, "storage_trouble": ""}
 
@@ -82,6 +88,7 @@ class Operations:
             topics=status.topics,
             partitions=status.partitions,
             unassigned=status.unassigned,
+            unassigned_shards=status.unassigned_shards,
             is_balancing=status.is_balancing,
             members=[_process(each, status.leader) for each in status.members],
             shards=[ShardFacts(shard=number, coordinator=owner) for number, owner in status.shards],
@@ -104,8 +111,11 @@ class Operations:
         node = self._node
         facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(node.quarantined().items())]
         facts["quarantined_total"] = len(facts["quarantined"])
-        shards, partitions, traffic = await asyncio.gather(
-            shards_not_loaded(node), partitions_not_served(node), cluster_traffic(node, ())
+        shards, partitions, traffic, facts["store_trouble"] = await asyncio.gather(
+            shards_not_loaded(node),
+            partitions_not_served(node),
+            cluster_traffic(node, ()),
+            _store_trouble(node.maintained_store),
         )
         facts["shards_not_loaded"] = shards
         facts["partitions_not_served"] = partitions.partitions
@@ -185,6 +195,7 @@ class Operations:
             topics=len(node.catalog.topics),
             partitions=self._partitions(),
             unassigned=await self._unassigned(),
+            unassigned_shards=self._unassigned_shards(),
             is_balancing=None,
             members=self.members(),
             shards=self._shards(),
@@ -203,6 +214,7 @@ class Operations:
             "silent": [],
             "quarantined": [],
             "quarantined_total": 0,
+            "store_trouble": "",
             "moves_under_way": [],
             "past_moves": [],
         }
@@ -221,17 +233,37 @@ class Operations:
 
     async def _unassigned(self) -> int:
         """Count the partitions without a live owner, all of them one by one, in turns of the event loop."""
-        view, turns, unassigned = self._node.view, Turns(), 0
+        view, turns, owned = self._node.view, Turns(), Counter[str]()
         for topic in tuple(self._node.catalog.topics.values()):
             for number in range(topic.partitions):
                 if turns.is_over():
                     await next_turn()
-                unassigned += view.owner_of(PartitionKey(topic.topic_id, number)) not in view.members
-        return unassigned
+                owned[view.owner_of(PartitionKey(topic.topic_id, number))] += 1
+        return count_without_owner(owned.items(), view.members)
+
+    def _unassigned_shards(self) -> int:
+        """Count the shards without a live owner; a shard that was never assigned has none."""
+        node, owned = self._node, Counter(owner.incarnation for owner in self._node.view.shards.values())
+        topic = node.catalog.topics.get(OFFSETS_TOPIC)
+        shards = topic.partitions if topic is not None else node.config.offsets_topic_num_partitions
+        owned[""] += max(0, shards - owned.total())
+        return count_without_owner(owned.items(), node.view.members)
 
     def _shards(self) -> list[ShardFacts]:
         shards = self._node.view.shards
         return [ShardFacts(shard=n, coordinator=owner.incarnation) for n, owner in sorted(shards.items())]
+
+
+async def _store_trouble(store: Maintained | None) -> str:
+    """Return why the metadata store takes no writes, as its own status shows now; "" while it takes them."""
+    if store is None:
+        return ""
+    try:
+        async with asyncio.timeout(STORE_S):
+            status = await store.status()
+    except (TimeoutError, KvError) as error:
+        return f"it does not answer: {str(error) or type(error).__name__}"
+    return status.trouble and f"{status.trouble}; {MAKE_ROOM}; {AFTER_ROOM}"
 
 
 def _describe(member: Member) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Numbers of a `Node` that are collected between scrapes of `/metrics`: groups' lag, and bytes on storage."""
+"""Numbers of a `Node` that are collected between scrapes of `/metrics`: groups' lag, bytes on storage, and its room."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from bmq.broker.log_sizes import LogSizes
 from bmq.coordinator.coordinator import Coordinator
@@ -11,9 +13,12 @@ from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.high_watermarks import HighWatermarks
 from bmq.server.broker_role import BrokerRole
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.storage_room import StorageRoom
 
 LOG_SIZES_S = 15.0
 """Least time between two refreshes of the log sizes."""
+ROOM_S = 300.0
+"""Least time between two looks at storage's room: without a quota, HDFS counts the files of the root for each."""
 FIRST_SIZES_S = 1.0
 """Time-out of the wait for the first count of the log sizes."""
 
@@ -33,7 +38,12 @@ class Collected:
         *,
         broker: BrokerRole | None,
         coordinator: Coordinator | None,
+        room: StorageRoom,
+        leads: Callable[[], bool],
     ) -> None:
+        """Take `leads`, which returns whether this process leads: the leader alone reads storage's `room`."""
+        self._leads = leads
+        self._room_refresh = Refresh(lambda: _read(room), ROOM_S, "the room of storage")
         self.group_lag: GroupLag | None = None
         self.log_sizes: LogSizes | None = None
         self._lag_refresh: Refresh | None = None
@@ -55,6 +65,8 @@ class Collected:
         """Start a collection in the background, unless the last one is recent."""
         for refresh in self._refreshes:
             refresh.request()
+        if self._leads():
+            self._room_refresh.request()
 
     async def count_group_lag(self) -> None:
         """Count the lag again, unless the last count is recent, and wait for it.
@@ -79,10 +91,14 @@ class Collected:
 
     async def wait(self) -> None:
         """Wait for the collections that are under way."""
-        for refresh in self._refreshes:
+        for refresh in (*self._refreshes, self._room_refresh):
             await refresh.wait()
 
     async def close(self) -> None:
         """End the collections, and start no more."""
-        for refresh in self._refreshes:
+        for refresh in (*self._refreshes, self._room_refresh):
             await refresh.close()
+
+
+async def _read(room: StorageRoom) -> None:
+    await room.facts()

@@ -39,7 +39,6 @@ from bmq.server.node import Node
 from bmq.server.own_metrics import OwnMetrics
 from bmq.server.partitions_not_served import partitions_not_served
 from bmq.server.storage_facts import segments_of
-from bmq.server.storage_room import StorageRoom
 from bmq.server.topic_sizes import ClusterTopicSizes
 from bmq.server.traffic import cluster_traffic, rates_of
 
@@ -79,7 +78,7 @@ def console_state(
         topic=facts.topic,
         find_topic=facts.find_topic,
         segments=partial(segments_of, node),
-        storage=StorageRoom(node).facts,
+        storage=node.storage_room.facts,
         topic_sizes=ClusterTopicSizes(node).facts,
         groups=groups.page,
         group=groups.group,

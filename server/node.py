@@ -64,7 +64,7 @@ from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import KeyValue
-from bmq.meta.maintenance import CallTimes
+from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import ProxyAddress
@@ -90,6 +90,7 @@ from bmq.server.collected_metrics import Collected
 from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.storage_room import StorageRoom
 from bmq.storage.access_files import AccessFiles
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
@@ -178,7 +179,11 @@ class Node:
             self.view, self.proxies, joined.peers, self.catalog, self._offsets_topic,
             shards=config.offsets_topic_num_partitions, local=self.own_coordinator,
         )  # fmt: skip
-        self.collected = Collected(config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator)
+        self.storage_room = StorageRoom(config.root, self.fs)
+        self.collected = Collected(
+            config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator,
+            room=self.storage_room, leads=lambda: self.controller is not None and self.controller.leading is not None,
+        )  # fmt: skip
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
         self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
@@ -382,10 +387,15 @@ class Node:
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
-        store, config = maintained(self._kv), self.config
+        store, config = self.maintained_store, self.config
         if store is None:
             return None
         return StoreUpkeep(self._kv, store, config.cluster, self._clock, config.etcd_history_ms, guard=guard)
+
+    @property
+    def maintained_store(self) -> Maintained | None:
+        """The metadata store as one that may be full; None if it runs in this process."""
+        return maintained(self._kv)
 
     @property
     def store_times(self) -> CallTimes | None:

@@ -49,6 +49,7 @@ class OwnMetrics:
             *self._of_deleted_topics(),
             *self._of_access(),
             *self._of_etcd_database(),
+            *self._of_storage_room(),
             *self._of_etcd_calls(),
             *self._of_reads(),
             *self._of_stages(),
@@ -224,6 +225,33 @@ class OwnMetrics:
             OwnMetric("etcd_is_full", "Whether etcd takes no writes, since its database is full", status.is_full),
             OwnMetric("etcd_compacted_revision", "Revision of this leader's last compaction", upkeep.history.compacted),
         )
+
+    def _of_storage_room(self) -> Own:
+        """Return the room of storage, of the leader; 0 where storage does not report a number."""
+        controller, known = self._node.controller, self._node.storage_room.known
+        if controller is None or controller.leading is None or known is None:
+            return ()
+        space, usage = known["space"], known["usage"]
+        return (
+            OwnMetric(
+                "storage_capacity_bytes", "Size of the whole storage; 0: not known",
+                space["capacity_bytes"] if space else 0,
+            ),
+            OwnMetric(
+                "storage_remaining_bytes", "Free bytes of the whole storage, for all replicas together; 0: not known",
+                space["remaining_bytes"] if space else 0,
+            ),
+            OwnMetric(
+                "root_bytes", "Bytes of the root's files, of all replicas; 0: not known", usage["bytes"] if usage else 0
+            ),
+            OwnMetric(
+                "root_quota_bytes", "Space quota of the root; 0: none", (usage["bytes_quota"] or 0) if usage else 0
+            ),
+            OwnMetric("root_names", "Files and folders of the root; 0: not known", usage["names"] if usage else 0),
+            OwnMetric(
+                "root_quota_names", "Name quota of the root; 0: none", (usage["names_quota"] or 0) if usage else 0
+            ),
+        )  # fmt: skip
 
     def _of_etcd_calls(self) -> Own:
         store = self._node.store_times

@@ -1,4 +1,4 @@
-"""Space and health of storage, for the console of a `Node`."""
+"""Space and health of storage, for the console and the metrics of a `Node`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import asyncio
 from bmq.console.state import RootFacts, SpaceFacts, StorageFacts
 from bmq.core.aio.memoized import Memoized
 from bmq.core.urls import without_userinfo
-from bmq.server.node import Node
-from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.filesystem import FileSystem, StorageError, Unsupported
 from bmq.storage.health import Examined, StorageHealth
 
 TELL_S = 5.0
@@ -18,19 +17,28 @@ KEPT_S = 15.0
 
 
 class StorageRoom:
-    """Space and health of storage, read once for all requests of `KEPT_S`."""
+    """Space and health of storage, read once for all requests of `KEPT_S`.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.facts = Memoized(self._ask, KEPT_S).get
+    `known` are the facts that were read last; None before the first.
+    """
+
+    def __init__(self, root: str, fs: FileSystem) -> None:
+        self._root = root
+        self._fs = fs
+        self.known: StorageFacts | None = None
+        self.facts = Memoized(self._read, KEPT_S).get
+
+    async def _read(self) -> StorageFacts:
+        self.known = await self._ask()
+        return self.known
 
     async def _ask(self) -> StorageFacts:
         """Return the facts that storage reports; those that it does not report in time are null, with the reason."""
         facts = StorageFacts(
-            root=without_userinfo(self._node.config.root), datanodes=None, space=None, usage=None,
+            root=without_userinfo(self._root), datanodes=None, space=None, usage=None,
             is_in_safe_mode=False, missing_blocks=0, error="",
         )  # fmt: skip
-        fs = self._node.fs
+        fs = self._fs
         try:
             async with asyncio.timeout(TELL_S):
                 if isinstance(fs, Examined):

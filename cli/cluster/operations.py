@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bmq.cli.admin_client import RequestRefused, ServerUnreachable, add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console, ConsoleGone
@@ -142,11 +142,18 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
         for row in rows:
             print_json(dict(zip(("logger", "level", "is_set"), row, strict=True)))
     else:
-        shown = rows if wanted is not None else [row for row in rows if row[2] or row[0].partition(".")[0] == "bmq"]
+        shown = rows if wanted is not None else [row for row in rows if row[2] or _is_folder(row[0])]
         print_table(
             ("LOGGER", "LEVEL", "SET"), [(name, level, "yes" if is_set else "") for name, level, is_set in shown]
         )
+        if len(shown) < len(rows):
+            print(f"{len(rows) - len(shown)} more have the level of the logger above; a LOGGER shows those below it")
     return 0
+
+
+def _is_folder(logger: str) -> bool:
+    """Return whether a logger is BMQ's, or that of one of its folders: the loggers of single modules are many."""
+    return logger.partition(".")[0] == "bmq" and logger.count(".") < 2
 
 
 # ----------------------------------------------------------------------------------------------------------- drain
@@ -155,7 +162,7 @@ def log_level(console: Console, arguments: argparse.Namespace) -> int:
 def drain(console: Console, arguments: argparse.Namespace) -> int:
     """Drain a member and wait for its end.
 
-    Returns 1 if partitions are left without an owner.  Raises RequestRefused if it has not ended in time.
+    Returns 1 if partitions or shards are left without an owner.  Raises RequestRefused if it has not ended in time.
     """
     deadline = time.monotonic() + arguments.timeout
     status = console.status()
@@ -166,20 +173,22 @@ def drain(console: Console, arguments: argparse.Namespace) -> int:
     had = console.act("drain", {"member": name})
     total = had["partitions"] + had["shards"]
     with Progress(printable(f"drain {name}"), total=total, unit="partitions and shards handed over") as progress:
-        unassigned = _wait_gone(
+        left = _wait_gone(
             console, name, deadline, lambda left: progress.show(max(total - left, 0)), len(status["members"]) == 1
         )
-    if unassigned is None:
-        unassigned = had["partitions"]
+    if left is None:
+        left = Unowned(had["partitions"], had["shards"])
     took_s = time.monotonic() - began
     if arguments.json:
-        moved = {"partitions": had["partitions"], "shards": had["shards"], "unassigned": unassigned}
-        print_json({"member": name, **moved, "seconds": round(took_s, 3)})
+        counts = {"partitions": had["partitions"], "shards": had["shards"]}
+        without = {"unassigned": left.partitions, "unassigned_shards": left.shards}
+        print_json({"member": name, **counts, **without, "seconds": round(took_s, 3)})
     else:
-        what = f"{had['partitions']} partitions and {had['shards']} shards moved"
+        partitions, shards = max(had["partitions"] - left.partitions, 0), max(had["shards"] - left.shards, 0)
+        what = f"{partitions} partitions and {shards} shards moved"
         print(printable(f"{name} has left after {took_s:.1f} s: {what}"))
-    if unassigned:
-        return fail(f"{unassigned} partitions have no owner; start a broker")
+    if any(left):
+        return fail(left.describe())
     return 0
 
 
@@ -201,15 +210,43 @@ def _check_others(name: str, members: Sequence[Mapping[str, Any]]) -> None:
         raise RequestRefused(f"{name} is the last {', '.join(last)}: start another one first, or say --force")
 
 
+class Unowned(NamedTuple):
+    """Partitions and shards of the cluster without a live owner."""
+
+    partitions: int
+    shards: int
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> Unowned:
+        """Return the numbers of a status; servers of earlier versions count no shards."""
+        return cls(int(status["unassigned"]), int(status.get("unassigned_shards", 0)))
+
+    def can_move(self, members: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether a member that stays has each role that is needed, so that the leader assigns them soon."""
+        stay = {role for member in members if not member["is_draining"] for role in member["roles"]}
+        return all(role in stay for count, _, role in self._named() if count)
+
+    def describe(self) -> str:
+        """Return what has no owner, and what to start."""
+        named = [each for each in self._named() if each[0]]
+        what, roles = (" and ".join(f"{count} {noun}" for count, noun, _ in named), [role for *_, role in named])
+        return f"{what} have no owner; start a {' and a '.join(roles)}"
+
+    def _named(self) -> Sequence[tuple[int, str, str]]:
+        return ((self.partitions, "partitions", "broker"), (self.shards, "shards", "coordinator"))
+
+
 def _wait_gone(
     console: Console, name: str, deadline: float, on_left: Callable[[int], None], is_only: bool
-) -> int | None:
-    """Wait until it is not a member, and return how many partitions have no owner then.
+) -> Unowned | None:
+    """Wait until it is not a member, and return what has no owner then.
 
-    Of the only member, as of a process over SQLite, no other can show the end: returns None when its console is gone.
-    `on_left` is called with the number of partitions and shards that it still has.  Raises RequestRefused if it is a
-    member when the time is over, ServerUnreachable if no console responds then.
+    While others can take over what it has left, waits for that too.  Of the only member, as of a process over SQLite,
+    no other can show the end: returns None when its console is gone.  `on_left` is called with the number of partitions
+    and shards that it still has.  Raises RequestRefused if it is a member when the time is over, ServerUnreachable if
+    no console responds then.
     """
+    unowned: Unowned | None = None
     left: Mapping[str, Any] | None = None
     lost: ServerUnreachable | None = None
     while (left_s := deadline - time.monotonic()) > 0:
@@ -223,9 +260,14 @@ def _wait_gone(
         else:
             lost, left = None, next((each for each in status["members"] if each["incarnation"] == name), None)
             if left is None:
-                return int(status["unassigned"])
-            on_left(left["partitions"] + left["shards"])
+                unowned = Unowned.of(status)
+                if not any(unowned) or not unowned.can_move(status["members"]):
+                    return unowned
+            else:
+                on_left(left["partitions"] + left["shards"])
         time.sleep(min(POLL_S, left_s))
+    if unowned is not None:
+        return unowned
     if lost is not None:
         raise ServerUnreachable(f"{name} was told to drain; no server shows whether it has ended: {lost}")
     has = f" and has {left['partitions']} partitions and {left['shards']} shards" if left is not None else ""

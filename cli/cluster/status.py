@@ -15,10 +15,19 @@ from bmq.cli.profile import profiles
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
 NOTE = """\
-status exits with 1 when a partition has no owner or is not served, storage acknowledges nothing to a broker, the groups
-of a shard of __consumer_offsets are not served, or the process that was asked cannot use a key of the metadata store or
-a topic's configs.
+status exits with 1 when a partition or a shard of __consumer_offsets has no live owner or is not served, no controller
+leads or the leader does not answer, the metadata store takes no writes, storage acknowledges nothing to a broker, or
+the process that was asked cannot use a key of the metadata store or a topic's configs.
 """
+_TROUBLES = (
+    "unassigned",
+    "unassigned_shards",
+    "store_trouble",
+    "shards_not_loaded",
+    "quarantined",
+    "partitions_not_served_total",
+)
+"""Fields that are 0 or empty while all is well; servers of earlier versions lack some."""
 _MEMBERS = (
     "MEMBER",
     "ROLES",
@@ -93,18 +102,28 @@ def over_http(console: Console, arguments: argparse.Namespace) -> int:
         print_json(status)
     else:
         _print_status(status)
-    troubles = ("shards_not_loaded", "quarantined", "partitions_not_served_total")  # earlier servers lack some
+    is_led = status["leader"] and status["is_from_leader"]
     is_stalled = any(member.get("storage_trouble") for member in status["members"])
-    return 1 if status["unassigned"] or is_stalled or any(status.get(name) for name in troubles) else 0
+    return 0 if is_led and not is_stalled and not any(status.get(name) for name in _TROUBLES) else 1
 
 
 def _print_status(status: Mapping[str, Any]) -> None:
     print(printable(f"cluster {status['cluster']} ({status['cluster_id']})"))
     print(f"  topics       {status['topics']}")
     print(f"  partitions   {status['partitions']}, {status['unassigned'] or 'none'} without an owner")
+    if "unassigned_shards" in status:  # servers of earlier versions lack it
+        print(f"  shards       {status['unassigned_shards'] or 'none'} without an owner")
     print(printable(f"  leader       {status['leader'] or 'none'}"))
+    if not status["leader"]:
+        print("  no controller leads: nothing is assigned and no topic is created; `bmq cluster doctor` shows why")
     if not status["is_from_leader"]:
-        print(printable(f"  the leader does not answer: this is the view of {status['asked']}"))
+        why = "the leader does not answer: " if status["leader"] else ""
+        print(printable(f"  {why}this is the view of {status['asked']}"))
+    if status.get("store_trouble"):
+        print(printable(f"  the metadata store: {status['store_trouble']}"))
+    for what, role in (("unassigned", "broker"), ("unassigned_shards", "coordinator")):
+        if status.get(what) and not any(role in member["roles"] for member in status["members"]):
+            print(f"  no {role} lives: start one, nothing is lost meanwhile")
     if status["is_balancing"]:
         print("  balancing")
     print_table(_MEMBERS, [_row(member) for member in status["members"]])

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bmq.controller.store_upkeep import NEARLY_FULL
 from bmq.core.config import ROLES
 from bmq.meta.cluster.member import Member
-from bmq.meta.maintenance import LeaseLeft, StoreMember, StoreStatus
+from bmq.meta.maintenance import AFTER_ROOM, MAKE_ROOM, LeaseLeft, StoreMember, StoreStatus
 
 NAMES_MAX = 5
 BEHIND_MOST = 1_000
@@ -55,13 +55,11 @@ class Health(NamedTuple):
 
 def check_store(url: str, status: StoreStatus) -> list[Diagnosis]:
     """Return a finding if etcd's database is full or nearly full."""
-    remedy = "compact and defragment it (etcdctl compaction, etcdctl defrag), or raise --quota-backend-bytes"
     if status.is_full:
-        what = f"it takes no writes (NOSPACE): its database has {status.bytes} bytes, {status.bytes_in_use} in use"
-        return [Diagnosis("store", url, what, f"{remedy}; then etcdctl alarm disarm")]
+        return [Diagnosis("store", url, status.trouble, f"{MAKE_ROOM}; {AFTER_ROOM}")]
     if status.quota_bytes > 0 and status.bytes >= NEARLY_FULL * status.quota_bytes:
         what = f"its database has {status.bytes} bytes of {status.quota_bytes}, {status.bytes_in_use} in use"
-        return [Diagnosis("store", url, what, remedy)]
+        return [Diagnosis("store", url, what, MAKE_ROOM)]
     return []
 
 

@@ -13,7 +13,8 @@ Check everything that a cluster needs, and print each fault with its remedy.
 It asks the metadata store (reachable, each of its servers with version, leader and clock, room, keys that can be read),
 the root (the cluster's own, a probe written and deleted), storage (each NameNode's HA state, safe mode, room, the
 root's quota, lost blocks, live nodes against the topics' copies), and every member (lease, version, drain, readiness,
-clock, and what it cannot serve). It needs no server and changes nothing: give it the servers' settings.
+clock, and what it cannot serve). It needs no server and changes nothing: give it the servers' settings;
+without any it checks ./bmq-data, as `bmq serve` uses it.
 """
 _EPILOG = """\
 example:

@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bmq.cli.admin_client import EXIT_USAGE
@@ -33,7 +34,7 @@ from bmq.cli.doctor.storage import check_namenodes, check_storage
 from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.profile import profiles
-from bmq.cli.serve import load_settings
+from bmq.cli.serve import DATA, load_settings, places_here
 from bmq.cli.store_command import PLACES
 from bmq.cli.usage import UsageError
 from bmq.controller.store_upkeep import maintained
@@ -77,9 +78,7 @@ class _Stored:
 def perform(arguments: argparse.Namespace) -> int:
     """Print the findings and return the exit status."""
     try:
-        config = _settings(arguments)
-        if not config.root or not config.meta:
-            raise ConfigError("root and meta are needed: give --root and --meta, --config or --profile")
+        config = _with_places(_settings(arguments))
         findings = asyncio.run(examine(config, arguments.timeout))
     except (UsageError, ConfigError, ValueError) as error:
         return fail(str(error), status=EXIT_USAGE)
@@ -94,6 +93,22 @@ def perform(arguments: argparse.Namespace) -> int:
     if findings and not arguments.json:
         print(f"{len(findings)} found", file=sys.stderr)
     return 1 if findings else 0
+
+
+def _with_places(config: NodeConfig) -> NodeConfig:
+    """Return the settings with the places of a server without settings for them, if its folder is here.
+
+    Raises ConfigError if a place is missing otherwise: a check must not make the folder.
+    """
+    if config.root and config.meta:
+        return config
+    if not Path(DATA).is_dir():
+        raise ConfigError(
+            "root and meta are needed: give --root and --meta, --config or --profile,"
+            f" or run it where `bmq serve` has its ./{DATA}"
+        )
+    root, meta = places_here()
+    return replace(config, root=config.root or root, meta=config.meta or meta)
 
 
 def _settings(arguments: argparse.Namespace) -> NodeConfig:

@@ -19,10 +19,13 @@ from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailed
 from kafka.protocol.consumer import OffsetTimestamp
 
 from bmq.cli.admin_client import (
+    COORDINATOR_ERRORS,
     AdminClient,
     RequestRefused,
+    ServerUnreachable,
     add_command,
     describe_code,
+    explain,
     of_coordinator,
     open_client,
 )
@@ -57,7 +60,8 @@ Print records of topics, and wait for new ones until Ctrl-C, --to or --max-recor
 
 Without --group nothing is committed, and every partition is read, or those of --partition. With --group the partitions
 are shared with the group's other members, reading continues after what the group has committed, and offsets are
-committed after their records were written.
+committed after their records were written: those of all partitions that this member has, also of those without a new
+record, so that the group's lag counts them.
 """
 _EPILOG = f"""\
 PLACE is one of: {PLACE_HELP}.
@@ -163,7 +167,8 @@ def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
     )
     with stop_signals() as stopped:
         has_readers = partial(_has_readers, admin, arguments, frozenset(keys), consumer) if is_group else _always
-        reading = ConsumeLoop(consumer, arguments, writer, sys.stdout.buffer, plan, stopped, has_readers)
+        check_group = partial(_check_coordinator, admin, arguments.group) if is_group else _nothing
+        reading = ConsumeLoop(consumer, arguments, writer, sys.stdout.buffer, plan, stopped, has_readers, check_group)
         try:
             if is_group:
                 consumer.subscribe(sorted(set(arguments.topics)), listener=reading)
@@ -253,7 +258,10 @@ def _keys(admin: AdminClient, arguments: argparse.Namespace) -> list[TopicPartit
         if not homeless:
             return keys
         if monotonic() > deadline:
-            raise RequestRefused(f"{partition_name(homeless[0])} has no leader now; try again")
+            raise RequestRefused(
+                f"{partition_name(homeless[0])} has no leader now: no live broker serves it; try again,"
+                " or see which brokers live: `bmq cluster status`"
+            )
         sleep(LEADER_WAIT_S)
 
 
@@ -318,5 +326,17 @@ def _has_readers(
     return keys <= held
 
 
+def _check_coordinator(admin: AdminClient, group: str) -> None:
+    """Raise ServerUnreachable if no coordinator serves the group, so that this member cannot join it."""
+    try:
+        admin.describe_groups([group])
+    except COORDINATOR_ERRORS as error:
+        raise ServerUnreachable(f"cannot join group {group}: {explain(error)}") from error
+
+
 def _always() -> bool:
     return True
+
+
+def _nothing() -> None:
+    return None

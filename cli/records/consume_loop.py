@@ -90,9 +90,10 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         plan: Plan,
         stopped: StopFlag,
         has_readers: Callable[[], bool],
+        check_group: Callable[[], None],
     ) -> None:
         """Take `has_readers`, which returns whether every partition has a reader: if one has none, this member may get
-        it."""
+        it; and `check_group`, which raises ServerUnreachable if the group cannot be joined now."""
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
         self._timeout_s: float = arguments.timeout
@@ -105,7 +106,9 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         self._present = plan.present
         self._stopped = stopped
         self._has_readers = has_readers
+        self._check_group = check_group
         self._written: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._positions: dict[TopicPartition, int | None] = {}
         self._commit_due = monotonic() + COMMIT_S
@@ -129,6 +132,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         self._commit()
         for key in revoked:
             self._written.pop(key, None)
+            self._committed.pop(key, None)
 
     # ------------------------------------------------------------------------------------------------------------- loop
 
@@ -188,8 +192,9 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
     def _check_moving(self, has_found: bool) -> None:
         """Check the servers if no records have come for ``--timeout``.
 
-        Raises ServerUnreachable if existing records are waited for, and no server sends them.  If new records are
-        waited for, a line says that the servers do not respond, and reading continues when they do.
+        Raises ServerUnreachable if existing records are waited for, and no server sends them, or if this member cannot
+        join its group since no coordinator serves it.  If new records are waited for, a line says that the servers do
+        not respond, and reading continues when they do.
         """
         now = monotonic()
         if has_found:
@@ -208,6 +213,8 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
             self._is_silent = True
             return
         self._is_silent = False
+        if not self.has_joined:
+            self._check_group()
         if self._ends is not None and self.has_joined:
             left = sorted((self._consumer.assignment() - self._ended) & self._present)
             if left:
@@ -216,15 +223,18 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Commit what was written.
+        """Commit what was written, and the positions of the other partitions that this member has.
 
-        A commit that may succeed later is tried again, even if no more records come; not if ``is_last``: leaving the
-        group does not wait for one more try.
+        Kafka's console consumer commits these too: the lag of a group counts only partitions with an offset.  A commit
+        that may succeed later is tried again, even if no more records come; not if ``is_last``: leaving the group does
+        not wait for one more try.
         """
         self._commit_due = monotonic() + COMMIT_S
-        if not self._commits or not self._written:
+        due = self._due() if self._commits else {}
+        self._commits = self._commits and not is_last
+        if not due:
             return
-        offsets = {key: OffsetAndMetadata(offset, "", -1) for key, offset in self._written.items()}
+        offsets = {key: OffsetAndMetadata(offset, "", -1) for key, offset in due.items()}
         try:
             self._consumer.commit(offsets, timeout_ms=int(self._timeout_s * 1000))
         except KafkaError as error:
@@ -235,8 +245,22 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
             if is_later:
                 self._is_commit_failing = True
                 return
+        else:
+            self._committed.update(due)
         self._is_commit_failing = False
         self._written = {}
+
+    def _due(self) -> dict[TopicPartition, int]:
+        """Return the offsets that are to be committed, by partition, without those that are committed already.
+
+        A position is past records that were not written if these are behind the end.
+        """
+        due = dict(self._written)
+        for key in self._consumer.assignment():
+            position = self._consumer.position(key, timeout_ms=0)
+            if position is not None and (self._ends is None or position <= self._ends.get(key, position)):
+                due[key] = position
+        return {key: offset for key, offset in due.items() if self._committed.get(key) != offset}
 
 
 def write_whole(output: BinaryIO, data: bytes) -> None:

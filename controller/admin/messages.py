@@ -14,6 +14,7 @@ from uuid import UUID
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse, Message, Struct
 from bmq.core.rpc.message_fields import (
+    Added,
     Array,
     Bool,
     Bytes,
@@ -211,12 +212,19 @@ class MoveStatus(Message):
 
 
 Members = Annotated[tuple[MemberStatus, ...], Array(Struct(MemberStatus))]
+_INT32 = Int32.__metadata__[0]  # type: ignore[attr-defined]
+LaterCount = Annotated[int, Added(0, _INT32, 0)]
+"""A count that a leader of an earlier version does not send."""
 Moves = Annotated[tuple[MoveStatus, ...], Array(Struct(MoveStatus))]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatusResponse(InternalResponse):
-    """The cluster as the leader sees it.  ``shards``: numbers, each with the coordinator that it is assigned to."""
+    """The cluster as the leader sees it.
+
+    ``shards``: numbers, each with the coordinator that it is assigned to.  ``unassigned``, ``unassigned_shards``:
+    partitions and shards without a live owner.
+    """
 
     message: Text = ""
     leader: Text = ""
@@ -228,6 +236,7 @@ class ClusterStatusResponse(InternalResponse):
     shards: Reasons = ()
     pending_moves: Moves = ()
     past_moves: Moves = ()
+    unassigned_shards: LaterCount = 0
 
 
 @dataclass(frozen=True, slots=True)

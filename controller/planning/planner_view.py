@@ -13,6 +13,7 @@ from bmq.controller.planning.balance_state import AT_REST, BalanceState
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
+from bmq.meta.cluster.assignment import count_without_owner
 
 PENDING_MOVES_MAX = 64
 """Pending moves of drain and balance at once: a hand-over is some tens of milliseconds of a broker's flushes, and the
@@ -67,6 +68,13 @@ class PlannerView:
     arrived_at: Mapping[str, float] = field(default_factory=dict)
     created_at: Mapping[uuid.UUID, float] = field(default_factory=dict)
     idle: IdlePartitions = field(default_factory=IdlePartitions, compare=False)
+
+    def without_owner(self) -> int:
+        """Return the number of partitions without a live owner: their owner is "", or is not among ``brokers``."""
+        return count_without_owner(
+            ((owner, self.owners.count(owner)) for owner in self.owners.owners),
+            {broker.incarnation for broker in self.brokers},
+        )
 
     def may_balance(self, key: PartitionKey, now: float) -> bool:
         """Return whether the partition's last move by balancing, and its topic's creation, are long enough ago."""

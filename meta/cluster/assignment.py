@@ -8,7 +8,7 @@ each partition's own record (``meta.ownership``).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,14 @@ class AssignmentChunk:
     """Up to 1,000 partitions of a topic: the incarnation of each one's broker, "" for none."""
 
     owners: tuple[str, ...]
+
+
+def count_without_owner(counts: Iterable[tuple[str, int]], living: Container[str]) -> int:
+    """Return how many partitions or shards have no live owner, of pairs of an owner ("" for none) and its count.
+
+    An assignment keeps the last owner while no other member can take its place, so an owner may be dead.
+    """
+    return sum(count for owner, count in counts if owner not in living)
 
 
 def encode_chunk(chunk: AssignmentChunk) -> bytes:

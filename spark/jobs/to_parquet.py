@@ -38,6 +38,7 @@ cron, or by hand; two at once do no harm.
 """
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
 FORMATS = ("raw", "json", "avro", "protobuf")
+NEEDS_SCHEMA = {"avro": "an Avro schema (.avsc)", "protobuf": "a descriptor set"}
 FRAMINGS = ("none", "confluent")
 _UNREADABLE = re.compile(
     r"topic [\w.-]+, partition \d+, offset \d+: the value cannot be read.*?(?= SQLSTATE|$)", re.ASCII | re.MULTILINE
@@ -121,6 +122,7 @@ def run(arguments: Namespace, on_step: Step = no_op) -> int:
 
     ``on_step`` is called at every point where a crash leaves something else behind.
     """
+    _check_schema(arguments)
     check_machine()
     topic = read_topic(arguments.root, arguments.topic, start=arguments.start, end=arguments.end)
     spark = start_session("to_parquet", arguments)
@@ -134,6 +136,14 @@ def run(arguments: Namespace, on_step: Step = no_op) -> int:
         raise
     finally:
         spark.stop()
+
+
+def _check_schema(arguments: Namespace) -> None:
+    """Raise JobError if the format and the schema do not fit: Spark takes most of a minute to start before."""
+    if arguments.format in NEEDS_SCHEMA and arguments.schema is None:
+        raise JobError(f"--schema is missing: {NEEDS_SCHEMA[arguments.format]}")
+    if arguments.format == "raw" and arguments.schema is not None:
+        raise JobError("--schema has no meaning for raw values: give --format too")
 
 
 class _Job:

@@ -124,6 +124,9 @@ def _copy(image: Image, step: Instruction) -> None:
             else:
                 shutil.copy2(source, target / each)
         return
+    if step.text in (f"{each} ." for each in context()):
+        shutil.copy2(ROOT / step.text.split()[0], Path(image.here(image.workdir)))
+        return
     stage, there, here = step.text.split()
     assert stage == "--from=build", step
     assert there == here, "stages share their folders here"

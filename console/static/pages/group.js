@@ -101,11 +101,11 @@ function assignment(topics) {
 
 // -------------------------------------------------------------------------------------------------------------- acts
 
-const TARGETS = [["latest", "the end: skip all records"], ["earliest", "the oldest record"], ["timestamp", "a time"], ["offset", "an offset"], ["shift", "forward or back by a number"]];
+const TARGETS = [["earliest", "the oldest record: read all again"], ["timestamp", "a time"], ["offset", "an offset"], ["shift", "forward or back by a number"], ["latest", "the end: skip all records"]];
 
 function resetOffsets(app, id, details) {
   const topics = [...new Set(details.offsets.map((each) => each.topic))].sort();
-  const state = { to: "latest", value: "", time: "", topic: "", preview: null };
+  const state = { to: "earliest", value: "", time: "", topic: "", preview: null };
   const body = (dryRun) => {
     const wanted = { to: state.to, dry_run: dryRun };
     if (state.to === "timestamp") wanted.value = new Date(state.time).getTime();

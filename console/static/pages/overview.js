@@ -40,8 +40,8 @@ function view(app, status, history) {
       tile("Bytes in", bytesPerSecond(now.bytes_in_per_s)),
       tile("Bytes out", bytesPerSecond(now.bytes_out_per_s)),
       tile("Produce p99", milliseconds(now.produce_p99_ms)),
-      tile("Topics", count(status.topics), "", "#/topics"),
-      tile("Partitions", count(status.partitions), status.unassigned ? `${count(status.unassigned)} without a broker` : ""),
+      tile("Topics", count(status.topics), "with internal ones", "#/topics"),
+      tile("Partitions", count(status.partitions), status.unassigned ? `${count(status.unassigned)} without a broker` : "with those of internal topics"),
       tile("Members", count(status.members.length), "", "#/members"),
       tile("Connections", isKnown(now.connections) ? count(now.connections) : "–"),
     ),
@@ -70,6 +70,8 @@ function problems(status, history) {
   const add = (tone, title, text, href = null) => found.push({ tone, title, text, href });
   if (!status.leader) add("bad", "No leader", "No partition is assigned and no topic is created. Start a process with the controller's role, or see in its log why none is elected.", "#/members");
   else if (!status.is_from_leader) add("warn", "The leader does not respond", `${status.leader} is the leader. The facts are as ${status.asked} has them; loads and moves are missing.`, "#/members");
+  if (status.store_trouble) add("bad", "The metadata store takes no writes", status.store_trouble);
+  if (status.unassigned_shards) add("bad", `${plural(status.unassigned_shards, "shard")} without a coordinator`, "Their groups are not served. Start a process with the coordinator's role, or wait for the leader to assign them.", "#/members");
   if (status.unassigned) add("bad", `${plural(status.unassigned, "partition")} without a broker`, "Their records can be neither read nor written. Start a process with the broker's role, or wait for the leader to assign them.", "#/members");
   const partitions = status.partitions_not_served;
   for (const each of partitions.slice(0, SHOWN)) {

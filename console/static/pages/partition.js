@@ -36,13 +36,19 @@ export function partitionPage(app, name, number) {
         tile("High watermark", count(facts.high_watermark)),
         tile("Size", bytes(facts.bytes)),
       ),
-      segmentsCard(topic, segments, (text) => ((after = text), app.reload()), after),
+      segmentsCard(topic, facts, segments, (text) => ((after = text), app.reload()), after),
       nodesCard(segments.segments),
     ],
   };
 }
 
-function segmentsCard(topic, { segments, next, error }, go, after) {
+/** Return the offsets of a segment: those of an open one up to the high watermark, which only grows. */
+function offsetsOf({ base_offset: base, end_offset: end, is_closed: isClosed }, { high_watermark: high }) {
+  if (isKnown(end)) return `${count(base)} to ${count(end - 1)}`;
+  return !isClosed && isKnown(high) && high > base ? `${count(base)} to ${count(high - 1)} so far` : `from ${count(base)}`;
+}
+
+function segmentsCard(topic, facts, { segments, next, error }, go, after) {
   const body = [
     error ? h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, "Storage does not report all facts"), h("p", null, error))) : null,
     segments.length
@@ -52,7 +58,7 @@ function segmentsCard(topic, { segments, next, error }, go, after) {
           keyOf: (each) => each.segment,
           columns: [
             { name: "segment", title: "Segment", cell: (each) => h("code", null, each.segment) },
-            { name: "offsets", title: "Offsets", align: "right", cell: (each) => `${count(each.base_offset)} to ${isKnown(each.end_offset) ? count(each.end_offset - 1) : "…"}` },
+            { name: "offsets", title: "Offsets", align: "right", cell: (each) => offsetsOf(each, facts) },
             { name: "epoch", title: "Epoch", align: "right", cell: (each) => count(each.epoch) },
             { name: "bytes", title: "Size", align: "right", cell: (each) => bytes(each.bytes) },
             { name: "state", title: "State", cell: (each) => (each.is_closed ? badge("closed") : badge("open", "info")) },

@@ -24,7 +24,10 @@ export function recordsTab(app, name) {
         asksToProduce = false;
         setTimeout(tab.produce);
       }
-      const records = await get(path`topics/${name}/records`, queryOf(draft), signal);
+      const records = await get(path`topics/${name}/records`, queryOf(draft), signal).catch((error) => {
+        if (error.status !== 400 && error.code !== "unknown_partition") throw error;
+        return { records: [], partitions: [], has_more: false, refused: error.message }; // the form can mend it
+      });
       open.clear();
       return records;
     },
@@ -64,7 +67,7 @@ function queryOf({ start, partition, offset, time: at, key, format, limit }) {
   return query;
 }
 
-function view(app, draft, { records, partitions }, open, read, onward) {
+function view(app, draft, { records, partitions, has_more: hasMore, refused }, open, read, onward) {
   const failed = partitions.filter((each) => each.error);
   const select = (name, options, label) => h("select", { "aria-label": label, value: draft[name], onchange: (event) => read({ [name]: event.target.value }) }, Object.entries(options).map(([value, text]) => h("option", { value, selected: value === draft[name] }, text)));
   const input = (name, label, kind = "text", props = {}) => h("input", { type: kind, "aria-label": label, placeholder: label, value: draft[name], autocomplete: "off", spellcheck: "false", oninput: (event) => (draft[name] = event.target.value), ...props });
@@ -82,8 +85,9 @@ function view(app, draft, { records, partitions }, open, read, onward) {
       select("limit", Object.fromEntries(LIMITS.map((each) => [each, `${each} records`])), "Records at most"),
       h("button", { type: "submit", class: "button primary" }, "Read"),
     ),
+    refused ? h("div", { class: "notice warn", role: "alert" }, h("div", null, h("strong", null, "Nothing was read"), h("p", null, `${refused[0].toUpperCase()}${refused.slice(1)}.`), h("p", null, "Fill in the form above, for example with a partition or a key, and choose Read."))) : null,
     failed.map((each) => h("div", { class: "notice bad", role: "alert" }, h("div", null, h("strong", null, `Partition ${each.partition} was not read to its end`), h("p", null, each.error)))),
-    records.length
+    refused ? null : records.length
       ? table({
           label: "Records",
           rows: records,
@@ -93,13 +97,21 @@ function view(app, draft, { records, partitions }, open, read, onward) {
           detail: (each) => (open.has(keyOf(each)) ? detail(app, each) : null),
         })
       : empty(draft.key ? "No record that was searched has this key." : "There are no records here.", h("p", null, alone ? remains(alone) : "Produce one, or start at another place.")),
-    h(
+    refused ? null : h(
       "p",
       { class: "pager" },
-      plural(records.length, "record"),
+      summary(draft, records, hasMore),
       alone && alone.next !== null && alone.next < alone.high_watermark ? button(`Read on from offset ${count(alone.next)}`, () => onward(alone), "small") : null,
     ),
   ];
+}
+
+/** Return how many records are shown, in which order, and whether there are others. */
+function summary({ start }, records, hasMore) {
+  const shown = plural(records.length, "record");
+  if (records.length === 0) return shown;
+  if (start === "latest") return `${shown}, the newest first${hasMore ? "; there are older ones" : ""}`;
+  return `${shown}${hasMore ? "; there are newer ones" : ""}`;
 }
 
 function remains({ log_start: start, high_watermark: end, next }) {

@@ -12,7 +12,7 @@ const COLUMNS = [
   { name: "name", title: "Topic", cell: (each) => h("a", { href: topicHref(each.name, each.partitions === 1 ? "/partitions/0" : "") }, each.name), sort: true },
   { name: "bytes", title: "Size", align: "right", cell: (each) => bytes(each.bytes), sort: true },
   { name: "partitions", title: "Partitions", align: "right", cell: (each) => count(each.partitions), sort: true },
-  { name: "replication_factor", title: "Replicas", align: "right", cell: (each) => count(each.replication_factor), sort: true },
+  { name: "replication_factor", title: "Copies", align: "right", cell: (each) => count(each.replication_factor), sort: true },
   { name: "retention", title: "Own retention", cell: (each) => retention(each.configs) },
 ];
 const LIST = { size: 50, columns: COLUMNS, sort: "-bytes" };
@@ -50,11 +50,11 @@ function view(app, { storage, topics }) {
       isKnown(storage.datanodes) ? tile("Datanodes", count(storage.datanodes), "live") : null,
     ),
     isKnown(share) ? h("div", { class: "meter", role: "img", "aria-label": `${percent(share)} used` }, bar(share, share > 0.9 ? "bad" : share > 0.8 ? "warn" : "")) : null,
-    topicsCard(app, topics),
+    topicsCard(app, topics, storage.root.startsWith("hdfs:")),
   ];
 }
 
-function topicsCard(app, list) {
+function topicsCard(app, list, isHdfs) {
   const search = app.query.get("search") ?? "";
   const { bytes: sum, partitions_unknown: unknown, silent } = list.answer;
   const missing = [
@@ -62,7 +62,7 @@ function topicsCard(app, list) {
     silent.length ? `without those of ${silent.slice(0, SHOWN_SILENT).join(", ")}${silent.length > SHOWN_SILENT ? ` and ${plural(silent.length - SHOWN_SILENT, "further broker")}` : ""}, which did not respond` : "",
   ].filter(Boolean);
   return card("Topics", [
-    h("p", { class: "remark" }, [`${bytes(sum)} in ${plural(list.total, "topic")}, one replica of each block`, ...missing].join("; "), ". A partition's page lists its segment files, their blocks and the datanodes that have them."),
+    h("p", { class: "remark" }, [`${bytes(sum)} in ${plural(list.total, "topic")}, one copy of each file`, ...missing].join("; "), `. A partition's page lists its segment files${isHdfs ? ", their blocks and the datanodes that have them" : ""}.`),
     h("div", { class: "toolbar" }, listSearch(app, "Search topics")),
     list.items.length ? listTable(app, list, SHOWN) : empty(search ? `No topic has “${search}” in its name.` : "There are no topics yet."),
   ]);

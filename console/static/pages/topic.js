@@ -72,7 +72,7 @@ function partitions(app, name, { topic, partitions: rows }) {
   ].filter((each) => each.name !== "acts" || mayCluster("ALTER"));
   return [
     tiles(
-      tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : `${plural(topic.replication_factor, "replica")} of each block`),
+      tile("Partitions", count(topic.partitions), notServed ? `${count(notServed)} not served ${here}` : `${plural(topic.replication_factor, "copy", "copies")} of each file`),
       tile("Records", count(records), here),
       tile("Size", bytes(sum("bytes")), here),
       tile("Records in", perSecond(topic.rates?.records_in)),

@@ -141,6 +141,28 @@ def test_records_are_found_by_offset_key_and_form(console: Console) -> None:
     console.expect_text("There are no records here.")
 
 
+def test_the_newest_records_of_a_topic_are_at_the_top(console: Console, api: Api) -> None:
+    console.open("/topics/orders/records?limit=20")
+    console.expect_text("20 records, the newest first; there are older ones")
+    times = [row[2] for row in console.rows("Records")]
+    assert times == sorted(times, reverse=True)
+
+
+def test_records_that_are_refused_leave_the_form(console: Console, api: Api) -> None:
+    """A topic of many partitions is not read as a whole: the form asks for one of them."""
+    api("POST", "topics", {"name": "wide", "partitions": 101})
+    console.expects_errors = True
+    console.open("/topics/wide/records")
+    console.expect_text("has 101 partitions: give one")
+    console.page.get_by_label("Partition (all)").fill("100")
+    console.button("Read").click()
+    console.expect_text("There are no records here.")
+    console.page.get_by_label("Partition (all)").fill("101")
+    console.button("Read").click()
+    console.expect_text("has the partitions 0 to 100, not 101")
+    expect(console.button("Read")).to_be_visible()
+
+
 def test_a_partition_with_its_segments(console: Console) -> None:
     console.open("/topics/orders/partitions/0")
     (segment,) = console.rows("Segments")

@@ -55,6 +55,9 @@ class FakeCluster:
         self.cluster_id = "abc"
         self.members = {each["incarnation"]: each for each in members}
         self.unassigned = 0
+        self.unassigned_after: Iterator[int] | None = None
+        self.unassigned_shards = 0
+        self.store_trouble = ""
         self.not_loaded: list[dict[str, Any]] = []
         self.quarantined: list[dict[str, Any]] = []
         self.not_served: list[dict[str, Any]] = []
@@ -72,6 +75,8 @@ class FakeCluster:
             self._leaving[name] -= 1
             if self._leaving[name] < 0:
                 self.members.pop(name, None)
+        if self.unassigned_after is not None:
+            self.unassigned = next(self.unassigned_after, self.unassigned)
         leader = [name for name, each in self.members.items() if each["is_leader"]]
         return {
             "cluster": "bmq",
@@ -82,6 +87,8 @@ class FakeCluster:
             "topics": 1,
             "partitions": 6,
             "unassigned": self.unassigned,
+            "unassigned_shards": self.unassigned_shards,
+            "store_trouble": self.store_trouble,
             "is_balancing": bool(self.moves),
             "members": list(self.members.values()),
             "shards": [],

@@ -112,8 +112,19 @@ def test_a_server_that_does_not_respond_in_time_is_given_up(
     [
         (40, "Unknown name: x.", "Unknown name: x (INVALID_CONFIG)"),
         (36, "Topic 'x' already exists.", "there is a topic of that name already (TOPIC_ALREADY_EXISTS)"),
-        (7, "slow", "slow; try again (REQUEST_TIMED_OUT)"),
-        (15, None, "try again (COORDINATOR_NOT_AVAILABLE)"),
+        (
+            7,
+            "slow",
+            "slow; try again; `bmq cluster status` shows whether a controller leads, and which brokers live"
+            " (REQUEST_TIMED_OUT)",
+        ),
+        (
+            15,
+            None,
+            "no live coordinator serves the group now; try again, or see which coordinators live:"
+            " `bmq cluster status` (COORDINATOR_NOT_AVAILABLE)",
+        ),
+        (14, None, "try again (COORDINATOR_LOAD_IN_PROGRESS)"),
         (44, "", "POLICY_VIOLATION"),
         (9_999, "new", "error 9999: new"),
         (9_999, None, "error 9999"),

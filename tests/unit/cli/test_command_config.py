@@ -115,4 +115,4 @@ def test_its_request_timeout_counts_unless_the_command_line_has_one(
     monkeypatch.setattr(admin, "create_topics", noted)
     assert bmq("topic", "create", "a", "--command-config", path) == 0
     assert bmq("topic", "create", "b", "--command-config", path, "--timeout", "4") == 0
-    assert timeouts == [2_500, 4_000]
+    assert timeouts == [2_000, 3_200], "the server responds before the client gives up"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.cli.main import main
-from bmq.spark.jobs import JOBS, session
+from bmq.spark.jobs import JOBS, session, to_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -109,3 +109,23 @@ def test_wrong_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--format", "avro"], "--schema is missing: an Avro schema (.avsc)"),
+        (["--format", "protobuf"], "--schema is missing: a descriptor set"),
+        (["--schema", "id bigint"], "--schema has no meaning for raw values"),
+    ],
+)
+def test_a_schema_that_does_not_fit_the_format_is_refused_before_spark_starts(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("Spark starts")
+
+    monkeypatch.setattr(to_parquet, "start_session", start)
+    monkeypatch.setattr(to_parquet, "read_topic", start)
+    assert main(["job", "to_parquet", "--root", "file:///r", "--topic", "t", "--table", "file:///x", *words]) == 2
+    assert told in capsys.readouterr().err

@@ -44,6 +44,22 @@ def test_names_stand_before_between_and_after_flags(line: str) -> None:
     assert (parsed.topic, parsed.files, parsed.key) == ("images", ["a", "b"], "k")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topics list", "there is no 'topics'; did you mean topic?"),
+        ("cluster statsu", "there is no 'statsu'; did you mean status?"),
+        ("xyzzy", "there is no 'xyzzy'; there are serve, topic,"),
+        ("serve --num.partitions 3", "num.partitions has no flag: set BMQ_NUM_PARTITIONS"),
+        ("serve --num-partitions=3", "num.partitions has no flag: set BMQ_NUM_PARTITIONS"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_right_one(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(line.split())
+    assert said in capsys.readouterr().err
+
+
 def test_what_follows_two_hyphens_is_no_flag() -> None:
     assert build_parser().parse_args(["produce", "--", "images", "--json"]).files == ["--json"]
 
@@ -59,7 +75,7 @@ def test_what_is_unknown_is_refused_with_the_usage_of_the_command(
     assert refused.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith(f"usage: bmq {line.split()[0]} ")
-    assert "unrecognized arguments: " in said or "invalid choice: " in said
+    assert "unrecognized arguments: " in said or "there is no " in said
 
 
 @pytest.mark.parametrize("value", ["\udcff", ["a", "\udcff"], [("name", "\udcff")]])

@@ -142,6 +142,8 @@ class FakeOperations:
             "topics": 1,
             "partitions": 7,
             "unassigned": 0,
+            "unassigned_shards": 0,
+            "store_trouble": "",
             "is_balancing": False,
             "members": [PROCESS],
             "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from bmq.console import records_api
+from bmq.console import records_api, records_reader
 from bmq.console.records_api import RecordsApi, partition_of
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.errors import ErrorCode, RequestError
@@ -43,7 +43,8 @@ async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
         assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, **NO_SCHEMA}
         assert first["headers"] == [{"key": "h", "value": {"text": None, "bytes": 0, **NO_SCHEMA, "format": "null"}}]
         _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, limit=2)
-        assert [each["offset"] for each in told["records"]] == [4, 5]
+        assert [each["offset"] for each in told["records"]] == [5, 4]
+        assert told["has_more"]
         _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset=3, limit=1, format="hex", bytes=2)
         assert [each["offset"] for each in told["records"]] == [3]
         assert told["records"][0]["value"] == {**NO_SCHEMA, "format": "hex", "text": "7b22", "bytes": 8, "is_cut": True}
@@ -159,7 +160,7 @@ async def read(requests: FakeRequests, query: str) -> tuple[list[int], list[dict
         ("offset=6&limit=3", [6, 7, 8], 9),
         ("offset=0&limit=1", [5], 6),
         ("offset=99", [], 20),
-        ("limit=2", [18, 19], 20),
+        ("limit=2", [19, 18], 20),
         ("timestamp=1000", [], 20),
         ("offset=earliest&key=k1&limit=2", [6, 9], 10),
         ("offset=earliest&key=none", [], 20),
@@ -173,29 +174,108 @@ async def test_a_read_begins_and_ends_within_the_log(query: str, offsets: list[i
 async def test_a_search_for_a_key_ends_after_so_many_bytes_and_continues_from_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(records_api, "SCAN_BYTES_MAX", 1)
+    monkeypatch.setattr(records_reader, "SCAN_BYTES_MAX", 1)
     requests = Log()
     found, (facts,) = await read(requests, "partition=0&offset=earliest&key=none")
     assert (found, facts["next"], requests.fetched) == ([], 8, [5])
 
 
 async def test_a_response_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_api, "ANSWER_BYTES_MAX", 500)
+    monkeypatch.setattr(records_reader, "ANSWER_BYTES_MAX", 500)
     found, (facts,) = await read(Log(), "partition=0&offset=earliest")
     assert (found, facts["next"]) == ([5, 6], 7)
 
 
 async def test_the_limit_is_shared_by_the_partitions() -> None:
     found, facts = await read(Log(), "offset=earliest&limit=4")
-    assert found == [5, 6, 5, 6]
+    assert found == [5, 5, 6, 6]
     assert [each["next"] for each in facts] == [7, 7]
+
+
+class Logs(FakeRequests):
+    """Logs of partitions, each a list of timestamps: a record has its own by its offset, and a batch of its own."""
+
+    def __init__(self, *times: Sequence[int], size: int = 1) -> None:
+        super().__init__()
+        self.times = times
+        self.size = size
+        self.fetched = 0
+
+    async def send(self, key: ApiKey, version: int, message: Any) -> Any:
+        return list_offsets_response(
+            message,
+            lambda _, part: (0, len(self.times[part.partition_index]) if part.timestamp == -1 else 0),
+        )
+
+    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        times = self.times[partition]
+        self.fetched += len(times) - offset
+        batches: list[Any] = [
+            build_batch([Record(key=b"k", value=b"v" * self.size)], base_offset=at, base_timestamp=times[at])
+            for at in range(offset, len(times))
+        ]
+        return FetchedPartition(partition, 0, len(times), len(times), 0, batches)
+
+
+async def read_times(requests: Logs, query: str) -> tuple[list[tuple[int, int]], bool, list[int]]:
+    """Return (partition, offset) of the records, whether there are more, and the next offsets."""
+    console = state(requests=requests)
+    console.find_topic = lambda name: {**TOPIC_FACTS, "partitions": len(requests.times)}
+    told: Any = await Called(RecordsApi(console), requests).read(get(f"/?{query}", name="orders"))
+    found = [(each["partition"], each["offset"]) for each in told["records"]]
+    return found, told["has_more"], [each["next"] for each in told["partitions"]]
+
+
+async def test_the_newest_records_are_those_of_the_topic_the_newest_first() -> None:
+    """Have one partition with all of the new records: an even share of each partition would miss them."""
+    logs = Logs([10, 80], [], [20, 30, 60, 70], [40, 50], [1])
+    assert await read_times(logs, "limit=4") == ([(0, 1), (2, 3), (2, 2), (3, 1)], True, [2, 0, 4, 2, 1])
+    assert (await read_times(logs, "limit=9"))[1] is False
+    hot = Logs(*[[at] for at in range(49)], list(range(100, 1_100)))
+    found, has_more, _ = await read_times(hot, "limit=50")
+    assert found == [(49, offset) for offset in range(999, 949, -1)]
+    assert has_more
+    assert hot.fetched < 400, "each window is read once"
+
+
+async def test_the_oldest_records_are_those_of_the_topic_and_the_others_are_next() -> None:
+    logs = Logs([1, 2, 3, 4, 90], [50, 60], [5, 70])
+    assert await read_times(logs, "offset=earliest&limit=4") == ([(0, 0), (0, 1), (0, 2), (0, 3)], True, [4, 0, 0])
+    assert await read_times(logs, "offset=1&limit=9") == (
+        [(0, 1), (0, 2), (0, 3), (1, 1), (2, 1), (0, 4)],
+        False,
+        [5, 2, 2],
+    )
+
+
+async def test_of_records_without_room_in_the_response_the_oldest_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records_reader, "ANSWER_BYTES_MAX", 2_500)
+    found, has_more, _ = await read_times(Logs(list(range(20)), size=500), "partition=0&limit=10")
+    assert (found, has_more) == ([(0, 19), (0, 18)], True)
+
+
+async def test_a_window_with_too_many_bytes_is_read_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest records are behind the bytes that one search may read."""
+    monkeypatch.setattr(records_reader, "SCAN_BYTES_MAX", 1)
+    found, has_more, _ = await read_times(OneByOne(list(range(20))), "partition=0&limit=16")
+    assert (found, has_more) == ([(0, 19)], True)
+
+
+class OneByOne(Logs):
+    """Logs of which a fetch returns one record."""
+
+    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        found = await super().fetch(topic_id, partition, offset, max_bytes)
+        return FetchedPartition(partition, 0, found.high_watermark, found.high_watermark, 0, found.records[:1])
 
 
 async def test_a_partition_that_cannot_be_read_is_named_beside_the_others() -> None:
     found, facts = await read(Log(broken=[1]), "offset=earliest&limit=2")
-    assert found == [5]
+    assert found == [5, 6]
     assert [(each["next"], each["error"].partition(":")[0]) for each in facts] == [
-        (6, ""),
+        (7, ""),
         (None, "NOT_LEADER_OR_FOLLOWER"),
     ]
 

@@ -190,8 +190,8 @@ def test_the_chart_has_the_projects_version() -> None:
     assert chart["version"] == project["version"]
 
 
-SCRAPED_LABELS = {"namespace", "pod", "app_kubernetes_io_instance"}
-"""Labels that the ServiceMonitor gives every series."""
+SCRAPED_LABELS = {"namespace", "pod", "app_kubernetes_io_instance", "instance"}
+"""Labels that the ServiceMonitor, or Prometheus itself, gives every series."""
 
 
 def rules() -> Iterator[dict[str, Any]]:
@@ -240,7 +240,7 @@ def test_rules_dashboards_and_values_ask_for_metrics_and_labels_that_there_are()
             assert metric in listed, f"{name}: {metric}"
         asked = re.findall(r"(\w+)(?:=~|!=|=)", expression)
         for labels in re.findall(r"\b(?:by|without|on) \(([^)]*)\)", expression):
-            asked += labels.replace(" ", "").split(",")
+            asked += filter(None, labels.replace(" ", "").split(","))
         known = SCRAPED_LABELS.union(*(listed[metric] for metric in metrics))
         assert set(asked) <= known, f"{name}: {set(asked) - known}"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import cast
 
-from bmq.console.state import OwnMetric
+from bmq.console.state import OwnMetric, StorageFacts
 from bmq.controller.planning.planner_view import Why
 from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
@@ -46,6 +46,7 @@ def node(
     has_leader: bool = True,
     not_loaded: dict[int, str] | None = None,
     quarantined: dict[str, str] | None = None,
+    room: StorageFacts | None = None,
 ) -> Node:
     view = SimpleNamespace(
         own="b", members={"a": object(), "b": object()}, controller=object() if has_leader else None,
@@ -83,6 +84,7 @@ def node(
             read_ms=Histogram(),
             budget=SimpleNamespace(response_bytes=9, waiting=1),
         ),
+        storage_room=SimpleNamespace(known=room, facts=None),
         pool=SimpleNamespace(cached_bytes=0, hits=1, hit_bytes=2, reads=3, read_bytes=4),
     )
     return cast(Node, fake)

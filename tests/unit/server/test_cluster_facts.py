@@ -26,6 +26,8 @@ from bmq.core.rpc.messages.proxy import TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.kv import KvError
+from bmq.meta.maintenance import StoreStatus
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.server import cluster_facts
 from bmq.server.cluster_facts import Operations
@@ -127,7 +129,8 @@ def node(view: object, leader: Leader) -> Node:
         broker=None,
         metrics=Metrics(),
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
-        config=SimpleNamespace(cluster="bmq", zone="z"),
+        config=SimpleNamespace(cluster="bmq", zone="z", offsets_topic_num_partitions=3),
+        maintained_store=None,
         proxies=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
         log_levels=LogLevels(),
     )
@@ -156,6 +159,7 @@ async def test_status_is_that_of_the_leader() -> None:
     leader.answers = lambda: ClusterStatusResponse(
         leader="controller-1",
         unassigned=5,
+        unassigned_shards=1,
         members=(
             MemberStatus(encode_member(MEMBERS["broker-1a"]), 2, 0, 2_500, 1_000, 10, 1),
             MemberStatus(encode_member(MEMBERS["controller-1"]), 0, 2, 0, 0, 0, 0),
@@ -171,7 +175,7 @@ async def test_status_is_that_of_the_leader() -> None:
     assert faults(status, STATUS) == []
     assert (status["cluster"], status["cluster_id"]) == ("bmq", "abc")
     assert (status["asked"], status["leader"], status["is_from_leader"]) == ("proxy-1", "controller-1", True)
-    assert status["unassigned"] == 5
+    assert (status["unassigned"], status["unassigned_shards"]) == (5, 1)
     assert brief(status["members"]) == [("broker-1a", 2, 0, False), ("controller-1", 0, 2, True)]
     broker = status["members"][0]
     assert (broker["load_share"], broker["bytes_per_s"], broker["requests_per_s"]) == (0.25, 1_000, 10)
@@ -251,9 +255,42 @@ async def test_without_a_response_of_the_leader_status_is_the_views(
     assert brief(status["members"]) == SEEN
     assert (status["is_from_leader"], status["leader"]) == (False, "controller-1")
     assert (status["partitions"], status["unassigned"], status["is_balancing"]) == (4, 1, None)
+    assert status["unassigned_shards"] == 1, "of three, two are assigned to a member"
     assert [each["bytes_per_s"] for each in status["members"]] == [None] * 4
     view.controller = None
     assert (await Operations(node(view, leader)).status())["leader"] is None
+
+
+class Store:
+    """A metadata store whose status is `answer`, or which raises it."""
+
+    def __init__(self, answer: StoreStatus | Exception) -> None:
+        self.answer = answer
+
+    async def status(self) -> StoreStatus:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "trouble"),
+    [
+        (StoreStatus(bytes=5, bytes_in_use=4, quota_bytes=9, is_full=False), ""),
+        (StoreStatus(bytes=9, bytes_in_use=4, quota_bytes=9, is_full=True), "it takes no writes (NOSPACE): its"),
+        (KvError("no endpoint"), "it does not answer: no endpoint"),
+    ],
+)
+async def test_status_names_a_metadata_store_that_takes_no_writes(
+    answer: StoreStatus | Exception, trouble: str
+) -> None:
+    """The process that responds asks the store itself: there may be no leader just then."""
+    of, leader = node(View(), Leader()), Leader()
+    leader.answers = refuse
+    cast(Any, of).admin, cast(Any, of).maintained_store = leader, Store(answer)
+    told = (await Operations(of).status())["store_trouble"]
+    assert told.startswith(trouble)
+    assert bool(told) == bool(trouble)
 
 
 async def test_partitions_without_an_owner_are_counted_in_turns() -> None:

@@ -9,7 +9,7 @@ from bmq.core.config import NodeConfig
 from bmq.server.collected_metrics import Collected
 
 
-def collected(asked: list[str]) -> Collected:
+def collected(asked: list[str], *, leads: bool = False) -> Collected:
     """Return the metrics of a broker and coordinator; ``asked`` gets the name of each source that is read."""
 
     def offsets() -> list[Any]:
@@ -24,7 +24,14 @@ def collected(asked: list[str]) -> Collected:
     coordinator: Any = SimpleNamespace(offsets=offsets)
     catalog: Any = SimpleNamespace(topics={})
     joined: Any = SimpleNamespace(view=SimpleNamespace(own="own", members={}), peers=None)
-    return Collected(NodeConfig(), catalog, joined, broker=broker, coordinator=coordinator)
+
+    async def facts() -> None:
+        asked.append("room")
+
+    room: Any = SimpleNamespace(facts=facts)
+    return Collected(
+        NodeConfig(), catalog, joined, broker=broker, coordinator=coordinator, room=room, leads=lambda: leads
+    )
 
 
 async def test_a_scrape_has_all_of_it_collected() -> None:
@@ -33,6 +40,17 @@ async def test_a_scrape_has_all_of_it_collected() -> None:
     of.request()
     await of.wait()
     assert set(asked) == {"offsets", "logs"}
+    await of.close()
+
+
+async def test_the_leader_alone_reads_the_room_of_storage() -> None:
+    """One process of the cluster looks, and not at each scrape: without a quota, HDFS counts the root's files."""
+    asked: list[str] = []
+    of = collected(asked, leads=True)
+    for _ in range(3):
+        of.request()
+        await of.wait()
+    assert asked.count("room") == 1
     await of.close()
 
 

@@ -144,6 +144,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
     view = SimpleNamespace(own="here", members=members, owner_of=lambda key: assigned.get(key.partition, ""))
     fake = SimpleNamespace(
         catalog=SimpleNamespace(topics={"t": TOPIC}),
+        storage_room=SimpleNamespace(facts=None),
         owners=owners,
         broker=None,
         view=view,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.console.state import OwnHistogram, OwnSeries
+from bmq.console.state import OwnHistogram, OwnSeries, StorageFacts
 from bmq.coordinator.offsets.lag import LagReport, PairLag, PartitionLag
 from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.server.console_facts import console_state
@@ -85,6 +85,20 @@ def test_a_leader_counts_failovers_and_moves_by_their_cause() -> None:
     assert told["members_declared_dead{no_answer}"] == 1
     assert told["moves{dead}"] == 2
     assert told["moves_pending"] == 1
+
+
+def test_the_leader_shows_the_room_of_storage_and_of_the_roots_quota() -> None:
+    room: StorageFacts = {
+        "root": "hdfs://n/bmq", "datanodes": 3, "is_in_safe_mode": False, "missing_blocks": 0, "error": "",
+        "space": {"capacity_bytes": 1000, "used_bytes": 600, "remaining_bytes": 400},
+        "usage": {"bytes": 90, "bytes_quota": 100, "names": 7, "names_quota": None},
+    }  # fmt: skip
+    told = metrics(node(is_leading=True, room=room))
+    assert (told["storage_capacity_bytes"], told["storage_remaining_bytes"]) == (1000, 400)
+    assert (told["root_bytes"], told["root_quota_bytes"]) == (90, 100)
+    assert (told["root_names"], told["root_quota_names"]) == (7, 0)
+    assert "root_bytes" not in metrics(node(room=room)), "one process of the cluster shows them"
+    assert metrics(node(is_leading=True, room={**room, "space": None, "usage": None}))["root_bytes"] == 0
 
 
 def test_stages_are_those_of_the_roles_and_the_loop_is_measured_by_its_meter() -> None:

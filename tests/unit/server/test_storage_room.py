@@ -44,8 +44,7 @@ class Hdfs:
 
 
 def room(fs: Any) -> StorageRoom:
-    config: Any = SimpleNamespace(config=SimpleNamespace(root="hdfs://user:secret@namenode/bmq"), fs=fs)
-    return StorageRoom(config)
+    return StorageRoom("hdfs://user:secret@namenode/bmq", fs)
 
 
 async def test_all_that_hdfs_tells() -> None:

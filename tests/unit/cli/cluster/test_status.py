@@ -83,6 +83,7 @@ def test_status_over_http_shows_members_and_moves(cluster: FakeCluster, url: str
         "cluster bmq (abc)",
         "topics 1",
         "partitions 6, none without an owner",
+        "shards none without an owner",
         "leader controller-1",
         "balancing",
         "MEMBER ROLES ZONE INTERNAL KAFKA VERSION PARTITIONS SHARDS IN+OUT/S REQ/S STATE",
@@ -105,6 +106,22 @@ def test_status_fails_when_a_partition_has_no_owner(cluster: FakeCluster, url: s
     cluster.unassigned = 2
     assert ask("status", "--http", url) == 1
     assert "6, 2 without an owner" in capsys.readouterr().out
+
+
+def test_status_fails_when_no_member_of_a_role_lives(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.members["controller-1"]["roles"] = ["controller"]
+    cluster.unassigned_shards = 50
+    assert ask("status", "--http", url) == 1
+    out = capsys.readouterr().out
+    assert "  shards       50 without an owner" in out
+    assert "no coordinator lives: start one" in out
+    assert "no broker lives" not in out
+
+
+def test_status_fails_when_the_metadata_store_takes_no_writes(cluster: FakeCluster, url: str, capsys: Told) -> None:
+    cluster.store_trouble = "it takes no writes (NOSPACE)"
+    assert ask("status", "--http", url) == 1
+    assert "the metadata store: it takes no writes (NOSPACE)" in capsys.readouterr().out
 
 
 def test_status_fails_when_groups_are_not_served(cluster: FakeCluster, url: str, capsys: Told) -> None:
@@ -143,7 +160,8 @@ def test_status_without_a_leader_names_the_member_whose_view_it_is(
     cluster.is_from_leader = False
     for each in cluster.members.values():
         each.update(bytes_per_s=None, requests_per_s=None, unreachable_for=None, is_leader=False)
-    assert ask("status", "--http", url) == 0
+    assert ask("status", "--http", url) == 1
     out = capsys.readouterr().out
     assert "  leader       none" in out
+    assert "no controller leads: nothing is assigned" in out
     assert "this is the view of proxy-1" in out

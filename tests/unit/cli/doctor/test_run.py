@@ -48,10 +48,10 @@ def server(status: int, body: dict[str, str]) -> Iterator[str]:
         listening.server_close()
 
 
-def made(folder: Path) -> tuple[str, str]:
+def made(folder: Path, name: str = "root") -> tuple[str, str]:
     """Make a cluster's root and store, as its first process does; return their addresses."""
-    root, meta = f"file://{folder}/root", f"sqlite://{folder}/meta.db"
-    (folder / "root").mkdir(parents=True)
+    root, meta = f"file://{folder}/{name}", f"sqlite://{folder}/meta.db"
+    (folder / name).mkdir(parents=True)
 
     async def make() -> None:
         kv = await open_keyvalue(meta)
@@ -121,7 +121,23 @@ def test_a_root_that_is_not_there(tmp_path: Path, capsys: Told) -> None:
     assert "root: file://" in capsys.readouterr().out
 
 
-def test_wrong_settings(capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_settings_the_data_of_a_server_without_settings_is_examined(
+    tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BMQ_ROOT", "BMQ_META", "BMQ_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["cluster", "doctor"]) == 2
+    assert "./bmq-data" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [], "a check makes no folder"
+    made(tmp_path / "bmq-data", "log")
+    with server(200, {"status": "ok", "message": ""}) as address:
+        assert main(["cluster", "doctor", "--http", address, "--timeout", "5"]) == 0
+    assert capsys.readouterr().out == "all is well\n"
+
+
+def test_wrong_settings(capsys: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("BMQ_ROOT", "BMQ_META", "BMQ_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     assert main(["cluster", "doctor"]) == 2

@@ -11,7 +11,13 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, RebalanceInProgressError
+from kafka.errors import (
+    CommitFailedError,
+    CoordinatorNotAvailableError,
+    KafkaError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+)
 
 from bmq.cli.admin_client import ServerUnreachable
 from bmq.cli.records import consume_loop
@@ -42,6 +48,40 @@ def test_a_group_commits_what_was_written(bmq: Run, consumer: FakeConsumer, caps
     assert consumer.configs["group_id"] == "g"
     assert consumer.configs["enable_auto_commit"] is False
     assert consumer.configs["auto_offset_reset"] == "latest"
+
+
+def test_a_group_commits_its_position_in_partitions_without_records(
+    admin: FakeAdmin, bmq: Run, consumer: FakeConsumer
+) -> None:
+    """The lag of a group counts the partitions that it has an offset of: records produced later are counted."""
+    admin.topics["orders"][0].latest = 2
+    consumer.logs[ZERO] = []
+    consumer.given = [ZERO, ONE]
+    consumer.committed = {ZERO: 2}
+    assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+    assert consumer.committed == {ZERO: 2, ONE: 4}
+    consumer.polls, consumer.committed, consumer.logs, consumer.paused = 0, {}, {}, set()
+    consumer.ends = {ZERO: 2, ONE: 4}
+    assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+    assert consumer.committed == {ZERO: 2, ONE: 4}, "of a log whose offsets have no records"
+
+
+def test_a_group_commits_nothing_that_is_unchanged(
+    bmq: Run, consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_loop, "COMMIT_S", 0.0)
+    consumer.given = [ONE]
+    commits: list[set[TopicPartition]] = []
+    commit = consumer.commit
+
+    def count(offsets: Any, timeout_ms: int) -> None:
+        commits.append(set(offsets))
+        commit(offsets, timeout_ms)
+
+    consumer.commit = count  # type: ignore[method-assign]
+    consumer.on_poll = lambda poll: os.kill(os.getpid(), signal.SIGTERM) if poll == 20 else None
+    assert bmq("consume", "orders", "--group", "g") == 143
+    assert commits == [{ONE}] * 3, "the start, three records, and one more"
 
 
 def test_a_member_of_a_group_reads_to_the_end_of_its_own_partitions(
@@ -150,7 +190,7 @@ def test_what_was_written_is_committed_before_a_partition_goes(bmq: Run, consume
     def rebalance(poll: int) -> None:
         if poll == 4:  # a2 to a7 are written
             consumer.listener.on_partitions_revoked([ZERO])
-            assert consumer.committed == {ZERO: 8}
+            assert consumer.committed == {ZERO: 8, ONE: 0}
             del consumer.positions[ZERO]
             consumer.listener.on_partitions_assigned([])
 
@@ -203,6 +243,44 @@ def clock(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     consumer.on_poll = advance
     return clock
+
+
+def test_a_group_without_a_coordinator_ends_with_a_message(
+    admin: FakeAdmin,
+    bmq: Run,
+    consumer: FakeConsumer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
+) -> None:
+    """The member cannot join: neither records nor an assignment come."""
+    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s, settings: [])
+    monkeypatch.setattr(consumer, "subscribe", lambda topics, listener: None)
+    admin.failing = [CoordinatorNotAvailableError()] * 9
+    assert bmq("consume", "orders", "--group", "g") == 2
+    err = capsys.readouterr().err
+    assert "cannot join group g: no live coordinator serves the group now" in err
+    assert "`bmq cluster status`" in err
+    assert consumer.is_closed
+
+
+def test_a_group_that_rebalances_for_long_is_waited_for(
+    bmq: Run, consumer: FakeConsumer, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Another member may take minutes before it joins again."""
+    monkeypatch.setattr(consume_loop, "knock", lambda servers, timeout_s, settings: [])
+    listeners: list[Any] = []
+    monkeypatch.setattr(consumer, "subscribe", lambda topics, listener: listeners.append(listener))
+
+    def join(poll: int) -> None:
+        clock.now += 4
+        if poll == 30:
+            consumer.positions = {ONE: 0}
+            listeners[0].on_partitions_assigned([ONE])
+
+    consumer.on_poll = join
+    assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_existing_records_that_do_not_arrive_are_given_up(

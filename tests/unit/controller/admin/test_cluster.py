@@ -53,3 +53,15 @@ async def test_an_operator_balances_below_the_limit_that_begins_it() -> None:
         assert abs(w.counts()["a"] - w.counts()["b"]) in (1, 3)
         assert await w.admin().balance() == (1 if abs(w.counts()["a"] - w.counts()["b"]) == 3 else 0)
         await w.until(lambda: abs(w.counts()["a"] - w.counts()["b"]) == 1)
+
+
+async def test_what_a_dead_member_owned_last_has_no_owner() -> None:
+    """The store keeps the last owner while no other can take its place."""
+    async with world("a") as w:
+        assert (await w.admin().status()).unassigned == 0
+        await w.kill("a")
+        w.led_by().controller.report("proxy", "a")
+        await w.until(lambda: not w.is_member("a"))
+        status = await w.admin().status()
+        assert (status.partitions, status.unassigned) == (12, 12)
+        assert (len(status.shards), status.unassigned_shards) == (6, 6)
