@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from bmq.controller.election import TTL_S
+from bmq.controller.planning.balancing import UNEVEN_S
+from bmq.controller.planning.lasting_loads import WINDOW_S, WINDOWS
+from bmq.controller.planning.planner_view import SETTLE_S
 from tests.simulation.histories import seeds_wanted
 from tests.simulation.test_cut_from_store import PARTITIONS, Story, demand_progress, history, reading_through
 
@@ -14,6 +17,8 @@ PROBED_S = 10.0
 """From the cut until the leader has resigned: a heartbeat has no response, then the pings to the member and those to
 others, with the most patience."""
 CUT_S = 60.0
+BALANCED_S = SETTLE_S + WINDOWS * WINDOW_S + UNEVEN_S + 60
+"""From the last arrival of a broker until it has partitions that are read: as any broker that is added."""
 CONTROLLERS = ("controller0", "controller1")
 SEEDS = range(seeds_wanted() // 400 or 2)
 
@@ -87,7 +92,7 @@ async def test_a_broker_that_the_leader_alone_does_not_reach_is_given_up_once(se
             assert set(owners(one)) == {"broker1"}, f"of {one.world!r}"
         assert joined >= 2, "it joins again and again, ever more slowly"
         one.world.network.heal_all()
-        await one.until(lambda: set(owners(one)) == {"broker0", "broker1"}, 120, "it has its share again")
+        await one.until(lambda: set(owners(one)) == {"broker0", "broker1"}, BALANCED_S, "it has its share again")
         await demand_progress(one, reader, one.now() + PROBED_S)
 
 
