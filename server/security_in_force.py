@@ -1,8 +1,8 @@
 """The security that a process's settings put in force, and the settings that close nothing.
 
-A setting without an effect is refused where its author must believe that a port is closed by it: TLS between processes
-without a certificate, and TLS or log-ins of a listener that has neither.  Settings of the whole process may be meant
-for some of its roles or listeners, or for a later day: a line of the log names them.
+Some settings without an effect leave a port open that their author believes closed: TLS between processes without a
+certificate, and TLS or log-ins of a listener that has neither.  They end the start.  Other settings, of the whole
+process, may be meant for some of its listeners or for later: one line of the log names them.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _in_use(folder: str, path: str, holder: str, mode: RootLock) -> str:
     why = (
         "a process whose metadata store is a file needs the root for itself"
         if mode is RootLock.EXCLUSIVE
-        else "that process needs the root for itself"
+        else "the metadata store of that process is a file, so it needs the root for itself"
     )
     return (
         f"the root {folder} is in use by {holder}: {why}. End that process first (`fuser -v {path}` lists all that hold"
