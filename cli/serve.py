@@ -116,8 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         return fail(str(error), status=2)
     log_handler.install(sys.stderr, config.log_format, config.log_level)
     _log.info("security in force: %s", in_force(config))
-    for line in without_effect(config):
-        _log.warning("a setting of security has no effect", extra=fields(error=line))
+    if idle := without_effect(config):
+        _log.warning("settings of security have no effect", extra=fields(error="; ".join(idle)))
     for path in in_sight:
         _log.warning(
             "every user of this machine may read a file with a secret; take the right from others (chmod o-r)",

@@ -34,14 +34,14 @@ _SECURITY_ENVIRONMENT = {
     if each in listener_settings.SECURITY_OPTIONS or each.name.startswith(_SECURITY_PREFIXES)
     for name in (environment_name(each), *(in_environment(key) for key, _ in secret_names(each)))
 }
-"""Variables of the settings without which a process would serve whom it must not."""
+"""Variables of the settings of security: without their values a process may serve clients that it must refuse."""
 _SECURITY_WORDS = (
     "ACL", "ALLOW", "AUDIT", "AUTH", "CREDENTIAL", "DELEGATION", "INSECURE", "JAAS", "KERBEROS", "KEYSTORE", "LISTENER",
     "MTLS", "OAUTH", "PASSWORD", "PRINCIPAL", "SASL", "SCRAM", "SECRET", "SECUR", "SSL", "SUPER", "TLS", "TRUSTSTORE",
 )  # fmt: skip
-"""Beginnings of words in the names of such variables."""
+"""Beginnings of the words that mark the name of an unknown variable as one of security."""
 _OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE"}
-"""Variables of `bmq cluster` with one of these words: `cli/cluster/http_login.py`."""
+"""Variables of `bmq cluster` that have a word of `_SECURITY_WORDS`: `cli/cluster/http_login.py`."""
 _OF_KUBERNETES = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?$", re.ASCII
 )
@@ -119,14 +119,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def is_of_security(name: str) -> bool:
-    """Return whether a variable is that of a setting without which a process would serve whom it must not."""
+    """Return whether the environment variable `name` sets a setting of security, of the process or of one listener."""
     return name in _SECURITY_ENVIRONMENT or name.startswith(_LISTENERS_ENVIRONMENT)
 
 
 def _check_filled(name: str, value: str) -> None:
-    """Raise ConfigError if a variable of a setting of security is empty, as that of an unset `${X}` in a template is.
+    """Raise ConfigError if a variable of security is empty or blank, as an unset `${X}` in a template makes it.
 
-    An empty value would win over the file's and open what the file closes.
+    An empty value would win over the file's value, and open a port that the file closes.
     """
     if not value.strip():
         raise ConfigError(f"{name} is set, but empty: give it a value, or remove the variable")
@@ -174,8 +174,8 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """Return a line for each variable of `environment` that looks like a misspelt setting.
 
     Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
-    Raises ConfigError if a setting of security may be meant, by likeness or by a word in the name: a process must not
-    start without what was to protect it.
+    Raises ConfigError if the name may mean a setting of security, by likeness or by one of its words: a process must
+    not start unprotected because of a mistyped name.
     """
     names = [environment_name(option) for option in OPTIONS]
     names += [in_environment(name) for option in OPTIONS for name, _ in secret_names(option)]

@@ -1,8 +1,8 @@
 """The security that a process's settings put in force, and the settings that close nothing.
 
-A setting without an effect is refused where its author must believe that a port is closed by it: TLS between processes
-without a certificate, and TLS or log-ins of a listener that has neither.  Settings of the whole process may be meant
-for some of its roles or listeners, or for a later day: a line of the log names them.
+Some settings without an effect leave a port open that their author believes closed: TLS between processes without a
+certificate, and TLS or log-ins of a listener that has neither.  They end the start.  Other settings, of the whole
+process, may be meant for some of its listeners or for later: one line of the log names them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from bmq.meta.cluster.member import PROXY
 from bmq.meta.open import is_shared
 
 _INTERNAL_TLS = "internal.ssl."
+_OF_ALL_TLS = ("ssl.enabled.protocols", "ssl.cipher.suites")
+"""Settings that bound the TLS between processes, too."""
 _AUTHORIZER_NEEDED = ("super.users", "allow.everyone.if.no.acl.found")
 _SASL_KEYS = ("sasl.", "connections.max.reauth.ms")
 
@@ -34,17 +36,18 @@ def check_effect(config: NodeConfig) -> None:
 
 
 def without_effect(config: NodeConfig) -> list[str]:
-    """Return the settings of the process that its other settings leave without an effect, each with the reason."""
+    """Return the settings of the process that its other settings leave without an effect, each with the reason.
+
+    Settings of TLS and of log-ins are named for proxies alone.  All processes of a cluster may have one file, and a
+    process without the role has no Kafka listener that these settings could close.
+    """
     given = _given(config)
     lines = []
     if not config.authorizer_class_name:
         reason = "there is no authorizer: give authorizer.class.name"
         lines += [f"{name}: {reason}" for name in given if name in _AUTHORIZER_NEEDED]
-    securities = [*(config.listener_security().values() if PROXY in config.roles else ()), config.http_security()]
-    if not any(each.has_tls for each in securities):
-        lines += [f"{name}: no listener has TLS" for name in given if name.startswith("ssl.")]
-    if not any(each.has_sasl for each in securities[:-1]) and "none" in config.http_authentication:
-        lines += [f"{name}: nobody logs in at any listener" for name in given if name.startswith(_SASL_KEYS)]
+    if PROXY in config.roles:
+        lines += _of_ports_without_effect(config, given)
     if not config.audit_log:
         lines += [f"{name}: there is no audit_log" for name in given if name == "audit_lines_per_s"]
     return lines
@@ -91,6 +94,18 @@ def _internal_text(config: NodeConfig) -> str:
 def _given(config: NodeConfig) -> list[str]:
     """Return the names of the settings that have another value than their default."""
     return [option_name(option) for option in OPTIONS if getattr(config, option.name) != option.default]
+
+
+def _of_ports_without_effect(config: NodeConfig, given: list[str]) -> Iterator[str]:
+    """Yield the settings of TLS and of log-ins among `given` that no port of the process uses, each with the reason."""
+    kafka, http = list(config.listener_security().values()), config.http_security()
+    has_tls = any(each.has_tls for each in (*kafka, http))
+    has_logins = any(each.has_sasl for each in kafka) or "none" not in config.http_authentication
+    for name in given:
+        if name.startswith("ssl.") and not (has_tls or (config.has_internal_tls and name in _OF_ALL_TLS)):
+            yield f"{name}: no listener has TLS"
+        if name.startswith(_SASL_KEYS) and not has_logins:
+            yield f"{name}: no client logs in at any listener"
 
 
 def _of_listeners_without_effect(config: NodeConfig) -> Iterator[tuple[str, str]]:

@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 def worker_environment(environment: Mapping[str, str], config: NodeConfig, number: int) -> dict[str, str]:
     """Return the environment of worker ``number``: ``environment``, and all settings, those of the worker included.
 
-    Empty settings of security are left out: an empty variable of security is refused (`core.config_sources.load`).
+    The environment has no variable for an empty or blank setting of security: `core.config_sources.load` refuses it.
     """
     settings = {option.name: _text(getattr(config, option.name)) for option in OPTIONS}
     settings.update(worker_settings(config, number))
@@ -57,7 +57,7 @@ def worker_environment(environment: Mapping[str, str], config: NodeConfig, numbe
         if name not in read and not name.startswith(in_environment(PREFIX))
     }
     made = {**{names[name]: value for name, value in settings.items()}, **of_listeners}
-    return {**kept, **{name: value for name, value in made.items() if value or not is_of_security(name)}}
+    return {**kept, **{name: value for name, value in made.items() if value.strip() or not is_of_security(name)}}
 
 
 def _text(value: object) -> str:

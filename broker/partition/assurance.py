@@ -1,10 +1,10 @@
-"""Proof of ownership after a doubt: what an owner says of its log may be outdated if this process stood still.
+"""Proof of ownership after a standstill: the owner's view of its log may be outdated.
 
-While it stood still another broker may have taken the partition over and acknowledged records.  Storage refuses this
-broker's writes then, but its memory has an end, a start and an index of the log as they were.  To say from them that
-there is no record at or after a time makes a consumer skip acknowledged records.  So after a doubt
-(``core.aio.standstill``) an answer about the log waits for one read of the metadata store.  Without a doubt nothing is
-read: consumers can start while the store is away.
+While this process stood still, another broker may have taken the partition over and acknowledged records.  Storage
+refuses this broker's writes then, but its memory still has the old end, start and index of the log.  A response from
+that memory, "no record at or after this time", makes a consumer skip acknowledged records.  So after a doubt
+(``core.aio.standstill``) each response about the log waits for one read of the metadata store.  Without a doubt the
+broker reads nothing: consumers can start while the store is away.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Assurance:
         return self._proven >= self._driver.shared.standstill.standing
 
     async def renew(self) -> None:
-        """Return once `is_sure`.  What was computed before the call is right if it returns.
+        """Return once `is_sure`.  A result that the caller computed before the call is then right.
 
         Raises RequestError NOT_LEADER_OR_FOLLOWER if this broker is not the owner any more, or the store does not
         respond.
@@ -50,7 +50,7 @@ class Assurance:
             await proven
 
     async def _prove(self) -> None:
-        """Ask the store until nothing waits: a question that began before an answer does not prove it."""
+        """Read the store until no caller waits.  A read proves nothing to callers that came after its begin."""
         while self._waiting:
             asked, self._waiting = self._waiting, []
             doubts, failure = self._driver.shared.standstill.doubts, None
@@ -68,7 +68,7 @@ class Assurance:
         self._task = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Refuse the answers that are left if the partition has ended meanwhile, and the question with it."""
+        """Refuse the callers that still wait if the partition, and the read of the store with it, has ended."""
         if task is self._task:
             self._task = None
             left, self._waiting = self._waiting, []

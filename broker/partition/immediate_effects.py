@@ -62,7 +62,9 @@ def abort(driver: PartitionDriver, effect: ev.Abort) -> None:
 
 def report_offline(driver: PartitionDriver, effect: ev.ReportOffline) -> None:
     """Report that the partition is OFFLINE."""
-    text = "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows what is damaged, and the ways on"
+    text = (
+        "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows whether files are damaged, and what to do"
+    )
     epoch = driver.machine.epoch
     driver.shared.report(text, **driver.path.log_fields, epoch=epoch, error=effect.reason)
 

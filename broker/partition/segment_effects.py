@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event | None:
-    """Create an open file for the next segment, before the first one of a log without segments look at its folder.
+    """Create an open file for the next segment.  A log without segments first has its folder searched for later files.
 
     Returns None if another broker owns the partition: it may have registered what was found.
     """

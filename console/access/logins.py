@@ -1,4 +1,4 @@
-"""Log-ins: each is checked once for a while, failed ones are slowed and counted, and all are bounded.
+"""Log-ins at the HTTP port: a cache of right credentials, delays after wrong ones, and bounds on all of them.
 
 Checking a password costs milliseconds of a processor (PBKDF2), so a client that guesses could take all of one.
 
@@ -42,19 +42,19 @@ CHECKS_AT_ONCE = 2
 WAITING_MAX = 60
 """Most log-ins that are checked or wait for it: fewer than connections."""
 WAITING_OF_FAILED_MAX = 30
-"""Most log-ins in all beyond which none of a network with failures joins them."""
+"""Log-ins in all from which on a network with failures gets 429; other networks have up to `WAITING_MAX`."""
 WAITING_OF_NETWORK_MAX = 6
-"""Most log-ins of a network that are checked, wait for it, or have failed and have their delay before them."""
+"""Most log-ins of one network that wait for a check, are being checked, or have failed and wait for their delay."""
 DELAYED_MAX = 30
 """Most failed log-ins whose responses wait for the end of their delay; the responses of others go out at once."""
 JOINED_MAX = 60
 """Most further requests that wait with credentials that are being checked already."""
 JOINED_OF_FAILED_MAX = 20
-"""Most of these requests in all beyond which none of a network with failures joins them: networks that fail leave room
-among the requests that the port serves at once (`console.http`)."""
+"""Such requests in all from which on a network with failures gets 429.  So networks with failures leave room among the
+requests that the port serves at a time (`console.http`)."""
 DELAY_MAX_S = 5.0
 FORGIVEN_S = 60.0
-"""A network that has failed no log-in for so long is delayed no more."""
+"""Seconds without a failed log-in after which the network's next failure has the first, short delay again."""
 NETWORKS_MAX = 10_000
 """Networks whose failures are remembered, some hundred bytes each: the ones that failed last."""
 HOSTS_MAX = 100
@@ -240,7 +240,7 @@ class Logins:
 
 
 def network_of(host: str) -> str:
-    """Return what log-ins of a host count for: its IPv4 address, the /64 of its IPv6 address, else its name."""
+    """Return the network of a host: its IPv4 address, the /64 of its IPv6 address, else its name."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
 """Balancing: partitions at rest by their number, partitions with a load by their load.  Pure.
 
-The two never pay for each other.  Else a burst on one broker would move partitions at rest away from it, and its end
-would bring them back::
+Balancing never evens out one of the two at the cost of the other.  Otherwise a burst on a broker would move partitions
+at rest away from the broker, and the end of the burst would bring them back::
 
     counts     all partitions of a broker        moved: partitions at rest
     loads      bytes and requests that last      moved: partitions with a load, the one that evens out most

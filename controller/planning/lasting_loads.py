@@ -16,7 +16,7 @@ from bmq.core.model import PartitionKey
 WINDOW_S = 60.0
 """Least seconds of a window: twelve responses of a member."""
 WINDOWS = 3
-"""Windows that a load must last.  Two would take a burst across the end of a window for a load."""
+"""Windows for which traffic must last to count as a load.  With two, a burst across the end of a window would count."""
 FORGET = 1.0
 """Bytes and requests per second below which a partition counts as idle, and costs no memory here."""
 RATES_PER_STEP = 1_000

@@ -1,8 +1,9 @@
 """Standstills of this process: moments in which its event loop ran no callback, as under SIGSTOP, swap or a long pause.
 
-While a process stands still the others go on.  Clients give their requests up and repeat them through another process,
-the controller declares it dead, and its partitions get new owners.  The process itself notices nothing of that: the
-requests of a minute ago still lie in its sockets.  So it must find out before it serves the first one of them.
+While a process stands still, the other processes go on.  Clients give their requests up and repeat them through
+another process, the controller declares the process dead, and its partitions get new owners.  The process itself
+notices none of these events, and requests of a minute ago still lie in its sockets.  So it must detect the standstill
+before it serves the first of these requests.
 
 A beat, a timer of `TICK_S`, keeps the time by which the loop must have run again.  After a standstill timers and bytes
 become ready in the same turn of the loop, and asyncio and uvloop (libuv since 1.45) read the bytes first.  So the beat
@@ -57,7 +58,7 @@ class Standstill:
         self.doubts = 0
         """Number of doubts so far."""
         self._settled = 0  # the number of the last doubt that was settled
-        self._firm = 0  # the number of the last doubt that cannot be
+        self._firm = 0  # the number of the last doubt that the membership cannot settle
         self.on_doubt = Subscribers[float]()
         """Called with the seconds of the standstill, or of the pauses together."""
         self.on_found = Subscribers[float]()

@@ -1,9 +1,9 @@
 """A bound on the bytes of requests of connections without a session, over all Kafka listeners that ask for a log-in.
 
-Whoever reaches the port can open such connections, so their bytes are apart from those of clients that have logged in
-(``core.net.request_budget``): whatever strangers hold back, no client waits for it.  Nor do strangers wait: a log-in
-is read on at once.  Past the limit, connections are closed until a sixteenth of it is free, those of the highest cost
-first::
+Everybody who reaches the port can open such a connection.  So these bytes have a budget apart from the bytes of clients
+that have logged in (``core.net.request_budget``), and no client waits for memory that strangers hold.  Strangers do not
+wait either: a log-in is read at once.  Past the limit, the budget closes the connections of the highest cost, until a
+sixteenth of the limit is free::
 
     cost of a connection = bytes that it holds * bytes that all connections have brought since it held none
 
@@ -75,7 +75,7 @@ class LoginBudget(Generic[R]):
     def _make_room(self) -> None:
         """Close the connections of the highest cost until a sixteenth of the limit is free."""
         by_cost = sorted(self._holders, key=self._cost, reverse=True)
-        for reader in by_cost[:-1]:  # the last one is never in the way of a log-in
+        for reader in by_cost[:-1]:  # the connection of the lowest cost stays: it may be a log-in
             if self.held <= self.limit * 15 // 16:
                 return
             self._close(reader)

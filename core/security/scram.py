@@ -108,7 +108,7 @@ def random_text() -> str:
 
 
 class CredentialForm(NamedTuple):
-    """The part of a credential that the program shows which made it: what a client sees before it proves anything."""
+    """The form of a credential, which depends on the program that made it.  Clients see it before their proof."""
 
     iterations: int
     salt_bytes: int

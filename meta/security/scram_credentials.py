@@ -243,7 +243,7 @@ def check_user(user: str) -> None:
 
 
 def check_new_user(user: str) -> None:
-    """Raise RequestError UNACCEPTABLE_CREDENTIAL if nobody can get this name from now on."""
+    """Raise RequestError UNACCEPTABLE_CREDENTIAL if no new user may have this name."""
     check_user(user)
     if has_outer_space(user):
         raise RequestError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not begin or end with white space")

@@ -52,7 +52,7 @@ def check_access_rights(rights: Rights, changed: Iterable[str]) -> None:
     """
     access = sorted(ACCESS_CONFIGS.intersection(changed))
     if access and not rights.allow_on_cluster(AclOperation.ALTER):
-        text = f"{', '.join(access)}: who may read a topic's files is changed with the right to ALTER the cluster only"
+        text = f"{', '.join(access)}: to set who may read a topic's files, a client needs ALTER on the cluster"
         raise RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
 
 

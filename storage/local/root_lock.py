@@ -11,6 +11,7 @@ Its text names the process that took the lock last.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -19,7 +20,7 @@ import socket
 import sys
 
 from bmq.core.urls import without_userinfo
-from bmq.storage.filesystem import RootLock, StorageError, Unsupported
+from bmq.storage.filesystem import NotAllowed, RootLock, StorageError, Unsupported
 from bmq.storage.local.file import translate
 
 LOCK = ".lock"
@@ -40,7 +41,12 @@ def lock_root(folder: str, mode: RootLock) -> int:
     """
     path = os.path.join(folder, LOCK)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = _open(folder, path)
+    except PermissionError as error:
+        raise NotAllowed(
+            f"{path}: {error.strerror}: all processes that use a root run as one user, its owner. Start this process as"
+            " that user, or give the root to the user of this process (`chown -R`)"
+        ) from error
     except OSError as error:
         raise translate(error, path) from error
     try:
@@ -63,6 +69,22 @@ def lock_root(folder: str, mode: RootLock) -> int:
     return fd
 
 
+def _open(folder: str, path: str) -> int:
+    """Open the lock file for writing, and create it if it is missing.
+
+    A new file gets the root's owner and group: a command that the superuser runs must not lock out `bmq serve`.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return os.open(path, flags)
+    with contextlib.suppress(PermissionError):  # only the superuser may give files away
+        owner = os.stat(folder)
+        os.fchown(fd, owner.st_uid, owner.st_gid)
+    return fd
+
+
 def _holder_text() -> str:
     """Return the line that names this process: its command, without the password of a URL among the arguments."""
     command = " ".join(re.sub(r"(?<==)\S*|^\S*", lambda found: without_userinfo(found[0]), each) for each in sys.argv)
@@ -73,7 +95,7 @@ def _in_use(folder: str, path: str, holder: str, mode: RootLock) -> str:
     why = (
         "a process whose metadata store is a file needs the root for itself"
         if mode is RootLock.EXCLUSIVE
-        else "that process needs the root for itself"
+        else "the metadata store of that process is a file, so it needs the root for itself"
     )
     return (
         f"the root {folder} is in use by {holder}: {why}. End that process first (`fuser -v {path}` lists all that hold"

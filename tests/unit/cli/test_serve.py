@@ -10,6 +10,7 @@ import pytest
 from bmq.cli.main import main
 from bmq.cli.serve import FILE_BYTES_MAX
 from bmq.core.config import NodeConfig
+from bmq.core.logging.fields import fields_of
 from bmq.server.process import CannotServe
 
 pytestmark = pytest.mark.slow
@@ -66,6 +67,16 @@ def test_the_log_has_the_form_that_is_asked_for(
     monkeypatch.setattr("bmq.cli.serve.log_handler.install", lambda *arguments: installed.append(arguments[1:]))
     assert main(["serve", "--meta", "etcd://h:1", "--root", "file:///r", *flags]) == 0
     assert installed == [given]
+
+
+def test_all_settings_without_an_effect_are_in_one_line(
+    started: list[NodeConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Settings without an effect are one event, and the log leaves out further lines of an event for some seconds."""
+    (tmp_path / "bmq.toml").write_text('super.users = "User:a"\nssl.client.auth = "required"\n')
+    assert main(["serve", "--config", "bmq.toml"]) == 0
+    (line,) = [each for each in caplog.records if each.getMessage() == "settings of security have no effect"]
+    assert [name in str(fields_of(line)["error"]) for name in ("super.users: ", "ssl.client.auth: ")] == [True, True]
 
 
 def test_an_unknown_form_of_the_log_is_refused(started: list[NodeConfig], capsys: pytest.CaptureFixture[str]) -> None:

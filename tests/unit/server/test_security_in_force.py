@@ -76,11 +76,13 @@ def test_listeners_whose_names_begin_alike_keep_their_own_settings() -> None:
         ({"super.users": "User:a"}, ["super.users: there is no authorizer: give authorizer.class.name"]),
         ({"super.users": "User:a", "authorizer.class.name": STANDARD_AUTHORIZER}, []),
         ({"ssl.client.auth": "required"}, ["ssl.client.auth: no listener has TLS"]),
-        ({"sasl.enabled.mechanisms": "PLAIN"}, ["sasl.enabled.mechanisms: nobody logs in at any listener"]),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, ["sasl.enabled.mechanisms: no client logs in at any listener"]),
         ({"sasl.enabled.mechanisms": "PLAIN", "http_authentication": "basic"}, []),
         (TWO | {"sasl.enabled.mechanisms": "PLAIN", "ssl.client.auth": "none"}, []),
         ({"audit_lines_per_s": 5}, ["audit_lines_per_s: there is no audit_log"]),
-        ({"roles": "broker", "ssl.client.auth": "required"}, ["ssl.client.auth: no listener has TLS"]),
+        (INTERNAL | {"ssl.enabled.protocols": "TLSv1.3", "ssl.cipher.suites": "ECDHE+AESGCM"}, []),
+        (INTERNAL | {"ssl.client.auth": "required"}, ["ssl.client.auth: no listener has TLS"]),
+        ({"roles": "broker", "ssl.client.auth": "required", "sasl.enabled.mechanisms": "PLAIN"}, []),
     ],
 )
 def test_settings_that_others_leave_without_an_effect_are_named(file: dict[str, object], lines: list[str]) -> None:

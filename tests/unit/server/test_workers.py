@@ -75,6 +75,11 @@ def test_a_worker_reads_from_its_environment_what_the_parent_was_told() -> None:
     assert found.auto_create_topics_enable is True
 
 
+def test_a_blank_value_of_the_file_is_no_variable_that_the_worker_refuses() -> None:
+    config = load(file={"super.users": " ", "internal.secret": ""}, environment={}, flags={})
+    assert load(environment=worker_environment({}, config, 0), flags={}).super_users == ""
+
+
 _WORKER = """
 import os, pathlib, signal, sys
 folder, once = pathlib.Path(sys.argv[1]), sys.argv[2] == "once"

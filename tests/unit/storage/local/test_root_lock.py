@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.filesystem import RootLock, StorageError, Unsupported
+from bmq.storage.filesystem import NotAllowed, RootLock, StorageError, Unsupported
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.local.root_lock import LOCK, RootInUse, lock_root
 from bmq.storage.open import open_filesystem
@@ -82,6 +82,35 @@ def test_the_lock_file_has_no_password(tmp_path: Path, monkeypatch: pytest.Monke
     text = (tmp_path / LOCK).read_text()
     assert "hunter2" not in text
     assert "etcd://***@etcd1:2379 --meta=etcd://***@etcd2:2379" in text
+
+
+def test_the_lock_file_belongs_to_the_owner_of_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair that the superuser runs makes the file: the user of `bmq serve` must be able to open it later."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda fd, uid, gid: given.append((uid, gid)))
+    owner = tmp_path.stat()
+    for _ in range(2):
+        os.close(lock_root(str(tmp_path), EXCLUSIVE))
+    assert given == [(owner.st_uid, owner.st_gid)], "an existing file keeps its owner"
+
+
+def test_an_owner_that_the_kernel_refuses_does_not_end_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, uid: int, gid: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    os.close(lock_root(str(tmp_path), EXCLUSIVE))
+
+
+def test_a_lock_file_of_another_user_is_told_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *given: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("bmq.storage.local.root_lock.os.open", refuse)
+    with pytest.raises(NotAllowed, match=r"\.lock: Permission denied: .*one user.*chown"):
+        lock_root(str(tmp_path), EXCLUSIVE)
 
 
 def test_a_lock_file_that_cannot_be_opened_is_an_error_with_its_path(tmp_path: Path) -> None:
