@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
+from typing import TypeVar
 
 from bmq.controller.assignments import Assignments, AssignmentTransaction, Deposed
 from bmq.controller.election import Leadership
@@ -38,7 +39,7 @@ from bmq.controller.heartbeats import Heartbeats
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import Patience
 from bmq.controller.pending_moves import PendingMoves
-from bmq.controller.planning.balance_state import ASKED, AT_REST
+from bmq.controller.planning.balance_state import ASKED, AT_REST, BalanceState
 from bmq.controller.planning.idle_partitions import IdlePartitions
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
@@ -72,6 +73,7 @@ from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
 
 _log = logging.getLogger(__name__)
+K = TypeVar("K")
 
 LOAD_S = 5.0
 """Time between two requests to brokers for their load and whether they serve."""
@@ -488,7 +490,7 @@ class Term:
         self._feed.forget(gone)
         return True
 
-    async def _plan_some(self, steps: Generator[list[Move], None, bool], moves: list[Move]) -> bool:
+    async def _plan_some(self, steps: Generator[list[Move], None, BalanceState], moves: list[Move]) -> bool:
         """Add some of the plan's moves to ``moves``.
 
         Returns True if these are the last ones, False if there are more or an urgent event is queued.
@@ -540,11 +542,9 @@ class Term:
         return True
 
     def _forget_old(self, now: float) -> None:
-        for key in [key for key, moved_at in self._moved_at.items() if now - moved_at > COOL_DOWN_S]:
-            del self._moved_at[key]
-        for times in (self._arrived_at, self._created_at):
-            for name in [name for name, since in times.items() if now - since > SETTLE_S]:
-                del times[name]
+        _drop_older(self._moved_at, now - COOL_DOWN_S)
+        _drop_older(self._arrived_at, now - SETTLE_S)
+        _drop_older(self._created_at, now - SETTLE_S)
 
     # -------------------------------------------------------------------------------------------- operators' requests
 
@@ -561,8 +561,9 @@ class Term:
     async def balance(self) -> int:
         """Begin to balance, even what is within ``START`` or new.  Returns the number of the first moves."""
         async with self._planning:
-            for times in (self._moved_at, self._arrived_at, self._created_at):
-                times.clear()
+            self._moved_at.clear()
+            self._arrived_at.clear()
+            self._created_at.clear()
             self.balance_state = ASKED
             moves: list[Move] = []
             view = replace(self.planner_view(), idle=IdlePartitions())  # the partitions that it takes are not moved
@@ -575,6 +576,11 @@ class Term:
                 await asyncio.sleep(0)
         self.queue.put(PLAN_NEEDED)
         return len(moves)
+
+
+def _drop_older(times: dict[K, float], limit: float) -> None:
+    for key in [key for key, at in times.items() if at < limit]:
+        del times[key]
 
 
 def _unowned(owners: PartitionTable, members: Set[str]) -> int:
