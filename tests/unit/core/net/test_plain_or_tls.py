@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
@@ -25,8 +26,7 @@ class Echo(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
         self._transport.write(self._name)
         if self._closes:
             self._transport.close()
