@@ -154,7 +154,7 @@ class Term:
             leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.failures.is_living
         )
         self._moved_at: dict[PartitionKey, float] = {}
-        self._arrived_at: dict[str, float] = {}  # brokers, for as long as balancing gives them nothing
+        self._arrived_at: dict[str, float] = {}  # brokers, for as long as balancing leaves them alone
         self._created_at: dict[uuid.UUID, float] = {}  # topics, for as long as balancing leaves them
         self._has_resting = False  # at the last plan
         self._requested = RequestedMoves()
@@ -221,7 +221,6 @@ class Term:
                 self._handle_failures(MemberGone(incarnation))
             else:
                 self._handle(Reported(self._view.own, incarnation))
-        self._arrived_at.clear()  # these members came before this term
 
     def _handle_all(self) -> None:
         while (event := self.queue.take()) is not None:

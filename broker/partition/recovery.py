@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -102,16 +102,18 @@ class Takeover:
         # The namespace's length, not the fence's: a merge (HDFS concat) may have made a closed file longer.
         return FencedSegment(name=entry.name, found=Found.FINAL, length=max(length, status.length))
 
-    async def recover(self, effect: ev.RecoverLog) -> Event:
+    async def recover(self, effect: ev.RecoverLog, is_ours: Callable[[], Awaitable[bool]]) -> Event:
         """Recover the log; return LogRecovered or RecoveryRefused.
 
-        Raises StorageError if storage does not respond or has no sound replica (CorruptData), FormatError for damage.
+        ``is_ours`` reads from the metadata store whether this broker still owns the partition, and may raise KvError.
+        The result counts for nothing if it returned False. Raises StorageError if storage does not respond or has no
+        sound replica (CorruptData), FormatError for damage.
         """
         self._missing.clear()
         self.losses.clear()
         if not self._is_noted(effect):
             names = [entry.name for entry in effect.entries]
-            refused = await find_later_store(self._shared, self._segments, names, effect.last, effect.epoch)
+            refused = await find_later_store(self._shared, self._segments, names, effect.last, effect.epoch, is_ours)
             if refused is not None:
                 return refused
         settled = await self._settled_index(effect)
@@ -342,14 +344,24 @@ class Takeover:
 
 
 async def find_later_store(
-    shared: FileContext, segments: SegmentFiles, listed: Sequence[SegmentName], last: tuple[int, int], epoch: int
+    shared: FileContext,
+    segments: SegmentFiles,
+    listed: Sequence[SegmentName],
+    last: tuple[int, int],
+    epoch: int,
+    is_ours: Callable[[], Awaitable[bool]],
 ) -> ev.RecoveryRefused | None:
     """Return the event of a file that proves the metadata store to be older than storage; None if there is none.
 
-    See ``storage.recovery.find_unlisted``. Such a file may have a writer, which is fenced. Raises StorageError.
+    See ``storage.recovery.find_unlisted``. Such a file may have a writer, which is fenced: unless ``is_ours`` returns
+    False. Then a successor may have registered the file. It claimed the partition before the file got its name, so a
+    read of the store after the listing shows the claim; and a fence would seem foreign to the successor, and end its
+    process. The result counts for nothing then. Raises StorageError, and what ``is_ours`` raises.
     """
 
     async def length_of(name: SegmentName) -> int:
+        if not await is_ours():
+            return 0
         try:
             return await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
         except NoSuchFile:

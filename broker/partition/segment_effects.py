@@ -27,7 +27,7 @@ async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event
     shared = driver.shared
     try:
         if effect.after is not None:
-            refused = await find_later_store(shared, driver.segments, (), effect.after, effect.epoch)
+            refused = await find_later_store(shared, driver.segments, (), effect.after, effect.epoch, driver.is_ours)
             if refused is not None:
                 return refused if await driver.is_ours() else None
     except (StorageError, KvError) as error:

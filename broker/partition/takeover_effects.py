@@ -32,7 +32,7 @@ async def recover_log(driver: PartitionDriver, effect: ev.RecoverLog) -> Event |
     """Recover the predecessor's log. Returns None if a later owner has the partition: it may have changed the log."""
     takeover = _takeover(driver)
     try:
-        outcome = await _recovered(takeover, effect)
+        outcome = await _recovered(driver, effect)
         is_sound = isinstance(outcome, ev.LogRecovered) and not takeover.losses
         if not is_sound and not isinstance(outcome, ev.RecoveryFailed) and not await driver.is_ours():
             return None  # a later owner may have deleted the segments: that is no damage, and this one is fenced
@@ -46,10 +46,10 @@ async def recover_log(driver: PartitionDriver, effect: ev.RecoverLog) -> Event |
     return outcome
 
 
-async def _recovered(takeover: Takeover, effect: ev.RecoverLog) -> Event:
-    """Recover the log; return the outcome, whoever owns it now."""
+async def _recovered(driver: PartitionDriver, effect: ev.RecoverLog) -> Event:
+    """Recover the log; return the outcome, whoever owns it now.  Raises KvError."""
     try:
-        return await takeover.recover(effect)
+        return await _takeover(driver).recover(effect, driver.is_ours)
     except CorruptData as error:
         return ev.LogUnreadable(f"no replica gives right bytes: {error}")
     except FormatError as error:

@@ -181,7 +181,7 @@ class Repair:
         """
         record, revision = await self._read_record()
         facts = await self._inspector.gather(record, revision, is_fenced=False)
-        self._check_store(facts)
+        await self._check_store(facts)
         if not wanted.is_dry:
             await self._inspector.put_back(facts)
         producers, report = await self._inspect(facts, wanted)
@@ -271,9 +271,15 @@ class Repair:
         if record != facts.record:
             raise NotRepaired(f"{record.owner or 'a broker'} has taken {self._path} over meanwhile: run this again")
 
-    def _check_store(self, facts: RepairFacts) -> None:
-        """Raise NotRepaired if the store is older than storage: a repair would give acknowledged offsets again."""
+    async def _check_store(self, facts: RepairFacts) -> None:
+        """Raise NotRepaired if the store is older than storage: a repair would give acknowledged offsets again.
+
+        Also if a broker that serves the partition has registered a segment since the record was read.
+        """
         if facts.unlisted is not None:
+            entry = await self._kv.get(self._record_key)
+            if (entry.revision if entry is not None else 0) != facts.revision:
+                raise NotRepaired(f"a broker has written to {self._path} meanwhile: if it is not open, run this again")
             raise NotRepaired(
                 f"{self._path.log(facts.unlisted.name)} is registered after all that the metadata store knows: the"
                 " store is older than storage. No file is damaged. Stop every process and rebuild the store by `bmq"

@@ -77,10 +77,10 @@ class Balance:
 
     def run(self, budget: int) -> Generator[list[Move], None, BalanceState]:
         """Yield up to ``budget`` moves, and empty lists where a step of bounded work ends.  Returns the new state."""
-        has_more_counts = yield from self._even_counts(budget, self._move_idle)
+        has_more_counts = yield from self._even_counts(budget, self._move_idle, self._lacks_idle)
         has_more_loads = yield from self._even_loads(budget)
         if not has_more_loads and not self._is_uneven:
-            has_more_counts |= yield from self._even_counts(budget, self._move_lightest)
+            has_more_counts |= yield from self._even_counts(budget, self._move_lightest, lambda _: True)
         since = self._state.uneven_since
         if not self._is_uneven:
             since = None
@@ -90,13 +90,19 @@ class Balance:
 
     # ------------------------------------------------------------------------------------------------------- counts
 
-    def _even_counts(self, budget: int, choose: Callable[[str, str, Sequence[str]], _Choice]) -> _Moves:
-        """Even out the numbers of partitions, by moves that `choose` finds.  Returns whether there is more to do."""
+    def _even_counts(
+        self, budget: int, choose: Callable[[str, str, Sequence[str]], _Choice], may_take: Callable[[str], bool]
+    ) -> _Moves:
+        """Even out the numbers of partitions, by moves that `choose` finds, to brokers that ``may_take`` them.
+
+        Returns whether there is more to do.
+        """
         counts = self._counts
         limit = STOP if self._state.evens_counts else START
         active = list(self._names)
         while len(active) > 1 and _unevenness(counts, active) > limit:
-            top, bottom = max(active, key=counts.__getitem__), min(active, key=counts.__getitem__)
+            top = max(active, key=counts.__getitem__)
+            bottom = min(filter(may_take, active), key=counts.__getitem__, default=top)
             if counts[top] - counts[bottom] < 2:
                 return False
             if len(self._moved) >= budget:
@@ -104,18 +110,21 @@ class Balance:
             move = yield from choose(top, bottom, active)
             if move is None:
                 active.remove(top)
+                yield []  # a step costs time by the number of brokers, all of which may be set aside
                 continue
             yield [move]
             limit = STOP
         return False
 
-    def _move_idle(self, top: str, bottom: str, active: Sequence[str]) -> _Choice:
-        """Return the move of a partition at rest.
+    def _lacks_idle(self, name: str) -> bool:
+        """Return whether the broker has less than its share of partitions at rest.
 
-        None if ``bottom`` has its share of them: it lacks partitions with a load, which a new broker gets later.
+        With few partitions and its share, it lacks some with a load, which a new broker gets later.
         """
-        if self._idle_counts[bottom] >= self._idle_mean:
-            return None
+        return self._idle_counts[name] < self._idle_mean
+
+    def _move_idle(self, top: str, bottom: str, active: Sequence[str]) -> _Choice:
+        """Return the move of a partition at rest; None if ``top`` has none."""
         source = yield from self._source(top)
         key = yield from self._idle(top, source, active)
         if key is None:
@@ -155,6 +164,7 @@ class Balance:
             at = _best(source.weighed, loads[top] - loads[bottom])
             if at is None:
                 active.remove(top)
+                yield []
                 continue
             if not self._may_move_loads:
                 self._is_uneven = True

@@ -83,7 +83,10 @@ class PlannerView:
         return has_cooled and (created_at is None or now - created_at >= SETTLE_S)
 
     def is_settled(self, incarnation: str, now: float) -> bool:
-        """Return whether the broker has been there for ``SETTLE_S``, or since before this leader's term."""
+        """Return whether this leader has known the broker for ``SETTLE_S``.
+
+        A new leader does not know loads yet, and would move partitions with a load as if they were at rest.
+        """
         arrived_at = self.arrived_at.get(incarnation)
         return arrived_at is None or now - arrived_at >= SETTLE_S
 

@@ -123,11 +123,13 @@ class Standstill:
         self.look()
 
     def _beat(self) -> None:
-        if self._timer is not None:
-            self._passed()
-        else:
-            self._mark(self.now())
+        is_first = self._timer is None
+        # First: a subscriber that fails must not end the beat. Without it each quiet time counts as a standstill.
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._beat)
+        if is_first:
+            self._mark(self.now())
+        else:
+            self._passed()
 
     def _mark(self, now: float) -> None:
         self._beat_at, self.deadline = now, now + DOUBT_S

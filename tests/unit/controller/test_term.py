@@ -228,6 +228,23 @@ async def test_a_member_that_does_not_listen_yet_is_given_nothing_and_not_probed
         await w.until(lambda: w.is_assigned("a", "b", "c"))
 
 
+async def test_a_new_leader_does_not_take_loads_that_it_does_not_know_for_rest() -> None:
+    async with world("a", "b", controllers=("c1", "c2")) as w:
+        for name in ("a", "b"):
+            mine = [key for key, owner in w.owners(w.standbys[0]).items() if owner == name]
+            w.members.measured[name] = [Measured(key, 5_000_000, 0, 500) for key in mine]
+        await asyncio.sleep(2 * LOAD_S)
+        await w.join("c")
+        await asyncio.sleep(2 * SETTLE_S)
+        assert "c" not in w.counts(), "the load may be a burst"
+        leader = w.led_by()
+        await leader.close()
+        w.standbys.remove(leader)
+        await w.until(lambda: w.leader is not None)
+        await asyncio.sleep(2 * SETTLE_S)
+        assert "c" not in w.counts(), "the load may be a burst"
+
+
 async def test_measured_load_is_balanced() -> None:
     async with world("a", "b", topic=40) as w:
         owners = w.owners(w.standbys[0])

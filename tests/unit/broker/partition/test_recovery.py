@@ -39,6 +39,10 @@ def checkpoint(end_offset: int, log_start: int) -> Checkpoint:
     )
 
 
+async def owned() -> bool:
+    return True
+
+
 @pytest.mark.parametrize("journals", [("older", "newer"), ("newer", "older"), ("older", "newer", "none")])
 async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[str, ...]) -> None:
     """A journal of a broker that owned the partition before may hold a higher log start than the latest one."""
@@ -53,7 +57,7 @@ async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: t
         fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
     )
     files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
-    event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals))
+    event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals), is_ours=owned)
     assert isinstance(event, ev.LogRecovered)
     assert event.checkpoint == kept["newer"]
     assert event.producers == kept["newer"].producers

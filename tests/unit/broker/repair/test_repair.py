@@ -390,3 +390,22 @@ async def test_an_unreadable_batch_of_a_closed_segment_is_skipped() -> None:
     assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
     assert (await d.record()).epoch == epoch, "its owner goes on"
     assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
+
+
+async def test_a_segment_that_the_owner_registers_meanwhile_is_no_sign_of_an_older_store() -> None:
+    d = await damaged(COVERED)
+    before = await ownership.read(d.kv, RECORD_KEY)
+    await d.register(COUNT, range(COUNT, COUNT + 2))
+
+    class Late(Repair):
+        async def _read_record(self) -> tuple[PartitionRecord, int]:
+            return before
+
+    tool = Late(d.fs, d.kv, SystemClock(), PLACE)
+    with pytest.raises(NotRepaired, match="a broker has written to") as raised:
+        await tool.run(RepairRequest(topic="orders", partition=0, is_dry=True))
+    assert "rebuild" not in str(raised.value)
+    record, _ = before
+    await ownership.store(d.kv, RECORD_KEY, record, (await ownership.read(d.kv, RECORD_KEY))[1])
+    with pytest.raises(NotRepaired, match="the store is older than storage"):
+        await d.repair(is_dry=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bmq.controller.planning.balance_state import ASKED
 from bmq.controller.planning.balancing import START, STOP, UNEVEN_S
-from bmq.controller.planning.planner import plan
+from bmq.controller.planning.planner import plan, plan_in_steps
 from bmq.controller.planning.planner_view import COOL_DOWN_S
 from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
@@ -97,3 +97,26 @@ def test_a_partition_that_was_moved_lately_is_not_balanced() -> None:
     lately = replace(view, moved_at=dict.fromkeys(everything[:7], 90.0))
     assert [move.key for move in plan(lately, 100.0).moves] == everything[7:]
     assert len(plan(lately, 90.0 + COOL_DOWN_S).moves) == 4
+
+
+def test_partitions_at_rest_pass_a_broker_that_has_its_share_of_them() -> None:
+    """Begin with b00, which has the fewest partitions, and its share of those at rest; b01 has none at rest."""
+    heavy, light = Rate(15e6, 1500.0), Rate(1e5, 10.0)
+    parts = (("b00", 1, heavy), ("b01", 150, light), ("b02", 1, heavy), ("b00", 104, None), ("b02", 206, None))
+    each = [(owner, rate) for owner, count, rate in parts for _ in range(count)]
+    owners = {key: owner for key, (owner, _) in zip(keys(len(each)), each, strict=True)}
+    rates = {key: rate for key, (_, rate) in zip(keys(len(each)), each, strict=True) if rate is not None}
+    converged, _ = converge(view_of(brokers=brokers(3), owners=owners, rates=rates))
+    at_rest = Counter(owner for key, owner in converged.owners.items() if key not in rates)
+    assert at_rest["b01"] > 0
+    assert at_rest["b02"] < 206
+
+
+def test_each_broker_that_is_set_aside_ends_a_step() -> None:
+    """Have brokers that are one partition's each: a plan finds no move, and looks at one after the other."""
+    everything = keys(100)
+    owners = {key: f"b{index:02d}" for index, key in enumerate(everything)}
+    rates = {key: Rate(1e6 * (1 + index % 7), 100.0) for index, key in enumerate(everything)}
+    steps = list(plan_in_steps(view_of(brokers=brokers(100), owners=owners, rates=rates), 0.0))
+    assert not any(steps)
+    assert len(steps) > 50

@@ -107,3 +107,24 @@ async def test_a_watch_that_does_not_run_finds_nothing() -> None:
     watched.standstill.look()
     assert not watched.standstill.is_unnoticed
     assert watched.doubts == []
+
+
+async def test_the_beat_goes_on_after_a_subscriber_that_fails() -> None:
+    """Let one fail once: without a beat each quiet time of the clients would count as a standstill."""
+    loop, failed = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    watched = Watched()
+    forget = watched.standstill.on_found.add(fail)
+    stop_loop(GIVEN_UP_S)
+    await asyncio.sleep(2 * TICK_S)
+    assert [str(error) for error in failed] == ["failed"]
+    forget()
+    watched.found.clear()
+    await asyncio.sleep(10 * GIVEN_UP_S)
+    watched.standstill.look()
+    assert not watched.found
+    watched.standstill.stop()
+
+
+def fail(_: float) -> None:
+    raise ValueError("failed")
