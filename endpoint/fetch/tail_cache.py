@@ -134,8 +134,16 @@ class TailCache:
             tail.entries.append(entry)
             order[entry] = None
             self.used += entry.cost
-        while self.used > self.limit:
+        if self.used > self.limit:
+            self.shrink(self.limit)
+
+    def shrink(self, size: int, batches_max: int | None = None) -> None:
+        """Evict the oldest batches of all until ``size`` bytes are kept at most, or ``batches_max`` are evicted."""
+        order = self._order
+        left = len(order) if batches_max is None else min(batches_max, len(order))
+        while self.used > size and left:
             self._evict(next(iter(order)).tail)
+            left -= 1
 
     def _entry(self, tail: _Tail, data: memoryview) -> _Entry:
         """Return the entry for a batch: a view as it came, or a copy."""
