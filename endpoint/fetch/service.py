@@ -330,7 +330,8 @@ class FetchService:
         async with gate:
             began = self._clock.monotonic()
             active = result.active_segment if result.asks is None else await result.asks.ask_active_segment()
-            records = await reader.read_slice(result.offset, result.limit, result.end, active=active)
+            held = self.tails.held(result.key) if result.key is not None else None
+            records = await reader.read_slice(result.offset, result.limit, result.end, active=active, held=held)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self.tracer is not None:
