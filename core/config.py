@@ -116,7 +116,7 @@ class NodeConfig(SecuritySettings):
     cache_bytes: int = _option(
         512 << 20,
         "one budget for tail cache, block cache and fetch responses; 0: an eighth of the machine's memory or of the"
-        " container's limit, 512 MB at least and 4 GB at most, which workers share",
+        " container's limit, 512 MB (at most half of it) at least and 4 GB at most, which workers share",
     )
     tail_fraction: float = _option(
         0.5, "share of cache_bytes that is the tails' own; beyond it they borrow what cached blocks do not use"

@@ -23,7 +23,7 @@ class Held:
 
     @property
     def start(self) -> int:
-        return self.batches[0].base_offset
+        return int(self.batches[0].base_offset)
 
     def size_until(self, offset: int) -> int | None:
         size = 0
