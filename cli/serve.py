@@ -31,7 +31,9 @@ from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 
 ANY_ID = -1
 """The node id of a server without one: a proxy takes the lowest free id, a process without a shared store takes 0."""
-DEFAULTS = NodeConfig(node_id=ANY_ID)
+BY_MEMORY = 0
+"""The ``cache_bytes`` of a server without one: a share of the memory (`server.cache_budget`)."""
+DEFAULTS = NodeConfig(node_id=ANY_ID, cache_bytes=BY_MEMORY)
 FILE_BYTES_MAX = 64 << 10
 """Largest file of settings: many times what all of them take."""
 DATA = "bmq-data"

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 from bmq.core.audit.place import wrong_place
 from bmq.core.file_access import Access, check_mode, check_name, parse_mode
 from bmq.core.logging.lines import LOG_FORMATS
+from bmq.core.machine_memory import WORKER_BYTES
 from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
 from bmq.core.options import INT_MAX as INT_MAX
 from bmq.core.options import LONG_MAX as LONG_MAX
@@ -112,8 +113,14 @@ class NodeConfig(SecuritySettings):
         metavar="Z",
     )
     cluster: str = _option("bmq", "name of the cluster: the prefix of its keys in the metadata store")
-    cache_bytes: int = _option(512 << 20, "one budget for tail cache, block cache, responses and held requests")
-    tail_fraction: float = _option(0.5, "share of cache_bytes that tails may fill before older batches are dropped")
+    cache_bytes: int = _option(
+        512 << 20,
+        "one budget for tail cache, block cache and fetch responses; 0: an eighth of the machine's memory or of the"
+        " container's limit, 512 MB (at most half of it) at least and 4 GB at most, which workers share",
+    )
+    tail_fraction: float = _option(
+        0.5, "share of cache_bytes that is the tails' own; beyond it they borrow what cached blocks do not use"
+    )
     held_produce_ms: int = _option(5_000, "how long a produce waits for a partition that is moving")
     workers: int = _option(
         1, "processes to run, each with these roles, on ports one after another", flag="--workers", metavar="N"
@@ -335,6 +342,8 @@ class NodeConfig(SecuritySettings):
 
     listener_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     """Settings of single listeners, by their whole keys: see `core.security.listener_settings`.  Some are secrets."""
+    computed: tuple[str, ...] = field(default=(), repr=False)
+    """Names of the settings that were not given, and whose defaults depend on the machine."""
 
     def shared_access(self) -> Access:
         """Return the rights on what the readers of any topic need."""
@@ -394,6 +403,8 @@ class NodeConfig(SecuritySettings):
                 f"etcd_history_ms={self.etcd_history_ms} is under {ETCD_HISTORY_MS_MIN}: a process that is behind would"
                 " read everything again; 0 leaves etcd's history alone"
             )
+        if 0 < self.cache_bytes < WORKER_BYTES:
+            raise ConfigError(f"cache_bytes={self.cache_bytes} is under {WORKER_BYTES}; 0 takes a share of the memory")
         if not 0 < self.tail_fraction < 1:
             raise ConfigError(f"tail_fraction={self.tail_fraction} is not between 0 and 1")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
@@ -504,7 +515,7 @@ CLUSTER_LENGTH_MAX = 249
 ZONE_LENGTH_MAX = 249
 _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "node_id": -INT_MAX,
-    "cache_bytes": 16 << 20,
+    "cache_bytes": 0,
     "held_produce_ms": 0,
     "drain_ms": 0,
     "http_session_ms": 60_000,

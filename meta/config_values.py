@@ -175,6 +175,9 @@ class BrokerLayers:
 @functools.lru_cache(maxsize=8)
 def _static(node: NodeConfig) -> tuple[dict[str, str], dict[str, str]]:
     """Return the values that differ from the defaults, and the defaults, as texts by name."""
-    defaults = {option_name(option): as_text(option.default) for option in OPTIONS}
+    defaults = {
+        option_name(option): as_text(getattr(node, option.name) if option.name in node.computed else option.default)
+        for option in OPTIONS
+    }
     values = {option_name(option): as_text(getattr(node, option.name)) for option in OPTIONS}
     return {name: value for name, value in values.items() if value != defaults[name]}, defaults

@@ -31,6 +31,7 @@ from bmq.core.extras import how_to_install
 from bmq.core.garbage_collector import LongCollections
 from bmq.core.logging.fields import fields
 from bmq.core.logging.handler import write_left_out_forever
+from bmq.core.machine_memory import available_memory
 from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
 from bmq.core.records.walk import WALKER
@@ -38,6 +39,7 @@ from bmq.core.urls import without_userinfo
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.open import has_password, is_shared, open_keyvalue
+from bmq.server.cache_budget import fit_cache
 from bmq.server.certificates import watch_certificates
 from bmq.server.cluster_history import ClusterHistory
 from bmq.server.cluster_member import ClusterMember
@@ -74,6 +76,8 @@ def serve(config: NodeConfig) -> int:
 
 
 def _run(config: NodeConfig) -> int:
+    config, budget = fit_cache(config, available_memory())
+    _log.info("budget of caches and fetch responses: %s", budget)
     if config.workers > 1:
         return asyncio.run(_supervise(config))
     if has_password(config.meta):

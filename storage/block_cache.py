@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
+from bmq.storage.block_claim import BlockClaim
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Buffer, FileSystem, NoSuchFile, StorageError, read_parts
 from bmq.storage.index import SegmentIndex
@@ -159,6 +161,9 @@ class BlockCache:
         self.config.validate()
         self._turn = asyncio.Semaphore(self.config.reads_max)
         self._blocks: LruCache[tuple[str, int], _Block] = LruCache(self.config.cache_bytes)
+        self._claim = BlockClaim(self.config.cache_bytes)
+        self.on_claim: Callable[[], None] = no_op
+        """Called when more room is claimed than there is; ``limit_cache`` may give it before the call returns."""
         self._run_max = float(self.config.run_blocks)  # what there is room for, as eviction shows
         self._facts: LruCache[str, SegmentKnowledge] = LruCache(self.config.index_bytes)
         self._shared: dict[Hashable, _Shared[Any]] = {}
@@ -182,6 +187,11 @@ class BlockCache:
     def cached_bytes(self) -> int:
         """Bytes of the blocks kept."""
         return self._blocks.used
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Bytes that the blocks need, as far as blocks that were read again show."""
+        return self._claim.at(self._monotonic()) if self._claim.is_any else 0
 
     @property
     def facts_bytes(self) -> int:
@@ -284,12 +294,20 @@ class BlockCache:
             if length <= 0 or self._is_here(path, number, length):
                 break
             lengths.append(length)
+        self._claim_room(path, first, lengths)
         keys = [(path, first + at, length) for at, length in enumerate(lengths)]
         shared = self._start(keys, self._read_run(path, first, lengths))
         size = sum(lengths)
         self._run_bytes += size
         shared.task.add_done_callback(lambda task: self._run_ended(size))
         return shared
+
+    def _claim_room(self, path: str, first: int, lengths: Sequence[int]) -> None:
+        """Claim room for the blocks of a read that were evicted shortly before."""
+        now_s, room = self._monotonic(), self.cache_bytes
+        is_more = [self._claim.is_read((path, number), size, room, now_s) for number, size in enumerate(lengths, first)]
+        if any(is_more):
+            self.on_claim()
 
     def _run_ended(self, size: int) -> None:
         self._run_bytes -= size
@@ -370,6 +388,8 @@ class BlockCache:
 
     def _note_evicted(self, evicted: Sequence[tuple[tuple[str, int], _Block]]) -> None:
         """Read less at once if a block is evicted before it was used."""
+        for key, block in evicted:
+            self._claim.evicted(key, len(block.data))
         if not all(block.is_used for _, block in evicted):
             self._run_max = max(1.0, self._run_max / 2)
 

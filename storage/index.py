@@ -60,6 +60,11 @@ class SegmentIndex:
         """Return (offset, position) of a batch at or before the one that holds ``offset``: reading begins there."""
         return self.entry_before(self.count_up_to(offset), base)
 
+    def next_position(self, offset: int) -> int | None:
+        """Return the position of the first entry at or behind ``offset``; None if there is none."""
+        at = self.count_up_to(offset - 1)
+        return self.entries[at * ENTRY + POSITION] if at < len(self) else None
+
     def place_of_timestamp(self, timestamp: int, base: int) -> tuple[int, int]:
         """Return (offset, position) at or before the first batch whose largest timestamp is at least ``timestamp``."""
         return self.entry_before(self.count_up_to(timestamp - 1, TIMESTAMP), base)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from bmq.core.aio.lru import LruCache
 from bmq.core.model import SegmentName
@@ -71,6 +72,20 @@ class ActiveSegment:
     index: SegmentIndex
 
 
+class HeldRecords(Protocol):
+    """The newest records of a partition, which the caller has in memory: whole batches without gaps, from ``start`` on.
+
+    Batches may be added, and the oldest removed, while a read is under way.
+    """
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+
+    def size_until(self, offset: int) -> int | None:
+        """Return the bytes of the batches [``start``, ``offset``); None if no batch of them ends at ``offset``."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogSlice:
     """Whole batches, one after another, of ``size`` bytes: views of blocks, or a copy.
@@ -90,14 +105,23 @@ class SegmentCursor:
     """A cursor that steps from batch to batch of one segment, by headers, as far as the segment may be read.
 
     ``start`` is (offset, position) of the first batch.  ``stop`` is the first offset that must not be shown;
-    ``watermark`` is the high watermark of the caller, under which reads of uncertain bytes are shared.  After a
-    ``step`` the current batch is [``position``, ``end``).
+    ``watermark`` is the high watermark of the caller, under which reads of uncertain bytes are shared.  Blocks are read
+    as far as ``until``, a position, while that suffices; None: as far as is certain.  After a ``step`` the current
+    batch is [``position``, ``end``).
     """
 
     def __init__(
-        self, pool: BlockCache, path: str, facts: SegmentKnowledge, start: tuple[int, int], stop: int, watermark: int
+        self,
+        pool: BlockCache,
+        path: str,
+        facts: SegmentKnowledge,
+        start: tuple[int, int],
+        stop: int,
+        watermark: int,
+        until: int | None = None,
     ):
         self.facts = facts
+        self._until = until
         self.kept_from: int | None = None  # bytes from here on stay in the buffer; None: from the batch's beginning
         self.run = 1  # blocks to read at once
         self._cursor = BatchCursor(start[1], start[0], check=BatchCheck.HEADER, stop=stop)
@@ -211,10 +235,18 @@ class SegmentCursor:
             pieces.append((reached, piece))
             self._reached += len(piece)
 
+    @property
+    def wanted_until(self) -> int:
+        """The position as far as blocks are read, and read ahead."""
+        known = self.facts.known_position
+        return known if self._until is None else min(known, self._until)
+
     async def _block(self, number: int, reached: int) -> Buffer:
         known = self.facts.known_position
         if reached < known:
-            return await self._pool.certain_block(self._path, number, known, self.run)
+            wanted = self.wanted_until
+            certain = wanted if reached < wanted else known
+            return await self._pool.certain_block(self._path, number, certain, self.run)
         data = await self._pool.open(self._path, number, self._watermark)
         self._opened[number] = data
         return data
@@ -242,13 +274,20 @@ class LogReader:
         return b"".join((await self.read_slice(offset, max_bytes, end_offset, active=active)).buffers)
 
     async def read_slice(
-        self, offset: int, max_bytes: int, end_offset: int, *, active: ActiveSegment | None = None
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        active: ActiveSegment | None = None,
+        held: HeldRecords | None = None,
     ) -> LogSlice:
         """Return whole batches of one segment, the first of which holds ``offset``.
 
         They are at most ``max_bytes`` long, but at least one batch.  None reaches ``end_offset``, a high watermark that
         the caller got from the owner before this call; the result is empty if the batch at ``offset`` is not wholly
-        below it.  ``active_segment`` saves the listing and the scan of the owner's newest segment.
+        below it.  ``active_segment`` saves the listing and the scan of the owner's newest segment.  If ``held`` begins
+        behind ``offset``, its records are neither returned nor, where their position is known, read from storage.
 
         Raises OffsetNotFound if no segment holds the offset, CorruptData if the batch is damaged or missing, NoSuchFile
         if files are gone in each of several listings, and other StorageErrors as storage does.
@@ -261,7 +300,7 @@ class LogReader:
             if extent is None:
                 break
             try:
-                return await self._read_extent(extent, offset, max_bytes, end_offset, active)
+                return await self._read_extent(extent, offset, max_bytes, end_offset, active, held)
             except NoSuchFile:
                 if attempt == REFRESHES_MAX:
                     raise
@@ -272,10 +311,20 @@ class LogReader:
         raise OffsetNotFound(self.path, offset, self.segments.first_offset)
 
     async def _read_extent(
-        self, extent: Extent, offset: int, max_bytes: int, end_offset: int, active: ActiveSegment | None
+        self,
+        extent: Extent,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        active: ActiveSegment | None,
+        held: HeldRecords | None,
     ) -> LogSlice:
         facts = await self._facts(extent, offset, active)
-        walk = self._walk(extent, facts, facts.start_for(offset, extent.name.base), end_offset)
+        start = facts.start_for(offset, extent.name.base)
+        if held is None or held.start <= offset:
+            walk = self._walk(extent, facts, start, end_offset)
+        else:
+            walk = self._walk(extent, facts, start, end_offset, held.start, _position_of(held, facts))
         try:
             while await walk.step():
                 if walk.next_offset > offset:
@@ -301,12 +350,24 @@ class LogReader:
         self._streams.put((extent.name, end), max(next_run, self._streams.peek((extent.name, end)) or 1))
         if is_next:
             number = -(-end // self.pool.config.block_bytes)
-            self.pool.read_ahead(self.path.log(extent.name), number, walk.facts.known_position, walk.run)
+            self.pool.read_ahead(self.path.log(extent.name), number, walk.wanted_until, walk.run)
         return _slice(walk.views(start, end), end - start)
 
-    def _walk(self, extent: Extent, facts: SegmentKnowledge, start: tuple[int, int], end_offset: int) -> SegmentCursor:
-        stop = end_offset if extent.end is None else min(end_offset, extent.end)
-        return SegmentCursor(self.pool, self.path.log(extent.name), facts, start, stop, end_offset)
+    def _walk(
+        self,
+        extent: Extent,
+        facts: SegmentKnowledge,
+        start: tuple[int, int],
+        end_offset: int,
+        held_from: int | None = None,
+        until: int | None = None,
+    ) -> SegmentCursor:
+        """Return a walk from ``start``, as far as the segment and the caller's records go.
+
+        ``held_from`` is the first offset that the caller holds, ``until`` its position; None: unknown.
+        """
+        stop = min(each for each in (end_offset, extent.end, held_from) if each is not None)
+        return SegmentCursor(self.pool, self.path.log(extent.name), facts, start, stop, end_offset, until)
 
     async def _facts(self, extent: Extent, offset: int, active: ActiveSegment | None) -> SegmentKnowledge:
         """Return what is known of the segment, from its ``.idx`` too if that may reach further, to ``offset``.
@@ -403,6 +464,14 @@ class LogReader:
             return None
         finally:
             walk.finish()
+
+
+def _position_of(held: HeldRecords, facts: SegmentKnowledge) -> int | None:
+    """Return the segment's position at which ``held`` begins, or of the next index entry; None if neither is known."""
+    size = held.size_until(facts.known_offset)
+    if size is not None:
+        return facts.known_position - size
+    return facts.index.next_position(held.start)
 
 
 def _slice(views: Sequence[memoryview], size: int) -> LogSlice:

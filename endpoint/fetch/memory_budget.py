@@ -2,13 +2,20 @@
 
 ``limit`` is divided so that catch-up readers and tail readers cannot starve each other::
 
-    tails               up to ``tail_fraction``; the oldest batches are evicted (``endpoint.fetch.tail_cache``)
+    tails               ``tail_fraction`` is theirs; they borrow beyond it, see below
     responses, memory   up to half of the rest
     responses, storage  up to a quarter of the rest; in both pools fetches wait for room, in the order of arrival
     cached blocks       what the three above leave, at least a quarter of the rest; they shrink at once
 
-So responses never evict the tail, however many readers lag (AutoMQ #201), and a lagging reader's blocks stay long
-enough to be used.  A reservation may grow: one response can always proceed, whatever the size of its first batch.
+Tails borrow what responses and blocks do not use, so that a consumer a little behind reads from memory.  They give it
+back in the event that needs it: to responses when these are reserved, to blocks when a block is read again that was
+evicted shortly before (``storage.block_claim``).  The blocks' quarter is never lent, nor is half as much again
+(``headroom``), from which the next response is reserved.  So an event evicts about as many bytes as it takes itself,
+and no reader waits for an eviction.  Once blocks claim less, tails grow with what is flushed.
+
+So responses never evict what is the tails' own, however many readers lag (AutoMQ #201), and a lagging reader's blocks
+stay long enough to be used.  A reservation may grow: one response can always proceed, whatever the size of its first
+batch.
 
 No client can fill a pool for long.  A large fetch gets a quarter of what is free, so that each later one finds
 something, however much each asks for; and the last eighth of a pool is kept for small responses, which pass the large
@@ -21,9 +28,16 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
+
+from bmq.endpoint.fetch.tail_cache import TailCache
 
 SMALL_BYTES = 1 << 20
 """Bytes up to which a response is small; in a small pool, up to a thirty-second of it."""
+
+
+EVICTED_AT_ONCE = 1_000
+"""Batches that one event evicts to restore the headroom: half a microsecond each."""
 
 
 class _Ticket:
@@ -172,22 +186,42 @@ class MemoryPool:
         return True
 
 
-class FetchBudget:
-    """The division of ``limit`` bytes.  ``limit_blocks`` is called at each change, with the bytes left for blocks."""
+class Blocks(Protocol):
+    """The cached blocks, as the budget uses them."""
 
-    def __init__(self, limit: int, tail_fraction: float, limit_blocks: Callable[[int], None]) -> None:
+    on_claim: Callable[[], None]
+    """Called when the blocks claim more than before."""
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Bytes that the blocks need now."""
+
+    def limit_cache(self, cache_bytes: int) -> None:
+        """Keep no more than ``cache_bytes`` of blocks from now on."""
+
+
+class FetchBudget:
+    """The division of ``limit`` bytes.  ``blocks`` are limited, at each change, to the bytes that are left for them."""
+
+    def __init__(self, limit: int, tail_fraction: float, blocks: Blocks) -> None:
         self.limit = limit
-        self.tail_limit = int(limit * tail_fraction)
-        rest = limit - self.tail_limit
+        self.tails_own = int(limit * tail_fraction)
+        rest = limit - self.tails_own
         self.memory = MemoryPool(rest // 2, self._changed)
         self.storage = MemoryPool(rest // 4, self._changed)
+        self.blocks_own = rest - self.memory.limit - self.storage.limit
+        self.headroom = rest // 8
+        """Bytes that tails leave free when they borrow; a response is mostly smaller
+        (``endpoint.fetch.operation.READ_COPIES``)."""
+        self.tails = TailCache(max(self.tails_own, limit - self.blocks_own - self.headroom))
         self._tail_bytes = 0
-        self._limit_blocks = limit_blocks
+        self._blocks = blocks
+        blocks.on_claim = self._changed
         self._changed()
 
     def __repr__(self) -> str:
         return (
-            f"<FetchBudget {self.limit} tail={self._tail_bytes} memory={self.memory.used} storage={self.storage.used}>"
+            f"<FetchBudget {self.limit} tails={self._tail_bytes} memory={self.memory.used} storage={self.storage.used}>"
         )
 
     @property
@@ -205,11 +239,19 @@ class FetchBudget:
         """Bytes of responses that are being built or sent."""
         return self.memory.used + self.storage.used
 
-    def tail_is(self, size: int) -> None:
-        """Note that the tail cache holds ``size`` bytes now."""
-        if size != self._tail_bytes:
-            self._tail_bytes = size
+    def tails_changed(self) -> None:
+        """Note that batches were added to ``tails``, or removed."""
+        if self.tails.used != self._tail_bytes:
             self._changed()
 
     def _changed(self) -> None:
-        self._limit_blocks(self.limit - self._tail_bytes - self.memory.used - self.storage.used)
+        """Let tails and blocks have what the responses leave."""
+        tails, own = self.tails, self.tails_own
+        room = self.limit - self.memory.used - self.storage.used
+        if tails.used > own:
+            most = room - max(self._blocks.claimed_bytes, self.blocks_own)
+            if tails.used > most - self.headroom:
+                tails.shrink(max(own, most - self.headroom), EVICTED_AT_ONCE)
+                tails.shrink(max(own, most))
+        self._tail_bytes = tails.used
+        self._blocks.limit_cache(room - tails.used)

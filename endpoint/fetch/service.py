@@ -79,8 +79,8 @@ class FetchService:
         self.poll: FetchPurgatory
         self._readers: LruCache[PartitionKey, LogReader]
         if beside is None:
-            self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool.limit_cache)
-            self.tails = TailCache(self.budget.tail_limit)
+            self.budget = FetchBudget(config.cache_bytes, config.tail_fraction, pool)
+            self.tails = self.budget.tails
             self.poll = FetchPurgatory()
             self._readers = LruCache(READERS_MAX)
             catalog.subscribe(self._topic_changed)
@@ -330,7 +330,8 @@ class FetchService:
         async with gate:
             began = self._clock.monotonic()
             active = result.active_segment if result.asks is None else await result.asks.ask_active_segment()
-            records = await reader.read_slice(result.offset, result.limit, result.end, active=active)
+            held = self.tails.held(result.key) if result.key is not None else None
+            records = await reader.read_slice(result.offset, result.limit, result.end, active=active, held=held)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self.tracer is not None:
@@ -398,13 +399,13 @@ class FetchService:
         if not batches:
             return
         self.tails.add(key, batches)
-        self.budget.tail_is(self.tails.used)
+        self.budget.tails_changed()
         _wake(self.poll.flushed(key, sum([batch.size for batch in batches])))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         """Drop the batches below the log start, and wake the fetches that follow the partition."""
         self.tails.trim(key, log_start)
-        self.budget.tail_is(self.tails.used)
+        self.budget.tails_changed()
         _wake(self.poll.changed(key))
 
     def closed(self, key: PartitionKey) -> None:
@@ -414,7 +415,7 @@ class FetchService:
 
     def _forget_tail(self, key: PartitionKey) -> None:
         self.tails.drop(key)
-        self.budget.tail_is(self.tails.used)
+        self.budget.tails_changed()
 
     def _topic_changed(self, change: TopicChange) -> None:
         """Wake the fetches of a topic that is gone, and drop its tails, readers and counters."""

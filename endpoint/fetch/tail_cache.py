@@ -12,7 +12,8 @@ of its frame, is copied out.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
@@ -21,9 +22,11 @@ from typing import NamedTuple
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.records.batch import Batch
+from bmq.storage.log_reader import HeldRecords
 
-ENTRY_BYTES = 540
-"""Bytes that one batch costs beside its own: its view, its entry, its place in the order (measured, CPython 3.11)."""
+ENTRY_BYTES = 550
+"""Bytes that one batch costs beside its own: its view, its entry, its places in run and order (measured, CPython
+3.11)."""
 JOIN_BYTES = 8 << 10
 """Bytes; batches smaller than this on average are joined when read: a copy costs less than a system call's vector of
 them."""
@@ -73,26 +76,49 @@ class _Frame:
 
 
 class _Tail:
-    """One partition's run: offsets [start, end) in ``entries[first:]``."""
+    """One partition's run: offsets [start, end) in ``entries[first:]``.
 
-    __slots__ = ("end", "entries", "first", "key", "start")
+    ``added`` are the bytes of all batches that were ever added, ``ends`` its value after each of ``entries``, and
+    ``popped`` its value at ``start``.
+    """
+
+    __slots__ = ("added", "end", "ends", "entries", "first", "key", "popped", "start")
 
     def __init__(self, key: PartitionKey, start: int) -> None:
         self.key = key
         self.entries: list[_Entry] = []
+        self.ends = array("q")
         self.first = 0
         self.start = self.end = start
+        self.added = self.popped = 0
 
     def __len__(self) -> int:
         return len(self.entries) - self.first
 
+    def append(self, entry: _Entry) -> None:
+        """Add the newest batch."""
+        self.entries.append(entry)
+        self.added += entry.size
+        self.ends.append(self.added)
+
+    def size_until(self, offset: int) -> int | None:
+        """Return the bytes of the batches [``start``, ``offset``); None if no batch of the run ends at ``offset``."""
+        if offset == self.start:
+            return 0
+        at = bisect_left(self.entries, offset, self.first, key=_END)
+        if at == len(self.entries) or self.entries[at].end != offset:
+            return None
+        return self.ends[at] - self.popped
+
     def pop(self) -> _Entry:
         """Remove and return the oldest batch."""
         entry = self.entries[self.first]
+        self.popped = self.ends[self.first]
         self.first += 1
         self.start = entry.end
         if self.first >= _COMPACT and 2 * self.first >= len(self.entries):
             del self.entries[: self.first]
+            del self.ends[: self.first]
             self.first = 0
         return entry
 
@@ -119,6 +145,10 @@ class TailCache:
         tail = self._tails.get(key)
         return (tail.start, tail.end) if tail is not None else None
 
+    def held(self, key: PartitionKey) -> HeldRecords | None:
+        """Return the partition's run, which goes on changing; None if no batch is kept."""
+        return self._tails.get(key)
+
     def add(self, key: PartitionKey, batches: Sequence[Batch]) -> None:
         """Add batches of a partition that were flushed, in this order; evict the oldest of all past ``limit``."""
         tail = self._tails.get(key)
@@ -131,11 +161,19 @@ class TailCache:
                 tail.start = batch.base_offset
             tail.end = batch.next_offset
             entry = self._entry(tail, batch.data)
-            tail.entries.append(entry)
+            tail.append(entry)
             order[entry] = None
             self.used += entry.cost
-        while self.used > self.limit:
+        if self.used > self.limit:
+            self.shrink(self.limit)
+
+    def shrink(self, size: int, batches_max: int | None = None) -> None:
+        """Evict the oldest batches of all until ``size`` bytes are kept at most, or ``batches_max`` are evicted."""
+        order = self._order
+        left = len(order) if batches_max is None else min(batches_max, len(order))
+        while self.used > size and left:
             self._evict(next(iter(order)).tail)
+            left -= 1
 
     def _entry(self, tail: _Tail, data: memoryview) -> _Entry:
         """Return the entry for a batch: a view as it came, or a copy."""

@@ -95,6 +95,9 @@ def test_an_entry_comes_after_exactly_an_interval() -> None:
     index, _ = build([(1, 100, 5)] * 7, 200)
     assert index.entries.tolist() == [1002, 200, 5, 1004, 400, 5, 1006, 600, 5]
     assert [index.place_of(offset, BASE)[1] for offset in range(BASE, BASE + 7)] == [0, 0, 200, 200, 400, 400, 600]
+    assert [index.next_position(offset) for offset in range(BASE, BASE + 8)] == [200] * 3 + [400] * 2 + [600] * 2 + [
+        None
+    ]
 
 
 @given(BATCHES)

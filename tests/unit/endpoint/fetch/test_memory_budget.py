@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from bmq.core.aio.subscribers import no_op
 from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
+from tests.unit.endpoint.fetch.batches import KEY, batch
 
 LIMIT = 3200
 SMALL = 100
 """What a lane of this limit calls small."""
+
+
+class FakeBlocks:
+    """Blocks that claim nothing; the limits that they were given."""
+
+    claimed_bytes = 0
+
+    def __init__(self) -> None:
+        self.limits: list[int] = []
+        self.on_claim: Callable[[], None] = no_op
+
+    def limit_cache(self, cache_bytes: int) -> None:
+        self.limits.append(cache_bytes)
 
 
 def lane(limit: int = LIMIT) -> MemoryPool:
@@ -124,8 +140,8 @@ async def test_a_cancelled_head_lets_the_next_one_in() -> None:
 
 
 async def test_every_grant_shrinks_the_block_cache() -> None:
-    told: list[int] = []
-    budget = FetchBudget(8 * LIMIT, 0.5, told.append)
+    blocks = FakeBlocks()
+    budget = FetchBudget(8 * LIMIT, 0.5, blocks)
     assert budget.storage.limit == LIMIT
     held = budget.storage.try_take(100)
     assert held is not None
@@ -134,7 +150,7 @@ async def test_every_grant_shrinks_the_block_cache() -> None:
     await asyncio.sleep(0)
     held.resize(2700)
     await waiting
-    assert told[-1] == 8 * LIMIT - 2800
+    assert blocks.limits[-1] == 8 * LIMIT - 2800
 
 
 async def test_a_wait_cancelled_before_its_turn_is_skipped() -> None:
@@ -159,19 +175,21 @@ def test_a_part_of_a_reservation_is_released_apart() -> None:
 
 
 def test_the_block_cache_may_have_the_memory_that_is_left() -> None:
-    told: list[int] = []
-    budget = FetchBudget(1000, 0.5, told.append)
-    assert (budget.tail_limit, budget.memory.limit, budget.storage.limit) == (500, 250, 125)
-    assert told == [1000]
-    budget.tail_is(500)
-    budget.tail_is(500)
+    blocks = FakeBlocks()
+    budget = FetchBudget(100_000, 0.5, blocks)
+    assert (budget.tails_own, budget.memory.limit, budget.storage.limit) == (50_000, 25_000, 12_500)
+    assert blocks.limits == [100_000]
+    budget.tails.add(KEY, [batch(0, 40_000)])
+    budget.tails_changed()
+    budget.tails_changed()
+    left = 100_000 - budget.tails.used
     memory, storage = budget.memory.try_take(125), budget.storage.try_take(62)
-    assert told == [1000, 500, 375, 313]
+    assert blocks.limits == [100_000, left, left - 125, left - 187]
     assert memory is not None
     assert storage is not None
     memory.release()
     storage.resize(100)
-    assert told[4:] == [438, 400]
+    assert blocks.limits[4:] == [left - 62, left - 100]
 
 
 async def test_a_release_costs_what_it_grants_however_many_wait() -> None:

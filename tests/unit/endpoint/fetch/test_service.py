@@ -11,12 +11,14 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields_of
-from bmq.core.records.batch import HEADER_BYTES
-from bmq.storage.filesystem import CorruptData, StorageUnavailable
+from bmq.core.model import SegmentName
+from bmq.core.records.batch import HEADER_BYTES, Batch
+from bmq.storage.filesystem import CorruptData, CreateOptions, StorageUnavailable
+from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import OffsetNotFound
+from bmq.storage.log_reader import ActiveSegment, OffsetNotFound
 from tests.harness.waiting import now
-from tests.unit.endpoint.serving import World, errors, offsets, quiesce, release, serving, want
+from tests.unit.endpoint.serving import EPOCH, World, batch_of, errors, offsets, quiesce, release, serving, want
 
 pytestmark = pytest.mark.slow
 
@@ -216,6 +218,57 @@ async def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_
         tail = await world.fetch([want("t", offset=19)])
         assert world.metrics.tail_hit_bytes == tail.results[0].size
         release(tail)
+
+
+async def test_a_reader_that_comes_to_the_tail_under_load_reads_no_byte_of_it_from_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tail moves on meanwhile: each read of storage ends where the tail begins when the read is begun."""
+
+    async with serving(cache_bytes=16 << 20, block_bytes=256 << 10) as world:
+        key, size = world.key("t"), 70_000
+        name = SegmentName(0, EPOCH, 0)
+        path = PartitionPath("t", str(key.topic_id), 0).log(name)
+        appender = await world.fs.create(path, CreateOptions(block_bytes=1 << 30))
+        owner, index, positions = world.owner("t"), SegmentIndex(), {0: 0}
+
+        async def produce() -> None:
+            base = owner.high_watermark
+            data = batch_of(base, 1, size)
+            index.add(base, positions[base], 0)
+            appender.write(data)
+            await appender.flush()
+            positions[base + 1] = positions[base] + len(data)
+            owner.active_segment = ActiveSegment(name, positions[base + 1], base + 1, index)
+            owner.high_watermark = base + 1
+            world.fetch_service.flushed(key, [Batch(memoryview(data))], base + 1)
+
+        reads: list[tuple[int, int]] = []  # (end of the read, where the tail began)
+        read = world.fs.read
+
+        async def metered(path: str, position: int, length: int) -> bytes:
+            extent = world.fetch_service.tails.extent(key)
+            assert extent is not None
+            if path.endswith(".log"):
+                reads.append((position + length, positions[extent[0]]))
+            return await read(path, position, length)
+
+        monkeypatch.setattr(world.fs, "read", metered)
+        for _ in range(400):
+            await produce()
+        at = 0
+        while at < owner.high_watermark:
+            fetched = await world.fetch([want("t", offset=at)], max_wait_s=5)
+            found = offsets(fetched)[T0]
+            assert found[0] == at
+            at = found[-1] + 1
+            release(fetched)
+            await produce()
+            if world.metrics.tail_hit_bytes > 5 * size:
+                break
+        assert len(reads) > 20
+        assert sum(max(0, end - tail) for end, tail in reads) == 0, "bytes of the tail that were read from storage"
+        await appender.close()
 
 
 async def test_readers_that_never_read_leave_room_for_others() -> None:

@@ -240,3 +240,23 @@ def test_the_tail_cache_does_what_a_plain_list_does(operations: list[tuple[str, 
             assert tails.extent(each) == ((bases[0], bases[-1] + 1) if bases else None)
             for base in bases:
                 assert read(tails, each, base) == [other for other in bases if other >= base]
+            held = tails.held(each)
+            assert (held is not None) == bool(bases)
+            if held is not None:
+                size = cost - ENTRY_BYTES
+                found = [held.size_until(offset) for offset in range(bases[0] - 1, bases[-1] + 3)]
+                assert found == [None, *(size * number for number in range(len(bases) + 1)), None]
+
+
+def test_the_bytes_of_a_long_run_are_counted_from_its_beginning() -> None:
+    """Evicted entries are removed from the front of the run now and then."""
+    tails = cache()
+    for base in range(0, 1_000, 5):
+        tails.add(A, [batch(base, 5, 10 + base)])
+        tails.trim(A, base - 100)
+        held = tails.held(A)
+        assert held is not None
+        slice_ = tails.read(A, held.start, 1 << 30, base, at_least_one=True)
+        assert slice_ is not None
+        assert held.size_until(base) == slice_.size
+        assert held.size_until(base + 3) is None
