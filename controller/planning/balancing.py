@@ -214,7 +214,7 @@ class Balance:
         """Return one of the owner's partitions at rest; None if it has none."""
         if source.idle is None and source.has_idle:
             source.idle = self._take_idle(owner)
-            if source.idle is None and owner not in self._searched:
+            if source.idle is None and owner not in self._searched and self._idle_counts[owner] > 0:
                 owners = self._above_mean(active)
                 self._searched |= owners
                 for _ in self._view.idle.search(self._view.owners, owners, self._is_movable):

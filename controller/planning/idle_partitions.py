@@ -1,8 +1,8 @@
-"""Partitions without traffic that balancing may move, found in one search for many plans.  Pure.
+"""Partitions without a load that lasts, which balancing may move, found in one search for many plans.  Pure.
 
 Each plan moves some sixty partitions, and a new broker may be given a hundred thousand.  A search through all
 partitions finds thousands of candidates; the plans after it take them one by one.  Each is checked again when it is
-taken, since it may have moved, been deleted, or have traffic by then.
+taken, since it may have moved, been deleted, or have a load by then.  Those that have no traffic at all come first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from bmq.controller.planning.partition_table import PartitionTable
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
+_RATED = 1 << 32
+"""Place of partitions with traffic that does not last: behind all others."""
 FOUND_MAX = 4096
 """Candidates kept for each broker: some 400 kB, enough for 64 plans."""
 CHUNKS_PER_STEP = 256
@@ -38,11 +40,11 @@ class IdlePartitions:
     def take(
         self, table: PartitionTable, owner: str, is_movable: Callable[[PartitionKey], bool]
     ) -> PartitionKey | None:
-        """Remove and return a candidate that the owner still has, at rest and movable; None if there is none left."""
+        """Remove and return a candidate that the owner still has, movable and without a load; None if none is left."""
         found = self._found.get(owner, [])
         while found:
             key = found.pop()
-            if table.get(key) == owner and key not in table.rates_of(owner) and is_movable(key):
+            if table.get(key) == owner and key not in table.lasting.of(owner) and is_movable(key):
                 return key
         return None
 
@@ -73,8 +75,12 @@ class IdlePartitions:
                     if len(heap) == FOUND_MAX and order <= heap[0][0]:
                         continue
                     key = PartitionKey(topic_id, partition)
-                    if key in table.rates_of(owner) or not is_movable(key):
+                    if key in table.lasting.of(owner) or not is_movable(key):
                         continue
+                    if key in table.rates_of(owner):
+                        order -= _RATED
+                        if len(heap) == FOUND_MAX and order <= heap[0][0]:
+                            continue
                     item = (order, -topic_id.int, -partition, key)
                     if len(heap) < FOUND_MAX:
                         heapq.heappush(heap, item)

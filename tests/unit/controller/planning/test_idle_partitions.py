@@ -47,14 +47,29 @@ def any_partition(key: PartitionKey) -> bool:
     return True
 
 
-def test_a_candidate_that_has_left_or_has_traffic_or_may_not_move_is_not_given_out() -> None:
+def test_partitions_with_traffic_that_does_not_last_come_last() -> None:
+    everything = keys(40)
+    table = PartitionTable.of(dict.fromkeys(everything, "a"))
+    for key in everything[:20]:
+        table.set_rate(key, Rate(1e6, 1.0))
+    for key in everything[:10]:
+        table.set_lasting(key, Rate(1e6, 1.0))
+    idle = IdlePartitions()
+    list(idle.search(table, {"a"}, any_partition))
+    found = [idle.take(table, "a", any_partition) for _ in range(31)]
+    assert set(found[:20]) == set(everything[20:])
+    assert set(found[20:30]) == set(everything[10:20])
+    assert found[30] is None
+
+
+def test_a_candidate_that_has_left_or_has_a_load_or_may_not_move_is_not_given_out() -> None:
     everything = keys(4)
     table = PartitionTable.of(dict.fromkeys(everything, "a"))
     idle = IdlePartitions()
     list(idle.search(table, {"a"}, any_partition))
     left, used, fixed, movable = everything
     table.set_chunk(left.topic_id, 0, ["b", "a", "a", "a"])
-    table.set_rate(used, Rate(1e6, 1.0))
+    table.set_lasting(used, Rate(1e6, 1.0))
     assert idle.take(table, "a", lambda key: key != fixed) == movable
     assert idle.take(table, "a", lambda key: key != fixed) is None
 

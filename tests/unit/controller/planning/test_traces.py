@@ -192,6 +192,19 @@ def test_an_added_broker_gets_its_share_after_a_minute_and_nothing_comes_back() 
     assert leader.uneven_loads() <= LOAD_START * 8 / 5
 
 
+def test_an_added_broker_gets_partitions_that_have_bursts_alone() -> None:
+    leader = cluster(busy=30, idle=0)
+
+    def trace(now: float, key: PartitionKey) -> float:
+        return MB if now % 150 < 10 else 0
+
+    leader.run(600, trace)
+    leader.add_broker()
+    leader.run(600, trace)
+    assert leader.uneven_counts() <= START
+    assert leader.undone() == []
+
+
 def test_a_partition_that_becomes_hot_is_left_alone_with_its_broker() -> None:
     leader = cluster(busy=18, idle=30)
     hot = PartitionKey(uuid.UUID(int=1), 0)
