@@ -74,11 +74,12 @@ def test_a_candidate_that_has_left_or_has_a_load_or_may_not_move_is_not_given_ou
     assert idle.take(table, "a", lambda key: key != fixed) is None
 
 
-def test_a_search_passes_over_other_owners_and_over_partitions_with_traffic() -> None:
+def test_a_search_passes_over_other_owners_and_over_partitions_with_a_load() -> None:
     everything = keys(6)
     owners = {key: "ab"[key.partition % 2] for key in everything}
     idle = IdlePartitions()
-    table = PartitionTable.of(owners, {everything[0]: Rate(1e6, 1.0)})
+    table = PartitionTable.of(owners)
+    table.set_lasting(everything[0], Rate(1e6, 1.0))
     list(idle.search(table, {"a"}, lambda key: key != everything[2]))
     assert idle.take(table, "b", any_partition) is None
     assert idle.take(table, "a", any_partition) == everything[4]
