@@ -35,11 +35,14 @@ _SECURITY_ENVIRONMENT = {
     for name in (environment_name(each), *(in_environment(key) for key, _ in secret_names(each)))
 }
 """Variables of the settings of security: without their values a process may serve clients that it must refuse."""
-_SECURITY_WORDS = (
-    "ACL", "ALLOW", "AUDIT", "AUTH", "CREDENTIAL", "DELEGATION", "INSECURE", "JAAS", "KERBEROS", "KEYSTORE", "LISTENER",
-    "MTLS", "OAUTH", "PASSWORD", "PRINCIPAL", "SASL", "SCRAM", "SECRET", "SECUR", "SSL", "SUPER", "TLS", "TRUSTSTORE",
-)  # fmt: skip
-"""Beginnings of the words that mark the name of an unknown variable as one of security."""
+_SECURITY_WORDS = {
+    "ACL", "ACLS", "ALLOW", "AUDIT", "AUTH", "AUTHN", "AUTHZ", "CREDENTIAL", "CREDENTIALS", "DELEGATION", "INSECURE",
+    "JAAS", "KERBEROS", "LISTENER", "LISTENERS", "MTLS", "OAUTH", "OAUTHBEARER", "PASSWORD", "PASSWORDS", "PRINCIPAL",
+    "PRINCIPALS", "SASL", "SCRAM", "SECRET", "SECRETS", "SECURE", "SECURITY", "SSL", "SUPER", "SUPERUSER", "SUPERUSERS",
+    "TLS",
+}  # fmt: skip
+_SECURITY_BEGINNINGS = ("AUTHEN", "AUTHORI", "KEYSTORE", "TRUSTSTORE")
+"""Words, and beginnings of words, that mark the name of an unknown variable as one of security."""
 _OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE"}
 """Variables of `bmq cluster` that have a word of `_SECURITY_WORDS`: `cli/cluster/http_login.py`."""
 _OF_KUBERNETES = re.compile(
@@ -185,7 +188,8 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
         if not is_unknown or name in _OF_COMMANDS or _OF_KUBERNETES.search(name):
             continue
         guess = meant(name, names)
-        has_word = any(word.startswith(_SECURITY_WORDS) for word in name.split("_"))
+        words = name.split("_")
+        has_word = not _SECURITY_WORDS.isdisjoint(words) or any(word.startswith(_SECURITY_BEGINNINGS) for word in words)
         if has_word or (guess and guess == meant(name, _SECURITY_ENVIRONMENT)):
             raise ConfigError(f"unknown setting {name}{guess or meant(name, names, likeness=_FAR)}")
         if guess:

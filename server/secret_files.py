@@ -56,7 +56,10 @@ def _is_secret(key: str) -> bool:
 
 
 def _is_readable_by_all(path: Path) -> bool:
+    """Return whether every user may read the file, and pass through the folders on its way."""
     try:
-        return bool(path.stat().st_mode & stat.S_IROTH)
-    except OSError:
+        whole = path.resolve(strict=True)
+        is_reachable = all(each.stat().st_mode & stat.S_IXOTH for each in whole.parents)
+        return is_reachable and bool(whole.stat().st_mode & stat.S_IROTH)
+    except (OSError, RuntimeError):  # a file that is not there, or a circle of links
         return False

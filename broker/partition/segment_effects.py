@@ -114,7 +114,8 @@ async def check_fence(driver: PartitionDriver, effect: ev.CheckFence) -> Event |
     shared.on_foreign_fence(
         f"{driver.path.log(entry.name)} was fenced by a process that the metadata store does not know, while the store"
         " names this process as the owner: another cluster, or a copy of this cluster's store, uses the same root."
-        " Keep one of the two; see docs/operations/troubleshooting.md"
+        " Keep one of the two. If there is no other, the NameNode took the lease back (after an hour without a renewal,"
+        " or by `hdfs debug recoverLease`): start this process again. See docs/operations/troubleshooting.md"
     )
     return None
 

@@ -119,6 +119,8 @@ def test_variables_of_other_programs_are_not_refused() -> None:
         "BMQ_TLS_PORT_9093_TCP", "BMQ_TLS_PORT_9093_TCP_PROTO", "BMQ_TLS_PORT_9093_TCP_ADDR",
         "BMQ_TLS_PORT_9093_TCP_PORT",
     )  # fmt: skip
+    foreign = ("BMQ_AUTHOR_NAME", "BMQ_SUPERVISOR_URL", "BMQ_ORACLE_HOME", "BMQ_TITLE")
+    assert unknown_names(dict.fromkeys(foreign, "x")) == []
     of_commands = ("BMQ_HTTP_USER", "BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE", "BMQ_HTTP_TOKEN_FILE", "BMQ_HTTP_CA")
     assert unknown_names(dict.fromkeys((*of_kubernetes, *of_commands, "BMQ_CACHE_DIR", "BMQ_PROFILE"), "x")) == []
 

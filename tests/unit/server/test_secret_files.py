@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.core.config_sources import load
 from bmq.server.secret_files import readable_by_all
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Make a folder through which every user may pass, as pytest's own is not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def made(folder: Path, name: str, mode: int) -> str:
@@ -17,17 +29,17 @@ def made(folder: Path, name: str, mode: int) -> str:
     return str(path)
 
 
-def test_secrets_that_all_may_read_are_named_once(tmp_path: Path) -> None:
-    opened = {name: made(tmp_path, name, 0o644) for name in ("toml", "secret", "jaas", "key", "env", "etcd")}
-    closed = made(tmp_path, "closed", 0o640)
-    made(tmp_path, "store/tls.key", 0o604)
+def test_secrets_that_all_may_read_are_named_once(public: Path) -> None:
+    opened = {name: made(public, name, 0o644) for name in ("toml", "secret", "jaas", "key", "env", "etcd")}
+    closed = made(public, "closed", 0o640)
+    made(public, "store/tls.key", 0o604)
     file = {
         "internal.secret.file": opened["secret"],
         "meta_password_file": opened["etcd"],
         "listener.name.plaintext.plain.sasl.jaas.config.file": opened["jaas"],
         "ssl.key.password": "in the file itself",
         "ssl.keystore.location": opened["key"],
-        "listener.name.plaintext.ssl.keystore.location": str(tmp_path / "store"),
+        "listener.name.plaintext.ssl.keystore.location": str(public / "store"),
         "internal.ssl.keystore.location": closed,
         "delegation.token.secret.key.file": closed,
         "hadoop_conf_dir": opened["toml"],
@@ -39,8 +51,16 @@ def test_secrets_that_all_may_read_are_named_once(tmp_path: Path) -> None:
     }
     config = load(file=file, environment=environment, flags={})
     assert sorted(readable_by_all(file, opened["toml"], environment, config)) == sorted(
-        (*opened.values(), str(tmp_path / "store/tls.key"))
+        (*opened.values(), str(public / "store/tls.key"))
     )
+
+
+def test_a_file_in_a_folder_that_others_may_not_enter_is_closed(public: Path) -> None:
+    name = made(public, "inner/secret", 0o644)
+    file = {"internal.secret.file": name}
+    for folder_mode, found in ((0o700, []), (0o711, [name])):
+        Path(name).parent.chmod(folder_mode)
+        assert readable_by_all(file, "", {}, NodeConfig()) == found
 
 
 def test_a_settings_file_without_secrets_may_be_read_by_all(tmp_path: Path) -> None:
