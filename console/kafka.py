@@ -68,6 +68,9 @@ class _Console:
     def mute(self, seconds: float) -> None:
         """Do nothing: it has no quotas."""
 
+    def unmute(self) -> None:
+        """Do nothing: it is never muted."""
+
 
 class LocalRequests:
     """The `Requests` to a dispatch in this process."""

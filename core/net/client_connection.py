@@ -27,7 +27,16 @@ from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.config import NodeConfig
 from bmq.core.net.frames import FrameReader
 from bmq.core.net.login_budget import LoginBudget
-from bmq.core.net.request import Buffer, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
+from bmq.core.net.request import (
+    Buffer,
+    CloseConnection,
+    CloseQuietly,
+    Dispatch,
+    Outcome,
+    PendingResponse,
+    Response,
+    outcome_of,
+)
 from bmq.core.net.request_budget import FRAME_BYTES, LEAST_RATE, STALL_S, STUCK_S, RequestBudget
 from bmq.core.security.session import ANONYMOUS_SESSION
 
@@ -226,6 +235,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._mute_timer.cancel()
         self.is_muted, self._muted_until = True, until
         self._mute_timer = loop.call_at(until, self._unmute)
+
+    def unmute(self) -> None:
+        """End a mute, in the loop's next turn: see ``core.net.request.Client``."""
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._muted_until = 0.0
+            self._mute_timer = self._listener.loop.call_later(0, self._unmute)
 
     def _unmute(self) -> None:
         if self._mute_timer is not None:
@@ -614,6 +630,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close the connection because of a request's exception: a bug is logged, also if it is closed already."""
         if not isinstance(error, CloseConnection):
             self._listener.bug(self, error)
+            self.close()
+        elif isinstance(error, CloseQuietly):
             self.close()
         elif not self.is_closed:
             self._close_malformed(str(error))

@@ -47,6 +47,9 @@ class Client(Protocol):
         Responses of what has begun are sent.  A shorter time than one that runs already has no effect.
         """
 
+    def unmute(self) -> None:
+        """End the time of ``mute``, in the loop's next turn; a further ``mute`` comes in its place."""
+
 
 class RequestQuota(Protocol):
     """The quotas that count a request."""
@@ -192,6 +195,10 @@ class PendingResponse:
 
 class CloseConnection(Exception):
     """Bytes that are not a request: close the connection, with one log line that has ``str`` as its reason."""
+
+
+class CloseQuietly(CloseConnection):
+    """A request that is not served, though nothing is wrong with its bytes: close the connection without a log line."""
 
 
 class Dispatch(Protocol):

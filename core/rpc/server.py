@@ -311,6 +311,9 @@ class _Here:
     def mute(self, seconds: float) -> None:
         """Do nothing: it has no quotas."""
 
+    def unmute(self) -> None:
+        """Do nothing: it is never muted."""
+
 
 def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple[int, int]) -> HelloResponse:
     """Return the highest protocol that both sides speak, or the error for which the connection is refused."""

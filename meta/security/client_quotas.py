@@ -155,6 +155,17 @@ def find_client_quota(
     return None
 
 
+def has_client_quota(limit_of: Callable[[Entity], float | None], holder: Holder) -> bool:
+    """Return whether a quota counts for a holder: whether ``find_client_quota`` can return the holder."""
+    user, client_id = holder
+    clients: tuple[str | None, ...] = (client_id, None)
+    if not user:
+        return any(limit_of(((CLIENT_ID, each),)) is not None for each in clients)
+    return any(
+        limit_of(((USER, name), (CLIENT_ID, each))) is not None for name in (user, None) for each in clients
+    ) or (not client_id and any(limit_of(((USER, name),)) is not None for name in (user, None)))
+
+
 def find_ip_quota(limit_of: Callable[[Entity], float | None], ip: str) -> float | None:
     """Return the quota of an address, its own or the default; None if there is none."""
     own = limit_of(((IP, canonical_ip(ip)),))

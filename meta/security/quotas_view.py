@@ -28,6 +28,7 @@ from bmq.meta.security.client_quotas import (
     entity_of,
     find_client_quota,
     find_ip_quota,
+    has_client_quota,
     quotas_key,
     quotas_prefix,
 )
@@ -81,6 +82,11 @@ class QuotasView:
         """Return the quota of a request, and who it counts for; None if there is none."""
         values = self._of_kind.get(kind)
         return None if values is None else find_client_quota(values.get, user, client_id)
+
+    def is_limited(self, kind: str, holder: Holder) -> bool:
+        """Return whether any quota of this kind counts for a holder."""
+        values = self._of_kind.get(kind)
+        return values is not None and has_client_quota(values.get, holder)
 
     def find_ip(self, kind: str, ip: str) -> float | None:
         """Return the quota of an address; None if there is none."""

@@ -83,6 +83,12 @@ class Holding:
         self.rate.record(amount, now)
         self.allowance.take(amount, now)
 
+    def give_back(self, amount: float, now: float) -> None:
+        """Take an amount back that was counted for a request which was not served."""
+        self._since = max(0.0, self._since - amount)
+        self.rate.record(-amount, now)
+        self.allowance.take(-amount, now)
+
     def held_up(self, seconds: float) -> float:
         """Count a time for which a client waits, and return it."""
         if seconds > 0:
@@ -139,9 +145,17 @@ class Holdings:
         return found
 
     def set_limit(self, holding: Holding, limit: float, now: float) -> None:
-        """Change the cluster's limit of a holder; its share changes with it."""
+        """Change the cluster's limit of a holder; its share changes with it.  A limit that is raised ends a debt."""
         holding.set_share(holding.allowance.limit * limit / holding.limit, now)
+        if limit > holding.limit:
+            holding.allowance.forgive(now)
         holding.limit, holding.equal = limit, self._share_of(limit)
+
+    def forget_unlimited(self, is_limited: Callable[[str, Holder], bool]) -> None:
+        """Remove holders without a quota, whose debt ends with it; ``is_limited`` returns whether one has a quota."""
+        for kind, holder in tuple(self._all):
+            if not is_limited(kind, holder):
+                del self._all[kind, holder]
 
     def forget_idle(self, now: float) -> None:
         """Remove holders that were not used for IDLE_S."""

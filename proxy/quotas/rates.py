@@ -84,6 +84,10 @@ class Allowance:
         self.credit(now)
         self._credit -= amount
 
+    def forgive(self, now: float) -> None:
+        """End a debt."""
+        self._credit = max(0.0, self.credit(now))
+
     def wait_s(self, now: float, least: float = 0.0) -> float:
         """Return the seconds until no debt is left, if the limit is ``least`` or more by then."""
         return max(0.0, -self.credit(now) / max(self.limit, least))

@@ -32,6 +32,9 @@ class FakeClient:
     def mute(self, seconds: float) -> None:
         self.muted.append(seconds)
 
+    def unmute(self) -> None:
+        self.muted.clear()
+
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return self.calls.add(call)
 

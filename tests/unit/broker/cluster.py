@@ -93,6 +93,9 @@ class Caller:
     def mute(self, seconds: float) -> None:
         raise AssertionError("it has no quotas")
 
+    def unmute(self) -> None:
+        raise AssertionError("it has no quotas")
+
     def send(self, api_key: int, message: Any) -> Response | Awaitable[Response]:
         """Dispatch a request up to the handler's first await."""
         frame = bytearray(_HEADER.pack(api_key, 0, 1, -1, 0) + b"".join(message.encode()))

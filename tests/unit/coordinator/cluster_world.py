@@ -180,6 +180,9 @@ class Link:
     def mute(self, seconds: float) -> None:
         raise AssertionError("it has no quotas")
 
+    def unmute(self) -> None:
+        raise AssertionError("it has no quotas")
+
     def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
         return self._lost.add(call)
 

@@ -37,6 +37,9 @@ class Asker:
     def mute(self, seconds: float) -> None:
         raise AssertionError("it has no quotas")
 
+    def unmute(self) -> None:
+        raise AssertionError("it has no quotas")
+
 
 def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
     heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)

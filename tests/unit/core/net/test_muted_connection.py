@@ -102,3 +102,22 @@ async def test_a_muted_connection_is_closed_if_others_wait_long_for_its_memory(
     (line,) = (each for each in caplog.records if each.message == "closing a connection: it keeps others waiting")
     why = "others wait for queued.max.request.bytes, and it is over its quota, and keeps its requests' bytes"
     assert fields_of(line)["error"] == why
+
+
+async def test_a_mute_ends_early_and_may_be_followed_by_a_shorter_one() -> None:
+    world = World()
+    peer = world.peer()
+    peer.connection.mute(60.0)
+    peer.send(frames(1))
+    peer.connection.unmute()
+    assert peer.answers() == []
+    await asyncio.sleep(0.01)
+    assert peer.answers() == [1]
+    peer.connection.mute(60.0)
+    peer.send(frames(2))
+    peer.connection.unmute()
+    peer.connection.mute(2.0)
+    await asyncio.sleep(1.9)
+    assert peer.answers() == [1]
+    await asyncio.sleep(0.2)
+    assert peer.answers() == [1, 2]

@@ -74,6 +74,9 @@ class Connection:
     def mute(self, seconds: float) -> None:
         raise AssertionError("it has no quotas")
 
+    def unmute(self) -> None:
+        raise AssertionError("it has no quotas")
+
     async def send(self, key: int, body: bytes) -> memoryview:
         head = struct.pack(">hhih", key, 0, 1, -1) + b"\0"
         answer = self._world.endpoint(memoryview(head + body), cast(Client, self))

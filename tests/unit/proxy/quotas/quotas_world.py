@@ -10,7 +10,7 @@ from typing import Any, cast
 from bmq.core.net.request import Request
 from bmq.core.security.principal import user
 from bmq.core.security.session import Session
-from bmq.meta.security.client_quotas import Entity, Holder, find_client_quota, find_ip_quota
+from bmq.meta.security.client_quotas import Entity, Holder, find_client_quota, find_ip_quota, has_client_quota
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.quotas.request_quotas import RequestQuotas
 from tests.harness.fakes import FakeClient
@@ -40,6 +40,9 @@ class FakeQuotas:
     def find(self, kind: str, user: str, client_id: str) -> tuple[Holder, float] | None:
         return find_client_quota(self.values.get(kind, {}).get, user, client_id)
 
+    def is_limited(self, kind: str, holder: Holder) -> bool:
+        return has_client_quota(self.values.get(kind, {}).get, holder)
+
     def find_ip(self, kind: str, ip: str) -> float | None:
         return find_ip_quota(self.values.get(kind, {}).get, ip)
 
@@ -63,8 +66,10 @@ class QuotasWorld:
             lambda: self.processor_s,
         )
 
-    def request(self, key: int, version: int = 9, client_id: str = "app", name: str = "alice") -> Request:
-        client = FakeClient()
+    def request(
+        self, key: int, version: int = 9, client_id: str = "app", name: str = "alice", client: FakeClient | None = None
+    ) -> Request:
+        client = client or FakeClient()
         client.session = Session(principal=user(name))
         return Request(key, version, 7, client_id, memoryview(b""), client, self.now)
 

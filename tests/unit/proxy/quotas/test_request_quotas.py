@@ -16,6 +16,7 @@ from bmq.core.wire.messages import HeartbeatResponse
 from bmq.core.wire.produce import encode_produce
 from bmq.meta.security.client_quotas import CLIENT_ID, IP, USER
 from bmq.proxy.quotas import holdings, request_quotas
+from tests.harness.fakes import FakeClient
 from tests.unit.proxy.quotas.quotas_world import QuotasWorld, muted
 
 PRODUCE, FETCH, HEARTBEAT = 0, 1, 12
@@ -78,16 +79,20 @@ def test_each_client_id_of_a_default_has_a_rate_of_its_own_and_a_users_is_common
     assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client_id="a"), 2_500, produced)) == 2_000
     assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client_id="b"), 500, produced)) == 0
     w.view.put(PRODUCER, ALICE, 1_000.0)
-    assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client_id="c"), 1_500, produced)) == 1_000
-    assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client_id="d"), 1_000, produced)) == 2_000
+    client = FakeClient()
+    assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client_id="c", client=client), 1_500, produced)) == 1_000
+    assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client_id="d", client=client), 1_000, produced)) == 2_000
 
 
 def test_a_changed_limit_holds_at_once() -> None:
     w = QuotasWorld()
     w.view.put(PRODUCER, ALICE, 1_000.0)
-    w.quotas.serve(w.request(PRODUCE), 4_500, produced)
-    w.view.put(PRODUCER, ALICE, 100_000.0)
-    assert throttle_ms(w.quotas.serve(w.request(PRODUCE), 0, produced)) == 40
+    client = FakeClient()
+    w.quotas.serve(w.request(PRODUCE, client=client), 4_500, produced)
+    w.view.put(PRODUCER, ALICE, 500.0)
+    assert throttle_ms(w.quotas.serve(w.request(PRODUCE, client=client), 0, produced)) == 8_000
+    w.view.put(PRODUCER, ALICE, 2_000.0)  # raised: the debt ends
+    assert throttle_ms(w.quotas.serve(w.request(PRODUCE), 500, produced)) == 250
 
 
 def test_the_first_share_is_a_part_of_the_limit() -> None:
@@ -101,7 +106,8 @@ def test_the_throttle_time_counts_from_the_response() -> None:
     w.view.put(PRODUCER, ALICE, 1_000.0)
     pending = PendingResponse()
     outcomes: list[Any] = []
-    request = w.request(PRODUCE)
+    client = FakeClient()
+    request = w.request(PRODUCE, client=client)
     assert w.quotas.serve(request, 3_500, lambda: pending) is pending
     assert muted(request) == [pytest.approx(3.0)]
     pending.on_over(outcomes.append)
@@ -109,7 +115,7 @@ def test_the_throttle_time_counts_from_the_response() -> None:
     pending.resolve(produced())
     assert throttle_ms(outcomes[0]) == 2_000
     late = PendingResponse()
-    w.quotas.serve(w.request(PRODUCE), 0, lambda: late)
+    w.quotas.serve(w.request(PRODUCE, client=client), 0, lambda: late)
     late.on_over(outcomes.append)
     w.now += 10.0
     late.resolve(produced())
