@@ -134,7 +134,8 @@ async def test_bytes_that_are_not_a_produce_request_close_the_connection() -> No
     ("records", "code"),
     [
         (b"", ErrorCode.INVALID_RECORD),
-        (b"\x00" * 20, ErrorCode.CORRUPT_MESSAGE),
+        (bytes(batch())[:20], ErrorCode.CORRUPT_MESSAGE),
+        (b"\x00" * 20, ErrorCode.INVALID_RECORD),
         (bytes(batch()) + bytes(batch()), ErrorCode.INVALID_RECORD),
         (bytes(batch())[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
         (bytes(batch(attributes=CONTROL)), ErrorCode.INVALID_RECORD),
@@ -144,7 +145,7 @@ async def test_bytes_that_are_not_a_produce_request_close_the_connection() -> No
         ),
         (bytes(batch(b"x" * 2_000_000)), ErrorCode.MESSAGE_TOO_LARGE),
     ],
-    ids=["empty", "short", "two batches", "crc", "control", "transactional", "large"],
+    ids=["empty", "short", "short of an old format", "two batches", "crc", "control", "transactional", "large"],
 )
 async def test_records_that_are_not_one_intact_batch_of_a_client_are_refused(records: bytes, code: ErrorCode) -> None:
     async with world() as w:
