@@ -39,7 +39,7 @@ class Plan:
 
     topics: int = 9
     records_s: int = 6000
-    settle_s: float = 90.0
+    settle_s: float = 420.0
     measure_s: float = 120.0
 
 
