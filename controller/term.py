@@ -41,6 +41,7 @@ from bmq.controller.patience import Patience
 from bmq.controller.pending_moves import PendingMoves
 from bmq.controller.planning.balance_state import ASKED, AT_REST, BalanceState
 from bmq.controller.planning.idle_partitions import IdlePartitions
+from bmq.controller.planning.lasting_loads import WINDOW_S, WINDOWS
 from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
@@ -77,6 +78,8 @@ _log = logging.getLogger(__name__)
 
 LOAD_S = 5.0
 """Time between two requests to brokers for their load and whether they serve."""
+LOADS_KNOWN_S = (WINDOWS + 1) * WINDOW_S
+"""Time after which a leader knows the loads that last."""
 LOADS_PARALLEL = 16
 """Brokers asked at once."""
 AGAIN_S = 0.1
@@ -153,6 +156,7 @@ class Term:
         self._share_rounds = ShareRounds(
             leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.failures.is_living
         )
+        self._began = clock.monotonic()
         self._moved_at: dict[PartitionKey, float] = {}
         self._arrived_at: dict[str, float] = {}  # brokers, for as long as balancing leaves them alone
         self._created_at: dict[uuid.UUID, float] = {}  # topics, for as long as balancing leaves them
@@ -426,6 +430,7 @@ class Term:
             moved_at=self._moved_at,
             pending_moves=len(self.pending_moves),
             balance=self.balance_state,
+            knows_loads=self._clock.monotonic() - self._began >= LOADS_KNOWN_S,
             arrived_at=self._arrived_at,
             created_at=self._created_at,
             idle=self._idle,

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from bmq.controller.planning.balance_state import BalanceState
 from bmq.controller.planning.planner_view import Move, PlannerBroker, PlannerView, Why
+from bmq.controller.planning.rates import NO_RATE
 from bmq.controller.planning.scores import LoadWeights
 from bmq.core.model import PartitionKey
 
@@ -232,7 +233,10 @@ class Balance:
         return frozenset(name for name in active if self._counts[name] >= mean)
 
     def _is_movable(self, key: PartitionKey) -> bool:
-        return key not in self._moved and self._view.may_balance(key, self._now)
+        """Return whether a partition without a load that lasts may be moved: not if its traffic may be such a load."""
+        view = self._view
+        is_known = view.knows_loads or view.owners.rate(key) == NO_RATE
+        return is_known and key not in self._moved and view.may_balance(key, self._now)
 
 
 def _unevenness(parts: dict[str, int], names: Sequence[str]) -> float:

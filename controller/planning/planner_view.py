@@ -51,6 +51,7 @@ class PlannerView:
     | ``moved_at`` | when balancing last moved a partition |
     | ``pending_moves`` | number of moves that are not finished |
     | ``balance`` | the state of balancing after the last plan |
+    | ``knows_loads`` | the leader has asked for loads long enough to know which of them last |
     | ``arrived_at`` | when this leader first saw a broker |
     | ``created_at`` | when this leader saw a topic's creation; not for topics from before its term |
     | ``idle`` | partitions at rest that an earlier plan found, which this one need not search for |
@@ -65,6 +66,7 @@ class PlannerView:
     moved_at: Mapping[PartitionKey, float] = field(default_factory=dict)
     pending_moves: int = 0
     balance: BalanceState = AT_REST
+    knows_loads: bool = True
     arrived_at: Mapping[str, float] = field(default_factory=dict)
     created_at: Mapping[uuid.UUID, float] = field(default_factory=dict)
     idle: IdlePartitions = field(default_factory=IdlePartitions, compare=False)
