@@ -122,6 +122,7 @@ class AssignedPartitions:
         self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
         self._kept_out: dict[_Slot, int] = {}  # until this process is a member again: its timer
         self._leaving: dict[PartitionKey, asyncio.Task[ReleaseNote | None]] = {}
+        self._leave_tasks: set[asyncio.Task[ReleaseNote | None]] = set()  # with those that a later one waits for
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
         self._is_closed = False
 
@@ -167,6 +168,7 @@ class AssignedPartitions:
             self._leave(key, slot, leaving, is_deleted=is_deleted, has_successor=has_successor)
         )
         self._leaving[key] = task
+        self._leave_tasks.add(task)
         task.add_done_callback(lambda done: self._left(key, done))
         self._searches.forget(key)
         if slot is not None:
@@ -225,6 +227,7 @@ class AssignedPartitions:
         return NOTHING if slot is not None and slot.was_open else None
 
     def _left(self, key: PartitionKey, task: asyncio.Task[ReleaseNote | None]) -> None:
+        self._leave_tasks.discard(task)
         if self._leaving.get(key) is task:
             del self._leaving[key]
         report_bug(task, f"handing {key} over failed")
@@ -238,7 +241,7 @@ class AssignedPartitions:
     async def close(self) -> None:
         """Open nothing more and refuse waiting requests.  ``Broker.close`` hands over the partitions that are open."""
         self._is_closed = True
-        await cancel_and_wait(*self._opening, *self._leaving.values())
+        await cancel_and_wait(*self._opening, *self._leave_tasks)
         for slot in self._slots.values():
             slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing"))
         if self._own_pool is not None:
