@@ -356,16 +356,21 @@ async def find_later_store(
     See ``storage.recovery.find_unlisted``. Such a file may have a writer, which is fenced: unless ``is_ours`` returns
     False. Then a successor may have registered the file. It claimed the partition before the file got its name, so a
     read of the store after the listing shows the claim; and a fence would seem foreign to the successor, and end its
-    process. The result counts for nothing then. Raises StorageError, and what ``is_ours`` raises.
+    process. The result counts for nothing then. An empty file of an earlier epoch proves nothing, and is deleted once
+    it is fenced: its name would hide the records of a file before it that lie behind its base. Raises StorageError, and
+    what ``is_ours`` raises.
     """
 
     async def length_of(name: SegmentName) -> int:
         if not await is_ours():
             return 0
         try:
-            return await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
+            length = await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
+            if not length and name.epoch < epoch:
+                await shared.fs.delete(segments.path.log(name))
         except NoSuchFile:
             return 0
+        return length
 
     found = await find_unlisted(shared.fs, segments.path, listed, last, epoch, length_of)
     return None if found is None else ev.RecoveryRefused(refusal_of(segments.path, found))

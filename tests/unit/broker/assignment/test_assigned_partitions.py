@@ -393,6 +393,22 @@ async def test_storage_that_is_gone_does_not_keep_a_broker_from_leaving(is_withd
         assert owner.high_watermark == 1
 
 
+async def test_a_hand_over_that_a_deletion_waits_for_ends_with_the_process() -> None:
+    """Delete a topic while its hand-over waits for storage, and end the process: no task is left."""
+    async with world() as w:
+        w.topic()
+        await w.produce_one(batch())
+        w.storage.faults = Faults(hung_ack=1.0)
+        handing_over = w.assigned.withdraw(w.key())
+        await asyncio.sleep(0.1)
+        w.assigned.delete(w.key())
+        assert not handing_over.done()
+        await w.assigned.close()
+        assert handing_over.cancelled()
+        assert not w.assigned._leave_tasks
+        w.storage.faults = Faults()
+
+
 async def test_withdraw_of_a_deleted_topic_leaves_nothing() -> None:
     async with world() as w:
         w.topic()

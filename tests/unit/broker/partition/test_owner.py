@@ -29,6 +29,7 @@ from bmq.core.model import SegmentName
 from bmq.core.records.batch import CONTROL
 from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.proxy.handlers.delete_records import TRIED_S
 from bmq.storage.filesystem import FileStatus
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.unit.broker.partition.logs import ROLLING, SLOW, T0, fill, offsets
@@ -188,7 +189,8 @@ async def test_delete_records_past_what_was_acknowledged_is_out_of_range() -> No
 
 
 async def test_a_wait_for_a_flush_ends_at_the_requests_time_out() -> None:
-    async with world(faults=SLOW) as w:
+    """DeleteRecords waits for `TRIED_S` at least, whatever its time-out."""
+    async with world(faults=Faults(ack_s=(2 * TRIED_S, 2 * TRIED_S))) as w:
         w.topic()
         owner = await send_two(w)
         assert await offsets(w, -1, timeout_ms=1) == [("REQUEST_TIMED_OUT", -1, -1, -1)]
