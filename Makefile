@@ -18,7 +18,7 @@ help:
 	@echo "make image      the container image, by docker or what DOCKER names"
 	@echo "make lint       ruff, the voice of docstrings and log lines, mypy strict, import-linter"
 	@echo "make unit       unit tests that take seconds, no service"
-	@echo "make test       unit, 2,000 simulation seeds, one path through each real service (15 minutes at most)"
+	@echo "make test       unit, 1,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make console    the console in a real browser (needs Chromium)"
 	@echo "make console-pictures  the pictures of docs/console.md, taken anew"
 	@echo "make it         all integration tests"
@@ -88,7 +88,7 @@ clients: setup
 	$(BIN)/python -m tests.services.clients
 
 test: setup hdfs-jars etcd
-	BMQ_SIM_SEEDS=2000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/simulation tests/fuzz tests/unit tests/scenarios
+	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/simulation tests/fuzz tests/unit tests/scenarios
 	$(BIN)/pytest -q -m "smoke and not soak" tests/integration
 
 helm: setup
