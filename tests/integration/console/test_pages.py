@@ -67,7 +67,7 @@ def test_the_overview_shows_the_cluster(console: Console) -> None:
             strict=True,
         )
     )
-    assert (tiles["Topics"], tiles["Members"]) == ("3", "1")
+    assert (tiles["Topics"], tiles["Members"]) == ("3\nwith internal ones", "1")
     assert console.rows("Processes by zone and role")[0][:5] == ["no zone", "1", "1", "1", "1"]
     expect(console.main.get_by_role("img", name="Bytes per second")).to_be_visible(timeout=WAIT_MS)
 
