@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from bmq.controller.planning.balancing import UNEVEN_S
 from bmq.controller.stalled_brokers import REST_S
+from bmq.controller.term import LOADS_KNOWN_S
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
 from tests.simulation.cluster_events import run_in
@@ -16,6 +18,8 @@ from tests.simulation.test_cut_from_store import PARTITIONS, TOPIC, Story, histo
 
 EMPTIED_S = 25.0
 """From the cut until others have its partitions: a stall (5 s), the leader's next question (5 s), takeovers."""
+REFILLED_S = LOADS_KNOWN_S + UNEVEN_S
+"""From the cut's end until it has partitions again: all have a load, which is known and uneven for some time first."""
 LOADED_S = 40.0
 """From the coordinators' start until others have their logs: the dead ones' leases (10 s), a load, and as above."""
 
@@ -41,7 +45,7 @@ async def test_a_broker_is_given_nothing_before_storage_serves_it_again() -> Non
             assert not owned(one, "broker0"), f"{end - one.now():.0f} s before the end"
             await asyncio.sleep(0.5)
         one.place("broker0").cut_storage(False)
-        await one.until(lambda: owned(one, "broker0") > 0, REST_S + EMPTIED_S, "it is given partitions again")
+        await one.until(lambda: owned(one, "broker0") > 0, REFILLED_S, "it is given partitions again")
 
 
 def shard_owners(one: Story) -> set[str]:

@@ -15,7 +15,7 @@ from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Sto
 from bmq.coordinator.group.states import GroupRules, GroupState
 from bmq.coordinator.group.timers import GroupTimers
 from bmq.coordinator.records import GroupRecord, decode, encode
-from tests.harness.loop_stops import STOP_MAX_S, without_collector
+from tests.harness.loop_stops import is_short, without_collector
 
 pytestmark = pytest.mark.slow
 
@@ -60,10 +60,9 @@ class Steps:
 
 
 def test_no_step_of_a_large_group_stops_the_loop() -> None:
-    """Half of the bound alone; other processes on the same cores may double the processor time of one run, not of
-    three."""
+    """One of three runs is enough: a delay of one run only is no part of the work."""
     runs = (max(play_rebalances().taken_s) for _ in range(3))
-    assert any(longest_s < STOP_MAX_S for longest_s in runs)
+    assert any(is_short(longest_s) for longest_s in runs)
 
 
 def play_rebalances() -> Steps:
