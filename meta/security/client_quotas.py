@@ -53,9 +53,8 @@ IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: (1 << 31) - 1}
 """Quotas of ips."""
 MAX_TOPICS = "max_topics"
 MAX_PARTITIONS = "max_partitions"
-MAX_GROUPS = "max_groups"
 MAX_CONNECTIONS = "max_connections"
-BOUND_KEYS = (MAX_CONNECTIONS, MAX_GROUPS, MAX_PARTITIONS, MAX_TOPICS)
+BOUND_KEYS = (MAX_CONNECTIONS, MAX_PARTITIONS, MAX_TOPICS)
 """Bounds of users.  Kafka bounds connections only, by address, listener and broker, and nothing by user."""
 BOUND_MAX = (1 << 31) - 1
 NAME_BYTES_MAX = 1_024
