@@ -182,3 +182,37 @@ async def test_a_tls_handshake_begins_after_the_wait(tmp_path_factory: pytest.Te
     writer.close()
     await until(lambda: not world.listener.connections)
     world.listener.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_tls_connection_counts_for_its_principal_after_the_handshake(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = Certificates.make(tmp_path_factory.mktemp("certificates"))
+    world, bounds = World(), Bounds(1)
+    world.listener = Listener(world.script, world.config, world.metrics, bounds=bounds)
+    config = type(world.config)(ssl_keystore_location=str(made.server))
+    tls = ServerTls(security_of("OUT", "SSL", config, ()))
+    await world.listener.start("127.0.0.1", 0, session=Session(listener="OUT", protocol="SSL"), tls=tls)
+    context = ssl.create_default_context(cafile=str(made.trust))
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        port = world.listener.port
+        return await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+
+    _, silent = await asyncio.open_connection("127.0.0.1", world.listener.port)
+    await until(lambda: len(world.listener.connections) == 1)
+    assert bounds.live == []
+    reader, writer = await connect()
+    writer.write(frame(1))
+    assert (await answer(reader))[0] == 1
+    refused, other = await connect()
+    other.write(frame(2))
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await answer(refused)
+    assert (world.script.begun, world.metrics.user_connections_refused) == ([1], 1)
+    for each in (silent, writer, other):
+        each.close()
+    await until(lambda: not world.listener.connections)
+    assert bounds.live == []
+    world.listener.close()
