@@ -67,6 +67,7 @@ class FakeAdmin:
         self.acls: list[Any] = []
         self.denies_acls = False
         self.hides_configs = False
+        self._manager: Any = None
         """Raised, one after another, by the next calls about groups."""
 
     def add_topic(self, name: str, *partitions: FakePartition) -> None:

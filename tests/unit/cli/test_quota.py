@@ -64,7 +64,7 @@ class FakeServer:
 @pytest.fixture
 def server(admin: FakeAdmin) -> FakeServer:
     made = FakeServer()
-    admin._manager = made  # type: ignore[attr-defined]
+    admin._manager = made
     return made
 
 
