@@ -384,6 +384,7 @@ class Node:
             self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.proxies.addresses],
             guard=guard, has_node_configs=not is_shared(self.config.meta), access_files=AccessFiles(self.fs),
+            bounds=self.security.client_quotas,
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
