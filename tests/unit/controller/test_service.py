@@ -21,7 +21,7 @@ from bmq.meta.cluster.member import CONTROLLER, Address, Member
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
 from bmq.meta.store_count import decode_store_count, store_count_key
-from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.memory import Faults, MemoryFileSystem
 from bmq.storage.store_counts import newest_store_counts, put_store_count
 from tests.unit.controller.world import MEMBER_TTL_S, World, file_report, world
 
@@ -409,7 +409,12 @@ async def test_rule_3_a_leader_that_finds_the_store_older_than_storage_writes_no
         other = second if leader is first else first
         before = len(w.writes)
         await w.join("d")
-        await w.until(lambda: bool(other.failures))
+        w.storage.faults = Faults(call_s=(0.1, 0.1))
+        terms = []
+        while not other.failures:
+            terms.append(other.controller.term)
+            await asyncio.sleep(0.01)
+        assert set(terms) == {None}, "nothing of a leader's work begins before the check"
         assert [OLDER in why for why in other.failures] == [True]
         await asyncio.sleep(30)
         assert (len(w.writes), other.controller.leading, len(other.failures)) == (before, None, 1)

@@ -174,25 +174,47 @@ async def test_of_two_stores_copied_from_one_both_are_found() -> None:
         await world.leader().note()
 
 
-class RaisedBetween(MemoryFileSystem):
-    """Lets another leader raise the count right after the root was listed."""
+class RaisedBetween:
+    """Another leader raises the count once, right after the first of the two reads, whichever it is."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.storage, "slow")
-        self.other: StoreAge | None = world.leader()
+        self.is_due = True
+        self.world = world
+        self.other = world.leader()
+
+    async def done(self) -> None:
+        if self.is_due:
+            self.is_due = False
+            await self.other.note()
+
+
+class RaisedAfterList(MemoryFileSystem):
+    def __init__(self, between: RaisedBetween) -> None:
+        super().__init__(between.world.storage, "slow")
+        self._between = between
 
     async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
         async for status in super().list(path, after=after):
             yield status
-        other, self.other = self.other, None
-        if other is not None:
-            await other.note()
+        await self._between.done()
+
+
+class RaisedAfterGet(MemoryKeyValue):
+    def __init__(self, between: RaisedBetween) -> None:
+        super().__init__(between.world.store)
+        self._between = between
+
+    async def get(self, key: str) -> Entry | None:
+        found = await super().get(key)
+        await self._between.done()
+        return found
 
 
 async def test_a_raise_between_the_two_reads_is_no_sign_of_an_older_store() -> None:
     world = World()
     await world.leader().note()
-    await check_store_age(world.kv, RaisedBetween(world), "c", 0)
+    between = RaisedBetween(world)
+    await check_store_age(RaisedAfterGet(between), RaisedAfterList(between), "c", 0)
     assert (await world.stored()).number == 2
 
 
