@@ -41,7 +41,7 @@ def test_every_combination_has_its_verdict() -> None:
         for stored, on_root, rebuild_count in itertools.product(counts, counts, (0, 1, 2))
         if judge(stored, on_root, rebuild_count) is Age.OLDER
     }
-    expected = set()
+    expected: set[tuple[StoreCount | None, StoreCount, int]] = set()
     for stored, on_root, rebuild_count in itertools.product(counts, counts, (0, 1, 2)):
         if on_root is None:
             continue
@@ -59,9 +59,9 @@ def test_every_combination_has_its_verdict() -> None:
 class World:
     """One store and one root, and leaders that count."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: Random | None = None) -> None:
         self.store = MemoryStore()
-        self.storage = MemoryStorage()
+        self.storage = MemoryStorage(rng)
         self.kv = MemoryKeyValue(self.store)
         self.fs = MemoryFileSystem(self.storage, "h")
         self.leads = True
@@ -308,8 +308,7 @@ async def test_histories_of_leaders_under_faults_raise_no_alarm() -> None:
 
 
 async def _history(rng: Random) -> int:
-    world = World()
-    world.storage.random = rng
+    world = World(rng)
     world.storage.faults = Faults(call_s=(0.0, 3.0), unavailable=0.1, lost_answer=0.1)
     faults = KvFaults(latency_s=0.5, unavailable=0.1, unknown_applied=0.1, unknown_lost=0.1, unknown_late=0.1, late_s=9)
     leaders = []
