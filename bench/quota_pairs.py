@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench import client_load
 from bench.comparison import compare_all
-from bench.results import latency_metrics
+from bench.results import Sample, latency_metrics
 from bench.servers import BMQ_ENVIRONMENT
 from tests.services.bmq import BmqServer
 from tests.services.kafka_tools import run_tool
@@ -35,6 +35,9 @@ LIMIT = 1_000_000
 RECORDS_S = 300
 RECORD_BYTES = 1_000
 MEASURED, GREEDY = "measured", "greedy"
+NEIGHBOUR, ALONE, BESIDE = "neighbour", "alone", "beside a client at its quota"
+"""The samples' bench and cases."""
+ADAPTER = "bmq-local"
 THROTTLED_S = 30.0
 """Time within which the greedy client must have been throttled."""
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -82,17 +85,11 @@ def measure(server: BmqServer, seconds: float, *, has_greedy: bool) -> dict[str,
     return {name: found[name] for name in ("p50_us", "p99_us")}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print each metric's ratio with its spread; return 1 if the greedy client makes one worse."""
-    parser = argparse.ArgumentParser(prog="python -m bench.quota_pairs", description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=10, help="pairs that count")
-    parser.add_argument("--seconds", type=float, default=8.0, help="time of each measurement")
-    parser.add_argument("--folder", type=Path, default=None, help="where the server puts its data")
-    options = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="bmq-quota-", dir=options.folder))
-    pairs: list[tuple[dict[str, float], dict[str, float]]] = []
+def measure_pairs(pairs: int, seconds: float, folder: Path | None) -> Iterator[Sample]:
+    """Yield the two samples of each pair, numbered from 1; pair 0 warms up and is left out."""
+    place = Path(tempfile.mkdtemp(prefix="bmq-quota-", dir=folder))
     try:
-        with BmqServer((folder / "root").as_uri(), folder=folder, environment=BMQ_ENVIRONMENT) as server:
+        with BmqServer((place / "root").as_uri(), folder=place, environment=BMQ_ENVIRONMENT) as server:
             admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
             for future in admin.create_topics([NewTopic(MEASURED, 1, 1), NewTopic(GREEDY, 6, 1)]).values():
                 future.result(60)
@@ -100,16 +97,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "ConfigCommand", "--bootstrap-server", server.bootstrap, "--alter", "--entity-type", "clients",
                 "--entity-name", GREEDY, "--add-config", f"producer_byte_rate={LIMIT}",
             )  # fmt: skip
-            for number in range(options.pairs + 1):
-                order = (False, True) if number % 2 else (True, False)
-                found = {has: measure(server, options.seconds, has_greedy=has) for has in order}
-                if number:  # the first warms up
-                    pairs.append((found[False], found[True]))
-                    print(f"pair {number}: alone {found[False]}, beside it {found[True]}", flush=True)
+            for number in range(pairs + 1):
+                for case in (ALONE, BESIDE) if number % 2 else (BESIDE, ALONE):
+                    metrics = measure(server, seconds, has_greedy=case == BESIDE)
+                    if number:
+                        yield Sample(adapter=ADAPTER, bench=NEIGHBOUR, case=case, round=number, metrics=metrics)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print each metric's ratio with its spread; return 1 if the greedy client makes one worse."""
+    parser = argparse.ArgumentParser(prog="python -m bench.quota_pairs", description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=10, help="pairs that count")
+    parser.add_argument("--seconds", type=float, default=8.0, help="time of each measurement")
+    parser.add_argument("--folder", type=Path, default=None, help="where the server puts its data")
+    options = parser.parse_args(arguments)
+    found: dict[int, dict[str, dict[str, float]]] = {}
+    for sample in measure_pairs(options.pairs, options.seconds, options.folder):
+        found.setdefault(sample.round, {})[sample.case] = sample.metrics
+        print(f"pair {sample.round}, {sample.case}: {sample.metrics}", flush=True)
     verdicts = set()
-    for each in compare_all(pairs):
+    for each in compare_all([(pair[ALONE], pair[BESIDE]) for pair in found.values()]):
         verdicts.add(each.verdict)
         spread = f"{each.low:.3f} to {each.high:.3f}; each side beside itself {each.own_low:.3f} to {each.own_high:.3f}"
         medians = f"{each.before:.0f} alone, {each.after:.0f} beside it"

@@ -1,11 +1,13 @@
 """The cost of TLS, of a log-in and of ACLs, beside Apache Kafka; writes docs/benchmarks-security.md.
 
-    python -m bench.security [--quick] [--only throughput,paced,connect] [--rounds N] [--out docs] [--folder DIR]
+    python -m bench.security [--quick] [--only throughput,paced,connect,neighbour] [--rounds N] [--out docs]
+                             [--folder DIR]
     python -m bench.security --add ...      keep what an earlier run of the same code measured and this one does not
     python -m bench.security --render       draw again from the results that are there
 
 One process of each server without an authorizer, and one with ACLs, run all the time.  Each round takes the
-configurations in turn, each on Kafka and on BMQ, one right after the other.
+configurations in turn, each on Kafka and on BMQ, one right after the other.  The pairs of a client beside one at its
+quota (``quota_pairs``) come last, on a process of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from bench import command, pinning, provenance, rounds, security_report
 from bench.deployments import Deployment
 from bench.open_files import allow_files
+from bench.quota_pairs import NEIGHBOUR, measure_pairs
 from bench.results import Results, saver
 from bench.rounds import PRODUCING, keep
 from bench.security_measure import MEASUREMENTS, clients, warm_up
@@ -28,6 +31,7 @@ from bench.security_sites import NAMES, SETTINGS, Site, start, without_secrets
 from bench.servers import BMQ_ENVIRONMENT, KAFKA_PROPERTIES
 from bench.warm_up import ordered
 
+_NAMES = (*MEASUREMENTS, NEIGHBOUR)
 FILES = 65_536
 """Open files that are allowed: Kafka keeps some for every partition."""
 
@@ -60,27 +64,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         earlier = command.earlier(path, results, besides=()) if options.add else None
         save = saver(results, path, earlier, lambda sample: sample.bench)
         allow_files(FILES)
+        wanted = options.only.split(",")
         with contextlib.ExitStack() as stack:
             with pinning.on(cores.servers):
                 sites = list(started(stack, options, plan, results))
             for site in sites:
                 pinning.require(site.processes, cores.servers)
             with pinning.on(cores.clients):
-                for _ in measure(sites, options.only.split(","), plan, results, is_quick=options.quick):
+                for _ in measure(sites, wanted, plan, results, is_quick=options.quick):
                     save()
+        if NEIGHBOUR in wanted:
+            results.samples.extend(measure_pairs(plan.neighbour_pairs, plan.neighbour_s, options.folder))
         save()
     return command.finish(path, lambda results: security_report.write(results, options.out))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(
-        "bench.security", "Measure the cost of TLS, log-ins and ACLs.", only=MEASUREMENTS, what="measurements",
+        "bench.security", "Measure the cost of TLS, log-ins and ACLs.", only=_NAMES, what="measurements",
         can_add=True,
     )  # fmt: skip
     parser.add_argument("--deployments", default=",".join(NAMES), help="comma-separated")
     parser.add_argument("--rounds", type=int, help=f"rounds that count ({FULL.rounds})")
     options = parser.parse_args(arguments)
-    command.require_known(parser, "measurement", options.only, MEASUREMENTS)
+    command.require_known(parser, "measurement", options.only, _NAMES)
     command.require_known(parser, "deployment", options.deployments, NAMES)
     if options.rounds is not None and options.rounds <= 0:
         parser.error(f"--rounds {options.rounds}: expected more than 0")

@@ -52,6 +52,9 @@ class Plan:
     connecting: int = 4
     """How many connect at the same time."""
     acls: int = 300
+    neighbour_pairs: int = 10
+    neighbour_s: float = 8.0
+    """Time of each half of a pair."""
 
     @property
     def count(self) -> int:
@@ -65,4 +68,14 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(rounds=1, warm_rounds_most=1, megabytes=10, paced_records_s=200, paced_s=0.5, connections=12, acls=40)
+QUICK = Plan(
+    rounds=1,
+    warm_rounds_most=1,
+    megabytes=10,
+    paced_records_s=200,
+    paced_s=0.5,
+    connections=12,
+    acls=40,
+    neighbour_pairs=2,
+    neighbour_s=1.0,
+)

@@ -9,6 +9,7 @@ from pathlib import Path
 from bench.comparison import Comparison, compare_rounds
 from bench.deployments import NAMES
 from bench.page import failed, ms, number, ratio_cell, table, verdicts
+from bench.quota_pairs import ADAPTER, ALONE, BESIDE, LIMIT, NEIGHBOUR, RECORDS_S
 from bench.results import Results, Spread
 from bench.rounds_page import beside_kafka, opening, pairs
 from bench.security_plan import CONFIGURATIONS, CONNECT, PACED, PARTITIONS, PLAIN, RECORD_BYTES
@@ -89,6 +90,8 @@ def page(results: Results) -> str:
     for bench, section in sections(results.plan).items():
         if results.of_bench(bench):
             parts += [f"## {section.title}", section.text, *_section(results, bench, section)]
+    if results.of_bench(NEIGHBOUR):
+        parts += ["## Beside a client at its quota", _neighbour(results)]
     parts += [failed(results), OBJECTIONS.read_text().strip()]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -118,6 +121,19 @@ PKCS#12.
 Of the ACLs, four give the clients their rights, by prefix; the other {results.plan["acls"] - 4:,} are of other topics
 and principals, literal and by prefix in turn. Before the rounds, each client with ACLs tries to make a topic that none
 allows, and must be refused."""
+
+
+def _neighbour(results: Results) -> str:
+    rows = []
+    for figure in (Figure("p50_us", "p50, ms"), Figure("p99_us", "p99, ms")):
+        both = (results.spread(NEIGHBOUR, ADAPTER, case, figure.metric) for case in (ALONE, BESIDE))
+        found = compare_rounds(results, NEIGHBOUR, figure.metric, before=(ADAPTER, ALONE), after=(ADAPTER, BESIDE))
+        rows.append((figure.words, *map(figure.shown, both), ratio_cell(found)))
+    count = len(results.of(NEIGHBOUR, ADAPTER, ALONE))
+    return f"""One process of BMQ. A client sends {RECORDS_S:,} records a second, alone and beside another client, which
+produces all it can against a quota of {LIMIT / 1e6:g} MB a second: {count} pairs, in alternating order.
+
+{table(("", ALONE, BESIDE, "ratio"), rows)}"""
 
 
 def _section(results: Results, bench: str, section: Section) -> Iterator[str]:

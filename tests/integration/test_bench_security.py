@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.quota_pairs import NEIGHBOUR
 from bench.results import Results
 from bench.security import main
 from bench.security_plan import CONFIGURATIONS
@@ -23,7 +24,7 @@ def test_a_quick_run_measures_every_configuration_of_both_servers(
     assert main(["--quick", "--out", str(out), "--folder", str(folder)]) == 0, capsys.readouterr().err
     path = out / "benchmarks" / "security.json"
     results = Results.load_from(path)
-    assert {each.bench for each in results.samples} == BENCHES
+    assert {each.bench for each in results.samples} == BENCHES | {NEIGHBOUR}
     for bench in BENCHES:
         assert set(results.adapters(bench)) == {"kafka-1", "bmq-local"}
         assert set(results.cases(bench)) == set(CONFIGURATIONS)
@@ -34,6 +35,7 @@ def test_a_quick_run_measures_every_configuration_of_both_servers(
     page = (out / "benchmarks-security.md").read_text()
     assert page_fault(page, results) == ""
     assert "## Connecting" in page
+    assert "quota of 1 MB a second: 2 pairs" in page
     for text in (page, path.read_text()):
         assert PASSWORD not in text
     assert list(folder.iterdir()) == []
