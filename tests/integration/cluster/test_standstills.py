@@ -22,7 +22,7 @@ from tests.services.bmq import BmqServer
 from tests.services.bmq_cluster import NODE, BmqCluster
 from tests.services.etcd import EtcdCluster
 
-RUN_S = 1200.0 if os.environ.get("BMQ_SOAK") else 60.0
+RUN_S = float(os.environ.get("BMQ_STANDSTILL_S", "1200" if os.environ.get("BMQ_SOAK") else "60"))
 SEED = int(os.environ.get("BMQ_STANDSTILL_SEED", "11"))
 STOP_S = (1.0, 20.0)
 KILLED_SHARE = 0.2  # of the processes that stand still
