@@ -73,6 +73,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.voice
+	$(BIN)/python -m tests.voice_sentences
 	$(BIN)/mypy
 	PYTHONPATH=.links $(BIN)/lint-imports
 

@@ -104,7 +104,8 @@ class Place:
 
 def create_topic(place: Place) -> None:
     """Create the good client's topic: a consumer that subscribes before its first record would note an error."""
-    (created,) = AdminClient(place.client()).create_topics([NewTopic("good", 1)]).values()
+    admin = AdminClient(place.client())
+    (created,) = admin.create_topics([NewTopic("good", 1)]).values()
     created.result(30)
 
 

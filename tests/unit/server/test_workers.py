@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def test_a_worker_reads_from_its_environment_what_the_parent_was_told() -> None:
     assert found.auto_create_topics_enable is True
 
 
-def test_a_blank_value_of_the_file_is_no_variable_that_the_worker_refuses() -> None:
-    config = load(file={"super.users": " ", "internal.secret": ""}, environment={}, flags={})
+def test_a_blank_setting_is_no_variable_that_the_worker_refuses() -> None:
+    config = replace(NodeConfig(), super_users=" ", internal_secret="")
     assert load(environment=worker_environment({}, config, 0), flags={}).super_users == ""
 
 

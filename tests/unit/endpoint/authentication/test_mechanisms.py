@@ -78,7 +78,7 @@ def test_the_default_is_scram() -> None:
         ({"sasl_enabled_mechanisms": "PLAIN"}, "listener OUT: plain.sasl.jaas.config is not set"),
         ({"sasl_enabled_mechanisms": "OAUTHBEARER"}, "listener OUT: oauthbearer"),
         ({"sasl_enabled_mechanisms": "GSSAPI"}, "listener OUT: gssapi"),
-        ({"sasl_enabled_mechanisms": ""}, "listener OUT: sasl.enabled.mechanisms is empty"),
+        ({"sasl_enabled_mechanisms": ","}, "listener OUT: sasl.enabled.mechanisms is empty"),
     ],
 )
 def test_a_mechanism_without_its_settings_is_refused(settings: dict[str, str], why: str) -> None:
