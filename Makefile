@@ -89,7 +89,8 @@ clients: setup
 	$(BIN)/python -m tests.services.clients
 
 test: setup hdfs-jars etcd
-	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/simulation tests/fuzz tests/unit tests/scenarios
+	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not soak" \
+		tests/simulation tests/fuzz tests/unit tests/scenarios
 	$(BIN)/pytest -q -m "smoke and not soak" tests/integration
 
 helm: setup
@@ -109,7 +110,7 @@ it: setup hdfs-jars etcd clients helm
 
 soak: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
-	BMQ_SOAK=1 $(BIN)/pytest -q -n $(JOBS) tests/unit/core/wire tests/fuzz
+	BMQ_SOAK=1 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/fuzz
 	BMQ_SOAK=1 $(BIN)/pytest -q tests/integration
 
 scale: setup etcd

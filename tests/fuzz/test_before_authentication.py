@@ -31,12 +31,12 @@ from bmq.core.logging.limit import BURST, REPEAT_S
 from bmq.core.wire import messages as m
 from bmq.core.wire.header import is_flexible
 from tests.harness.certificates import Certificates
+from tests.harness.seeds import IS_SOAK
 from tests.harness.wire_client import scram
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.processes import free_ports, wait_for
 from tests.unit.core.wire.mutations import mutate, sample_frames
-from tests.unit.core.wire.profile import IS_SOAK
 
 pytestmark = pytest.mark.loops("asyncio")
 SEED = int(os.environ.get("BMQ_FUZZ_SEED", "1"))

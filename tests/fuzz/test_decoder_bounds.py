@@ -27,6 +27,7 @@ def checked(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
 
 
+@pytest.mark.soak
 def test_damage_with_every_access_checked(checked: dict[str, str]) -> None:
     tests = ["tests/unit/spark/decoding/test_decoder.py", "tests/unit/spark/decoding/test_damage.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]

@@ -35,9 +35,9 @@ from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.loop import run
+from tests.harness.seeds import IS_SOAK
 from tests.unit.core.net.world import Peer, turn
 from tests.unit.core.wire.mutations import mutate, sample_frames
-from tests.unit.core.wire.profile import IS_SOAK
 
 FRAMES = 10_000_000 if IS_SOAK else 100_000
 SHARDS = 4

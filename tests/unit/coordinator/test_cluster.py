@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from bmq.core.errors import ErrorCode
+from tests.harness.seeds import seeds
 from tests.unit.coordinator.cluster_world import (
     GROUP,
     LATENCY_S,
@@ -175,7 +176,7 @@ async def fetch_until_served(proxy: ProxyProcess, group: str) -> int:
     raise AssertionError(f"{group} is not served")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 100))
 async def test_no_commit_that_was_answered_is_lost(seed: int) -> None:
     """Rounds of disorder, each followed by a look at what the coordinators remember, and one at what they replay."""
 

@@ -27,6 +27,7 @@ from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
 from tests.harness.loop_stops import TurnCounter
 from tests.harness.members import NoSuccessors, OneView
+from tests.harness.seeds import seeds
 from tests.harness.waiting import now
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.moves import count_gets, record_of
@@ -620,7 +621,7 @@ async def indexes(c: Cluster) -> Any:
             yield status.path
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 100))
 async def test_kafscale_120_two_brokers_wrote_one_partition(seed: int) -> None:
     """Two brokers are each assigned the partition, and both write for a minute of contradiction, over a slow store and
     storage: every acknowledged batch has an offset of its own, and stands there."""

@@ -21,6 +21,7 @@ from bmq.meta.kv import Put
 from bmq.storage import layout
 from bmq.storage.memory import Faults
 from tests.harness.loop_stops import TurnCounter
+from tests.harness.seeds import seeds
 from tests.unit.broker.cleanup.upkeep import CONFIG, HOUR_MS, KEY, SMALL, World
 from tests.unit.broker.cluster import cluster
 
@@ -109,7 +110,7 @@ async def test_upkeep_runs_until_it_is_cancelled() -> None:
         await task
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, 100))
 async def test_upkeep_under_faults_loses_no_record(seed: int) -> None:
     """Everything at once, storage failing now and then, owners dying: what is kept is what was sent."""
 

@@ -12,6 +12,7 @@ import pytest
 from bmq.core.logging.limit import BURST
 from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net.request import NO_RESPONSE, CloseConnection
+from tests.harness.seeds import seeds
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ async def test_only_produces_begin_before_others_are_answered() -> None:
     assert world.metrics.request_bytes_held == 0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(15, 400))
 async def test_random_mixtures_are_answered_in_order(seed: int) -> None:
     rng = random.Random(seed)
     world = World()

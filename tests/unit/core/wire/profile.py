@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import HealthCheck, settings
 
-IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
+from tests.harness.seeds import IS_SOAK
 
 
 def examples(few: int, many: int) -> settings:

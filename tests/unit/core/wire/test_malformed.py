@@ -18,8 +18,8 @@ from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.messages import schema_range
 from bmq.core.wire.primitives import ELEMENTS_MAX, TAGS_MAX, uvarint
 from bmq.core.wire.produce import ProduceRequest, parse_produce
+from tests.harness.seeds import IS_SOAK
 from tests.unit.core.wire import mutations, oracle
-from tests.unit.core.wire.profile import IS_SOAK
 
 pytestmark = pytest.mark.slow
 

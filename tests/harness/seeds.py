@@ -1,0 +1,12 @@
+"""The seeds of stories that draw lots: a few each time, many under ``BMQ_SOAK=1`` (`make soak`)."""
+
+from __future__ import annotations
+
+import os
+
+IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
+
+
+def seeds(few: int, many: int) -> range:
+    """Return the seeds of a run: ``few``, or ``many`` of a soak."""
+    return range(many if IS_SOAK else few)
