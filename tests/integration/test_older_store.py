@@ -85,7 +85,6 @@ def write_on(server: BmqServer, writer: Writer) -> None:
         writer.wait_acked(RECORDS)
 
 
-@pytest.mark.smoke
 def test_a_copy_of_the_sqlite_file(tmp_path: Path) -> None:
     root, meta = (tmp_path / "log").as_uri(), f"sqlite://{tmp_path}/meta.db"
     server = BmqServer(root, meta, folder=tmp_path)
