@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.integration.conftest import EtcdFactory
