@@ -46,7 +46,7 @@ def consume(server: BmqServer, topic: str) -> list[int]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[int] = []
     while len(values) < RECORDS:
-        messages = consumer.consume(100, 30)
+        messages = consumer.consume(RECORDS - len(values), 30)
         assert messages, f"{topic} ends at {len(values)}"
         for message in messages:
             assert message.error() is None, message.error()

@@ -58,7 +58,7 @@ def consume(bootstrap: str, count: int) -> list[int]:
     consumer.subscribe(["orders"])
     values: list[int] = []
     while len(values) < count:
-        for message in consumer.consume(100, 30):
+        for message in consumer.consume(count - len(values), 30):
             assert message.error() is None, message.error()
             values.append(int(message.value() or b""))
     consumer.close()

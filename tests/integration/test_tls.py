@@ -98,7 +98,7 @@ def test_confluent_kafka(server: TlsServer, made: Certificates, is_mutual: bool)
     consumer.subscribe([topic])
     values: list[bytes] = []
     while len(values) < RECORDS:
-        for message in consumer.consume(100, 30):
+        for message in consumer.consume(RECORDS - len(values), 30):
             assert message.error() is None, message.error()
             values.append(message.value() or b"")
     consumer.close()
