@@ -441,7 +441,10 @@ class Node:
         logs: ShardLogs = remote
         if local is not None:
             logs = RoutedShardLogs(self.view, self.catalog, local, remote)
-        return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view)
+        return Coordinator(
+            self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view,
+            bounds=self.security.client_quotas,
+        )  # fmt: skip
 
     def _make_lookouts(self) -> tuple[Reports, UnreachableBrokers]:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
