@@ -20,7 +20,6 @@ from bmq.broker.internal_api import BrokerApi
 from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
-from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
@@ -372,7 +371,7 @@ class ProxyProcess:
             self.view, self.members, cast(Peers, self.peers), world.catalog, world.topic, shards=SHARDS
         )
 
-    async def commit(self, group: str, offset: int, *, client: ClientInfo = CLIENT, **fields: Any) -> int:
+    async def commit(self, group: str, offset: int, *, client: Any = CLIENT, **fields: Any) -> int:
         request = commit_request(group, [("orders", 0, offset)], **fields)
         response = await self.coordinator.offset_commit(request, client)
         return int(response.topics[0].partitions[0].error_code)
