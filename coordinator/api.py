@@ -17,14 +17,24 @@ from bmq.meta.proxy_addresses import Proxies
 
 
 class ClientInfo(NamedTuple):
-    """The client that sent a request.  ``host`` is written as Kafka writes it: ``/127.0.0.1``."""
+    """The client that sent a request.  ``host`` is written as Kafka writes it: ``/127.0.0.1``.
+
+    ``principal``, as ``User:alice``, is the one that a group counts for which the request creates; "" where a request
+    creates none, so that heartbeats and members' commits do not carry it.
+    """
 
     client_id: str
     host: str
+    principal: str = ""
 
     @classmethod
     def of(cls, request: Request) -> ClientInfo:
         return cls(request.client_id or "", f"/{request.client.host}")
+
+    @classmethod
+    def of_creator(cls, request: Request) -> ClientInfo:
+        """Return the client of a request that may create a group."""
+        return cls(request.client_id or "", f"/{request.client.host}", str(request.client.session.principal))
 
 
 class GroupListing(NamedTuple):

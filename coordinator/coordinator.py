@@ -28,6 +28,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.proxy_addresses import Proxies
+from bmq.meta.security.client_quotas import Bounds, NoBounds
 
 
 class Coordinator:
@@ -43,12 +44,13 @@ class Coordinator:
         view: ClusterView,
         *,
         settings: CoordinatorSettings | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         """``topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError if that is
-        not possible now.  ``view`` names the owner of each shard."""
+        not possible now.  ``view`` names the owner of each shard.  ``bounds``: how many groups a principal may own."""
         self._settings = settings or CoordinatorSettings.of(config)
         self._catalog = catalog
-        self._shards = Shards(self._settings, clock, logs, topic, catalog, view)
+        self._shards = Shards(self._settings, clock, logs, topic, catalog, view, bounds or NoBounds())
 
     async def start(self) -> None:
         """Begin to load shards, and return at once.  Requests wait for their shard for ``load_timeout_s``."""
@@ -90,12 +92,17 @@ class Coordinator:
         """Count the shards that are not loaded by kind of reason, kinds without any included.  For metrics."""
         return self._shards.not_loaded_by_reason()
 
+    @property
+    def groups_refused(self) -> int:
+        """The number of requests that would have created a group past ``max_groups`` of their user.  For metrics."""
+        return self._shards.bounds.refused
+
     def offsets(self) -> list[Offsets]:
         """Return the committed offsets of each loaded shard: the live tables, not copies."""
         return self._shards.offsets()
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
-        return await membership.join_group(self._shards, self._settings, request, client.client_id, client.host)
+        return await membership.join_group(self._shards, self._settings, request, client)
 
     async def sync_group(self, request: m.SyncGroupRequest, client: ClientInfo) -> m.SyncGroupResponse:
         return await membership.sync_group(self._shards, request)
@@ -109,7 +116,7 @@ class Coordinator:
         return await membership.leave_group(self._shards, request)
 
     async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse:
-        return await offset_api.offset_commit(self._shards, self._catalog, request)
+        return await offset_api.offset_commit(self._shards, self._catalog, request, client.principal)
 
     async def offset_fetch(self, request: m.OffsetFetchRequest, client: ClientInfo) -> m.OffsetFetchResponse:
         return await offset_api.offset_fetch(self._shards, self._catalog, request)

@@ -12,17 +12,20 @@ version (i16); integers are big-endian; a string is an i16 length and UTF-8, byt
                              [2+] currentStateTimestamp i64, members array of
                                (memberId string, [3+] groupInstanceId ?string, clientId string, clientHost string,
                                 [1+] rebalanceTimeout i32, sessionTimeout i32, subscription bytes, assignment bytes);
-                             [4+] flexible
+                             [4+] flexible, tagged fields: 10000 (not Kafka's): principal string
 
-Records are written as by Kafka 4.3: keys 1 and 2, group values 3, offset values 4 with the topic id.  Only an expiry
-(from OffsetCommit 2-4) is written differently: Kafka uses value 1 for it, which has no field for a topic id, so a later
-topic of the same name would take over the offsets of such clients.  A null value is a tombstone.  Keys of other
-versions (of the newer group protocols) are kept as they are: see `Unknown`.
+Records are written as by Kafka 4.3: keys 1 and 2, group values 3, offset values 4 with the topic id.  Two things are
+written differently.  An expiry (from OffsetCommit 2-4): Kafka uses value 1 for it, which has no field for a topic id,
+so a later topic of the same name would take over the offsets of such clients.  And the principal that a group counts
+for: value 3 has no place for it, so a group with a principal is written as value 4, which Kafka has read since it has
+read offset values 4 (3.5).  A null value is a tombstone.  Keys of other versions (of the newer group protocols) are
+kept as they are: see `Unknown`.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 import uuid
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,12 +43,16 @@ NO_TIMESTAMP = -1
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _MEMBER_NUMBERS = struct.Struct(">iii")  # rebalance and session time-out, bytes of the subscription
+_TIMEOUTS = struct.Struct(">ii")  # rebalance and session time-out
 _I64 = struct.Struct(">q")
 _OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
 _TOPIC_ID_TAG = 0
 _EXPIRY_TAG = 10_000
 """Tag of the expiry.  Kafka numbers its tagged fields from 0 and skips unknown ones (KIP-915)."""
 _EXPIRY_HEAD = b"\x90\x4e\x08"  # the tag, and 8 bytes
+_PRINCIPAL_TAG = 10_000
+"""Tag of the principal in a group's value."""
+_PRINCIPAL_HEAD = b"\x01\x90\x4e"  # one tagged field, with this tag
 _OFFSET_KEY_1 = b"\x00\x01"
 _OFFSET_VALUE_4 = b"\x00\x04"
 _NULL_OR_LONG = frozenset({0, *range(0x80, 0x100)})
@@ -88,7 +95,10 @@ class StoredMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A generation of a classic group, as it is restored after a failover."""
+    """A generation of a classic group, as it is restored after a failover.
+
+    ``principal`` is the one that the group counts for, as ``User:alice``; "" in records of Kafka and earlier versions.
+    """
 
     protocol_type: str
     generation: int
@@ -96,6 +106,7 @@ class StoredGroup:
     leader: str | None
     state_timestamp: int = NO_TIMESTAMP
     members: tuple[StoredMember, ...] = ()
+    principal: str = ""
 
 
 class OffsetRecord(NamedTuple):
@@ -219,6 +230,8 @@ def _topic_id(data: bytes | None) -> uuid.UUID | None:
 
 
 def _encode_group(value: StoredGroup) -> bytes:
+    if value.principal:
+        return _encode_owned_group(value)
     parts = [
         _I16.pack(3),
         _string(value.protocol_type),
@@ -243,6 +256,35 @@ def _encode_group(value: StoredGroup) -> bytes:
     return b"".join(parts)
 
 
+def _encode_owned_group(value: StoredGroup) -> bytes:
+    """Encode a group that has a principal: version 4."""
+    parts = [
+        _I16.pack(4),
+        _compact(value.protocol_type),
+        _I32.pack(value.generation),
+        _compact(value.protocol),
+        _compact(value.leader),
+        _I64.pack(value.state_timestamp),
+        uvarint(len(value.members) + 1),
+    ]
+    for member_id, instance_id, client_id, host, rebalance_ms, session_ms, subscription, assignment in value.members:
+        parts += (
+            _compact(member_id),
+            _compact(instance_id),
+            _compact(client_id),
+            _compact(host),
+            _TIMEOUTS.pack(rebalance_ms, session_ms),
+            uvarint(len(subscription) + 1),
+            subscription,
+            uvarint(len(assignment) + 1),
+            assignment,
+            b"\0",
+        )
+    principal = _compact(value.principal)
+    parts += (_PRINCIPAL_HEAD, uvarint(len(principal)), principal)
+    return b"".join(parts)
+
+
 def _decode_group(data: bytes) -> StoredGroup:
     reader = _Reader(data)
     version = reader.version("GroupMetadataValue", 0, 4)
@@ -251,9 +293,14 @@ def _decode_group(data: bytes) -> StoredGroup:
     timestamp = reader.i64() if version >= 2 else NO_TIMESTAMP
     count = reader.count()
     members = _usual_members(data, reader.at, count) if version == 3 else None
+    if version == 4 and (found := _compact_members(data, reader.at, count)) is not None:
+        members, end = found
+        reader.skip_to(end)
     if members is None:
         members = tuple(_decode_member(reader, version) for _ in range(count))
-    return StoredGroup(protocol_type, generation, protocol, leader, timestamp, members)
+    field = reader.tags().get(_PRINCIPAL_TAG) if version >= 4 else None
+    principal = "" if field is None else sys.intern(_Reader(field, is_flexible=True).string())
+    return StoredGroup(protocol_type, generation, protocol, leader, timestamp, members, principal)
 
 
 def _usual_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...] | None:
@@ -304,6 +351,68 @@ def _usual_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...]
     return tuple(members) if at <= len(data) else None
 
 
+def _compact_members(data: bytes, at: int, count: int) -> tuple[tuple[StoredMember, ...], int] | None:
+    """Return the members of version 4 from byte `at` on, and the position behind them, as `_usual_members` does."""
+    members = []
+    timeouts_at = _TIMEOUTS.unpack_from
+    try:
+        for _ in range(count):
+            begin, at = _span(data, at)
+            member_id = data[begin:at].decode()
+            is_static = data[at] != 0  # null is a length of 0
+            begin, at = _span(data, at) if is_static else (at, at + 1)
+            instance_id = data[begin:at].decode() if is_static else None
+            begin, at = _span(data, at)
+            client_id = data[begin:at].decode()
+            begin, at = _span(data, at)
+            client_host = data[begin:at].decode()
+            rebalance_ms, session_ms = timeouts_at(data, at)
+            begin, at = _span(data, at + _TIMEOUTS.size)
+            subscription = data[begin:at]
+            begin, at = _span(data, at)
+            assignment = data[begin:at]
+            if data[at] != 0:
+                return None  # tagged fields
+            at += 1
+            if rebalance_ms == -1:
+                rebalance_ms = session_ms
+            members.append(
+                StoredMember(
+                    member_id,
+                    instance_id,
+                    client_id,
+                    client_host,
+                    rebalance_ms,
+                    session_ms,
+                    subscription,
+                    assignment,
+                )
+            )
+    except (struct.error, IndexError, UnicodeDecodeError, _Unusual):
+        return None
+    return tuple(members), at
+
+
+class _Unusual(Exception):
+    """A length that `_compact_members` does not read."""
+
+
+def _span(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the compact bytes at `at` begin and end.  Raises _Unusual if they are null, or 2 MB and more."""
+    length = data[at]
+    at += 1
+    shift = 7
+    while length >> shift:  # the last byte's top bit is set: more of the length follows
+        if shift == 21:
+            raise _Unusual
+        length = (length & ((1 << shift) - 1)) | data[at] << shift
+        at += 1
+        shift += 7
+    if not length:
+        raise _Unusual
+    return at, at + length - 1
+
+
 def _decode_member(reader: _Reader, version: int) -> StoredMember:
     member_id = reader.string()
     instance_id = reader.nullable() if version >= 3 else None
@@ -328,18 +437,30 @@ def _string(text: str | None) -> bytes:
     return _I16.pack(len(data)) + data
 
 
+def _compact(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    if len(data) > STRING_BYTES_MAX:
+        raise FormatError(f"a string of {len(data)} bytes: the format takes {STRING_BYTES_MAX}")
+    return uvarint(len(data) + 1) + data
+
+
 class _Reader:
     """Cursor over one key or value.  After `version` it reads strings in the form of that version, compact or not."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
         self._data = data
         self._at = 0
-        self._is_flexible = False
+        self._is_flexible = is_flexible
 
     @property
     def at(self) -> int:
         """The position of the next byte."""
         return self._at
+
+    def skip_to(self, at: int) -> None:
+        self._at = at
 
     def version(self, name: str, least: int, most: int) -> int:
         version = self.i16()

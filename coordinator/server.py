@@ -97,7 +97,7 @@ class Forwarding:
             message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
-        client = ClientInfo(request.client_id, request.client_host)
+        client = ClientInfo(request.client_id, request.client_host, request.principal)
         if request.api_key == ApiKey.LIST_GROUPS:
             response = await self._coordinator.list_groups_of(message, client, expected.keys())
         elif request.api_key in ROUTED:

@@ -172,6 +172,7 @@ class Node:
         )
         self.fetch_service = FetchService(config, self.catalog, self.owners, self.pool, clock, self.metrics)
         self.fetch_service.tracer = tracer
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
         self.controller: Controller | None = None
         self.admin = self._make_admin()
         self._forwarding: Forwarding | None = None
@@ -187,7 +188,6 @@ class Node:
         )  # fmt: skip
         """Numbers that are collected in the background, for `/metrics` and the console."""
         self.producer_ids = ProducerIds(kv, config.cluster)
-        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
         self.audit_log = open_audit(
             config, clock, joined.member.incarnation, node=lambda: self.config.node_id,
             find=lambda name: self.catalog.topics.get(name), requests=lambda: self._own_requests,
@@ -441,7 +441,10 @@ class Node:
         logs: ShardLogs = remote
         if local is not None:
             logs = RoutedShardLogs(self.view, self.catalog, local, remote)
-        return Coordinator(self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view)
+        return Coordinator(
+            self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view,
+            bounds=self.security.client_quotas,
+        )  # fmt: skip
 
     def _make_lookouts(self) -> tuple[Reports, UnreachableBrokers]:
         """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""

@@ -147,9 +147,13 @@ class OwnMetrics:
         if coordinator is None:
             return ()
         text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
+        refused = "Requests that would have created a group past max_groups of their user"
         return [
-            OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
-            for reason, count in coordinator.shards_not_loaded_by_reason().items()
+            OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
+            *(
+                OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
+                for reason, count in coordinator.shards_not_loaded_by_reason().items()
+            ),
         ]
 
     def _of_group_lag(self) -> Own:

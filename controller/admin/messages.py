@@ -22,6 +22,7 @@ from bmq.core.rpc.message_fields import (
     Id,
     Int32,
     Int64,
+    LaterText,
     NullableArray,
     NullableId,
     NullableText,
@@ -47,9 +48,6 @@ Replicas = Annotated[tuple[int, ...], Array(Fixed("i"))]
 Assignments = Annotated[tuple[tuple[int, tuple[int, ...]], ...], Array(Row(Int32, Replicas))]
 """Replicas by partition."""
 NewAssignments = Annotated[tuple[tuple[int, ...], ...] | None, NullableArray(Array(Fixed("i")))]
-_TEXT = Text.__metadata__[0]  # type: ignore[attr-defined]
-LaterText = Annotated[str, Added(0, _TEXT, "")]
-"""A text that a process of an earlier version neither sends nor reads."""
 ConfigOperation = Annotated[Operation, Fixed("b", Operation)]
 ConfigChanges = Annotated[
     tuple[ConfigChange, ...], Array(Row(Text, ConfigOperation, NullableText, make=ConfigChange._make))

@@ -22,32 +22,18 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bmq.controller.kv_commit import CONFLICTS_MAX, contested, refused
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.kv import Commit, Compare, KeyValue, KvError, Put, holds
-from bmq.meta.security.client_quotas import MAX_PARTITIONS, MAX_TOPICS
+from bmq.meta.security.client_quotas import MAX_PARTITIONS, MAX_TOPICS, Bounds
 
 LANES = 64
 VIEW_S = 5.0
 """Time that a creation waits until this process's catalog shows what the lane's last creation has written."""
 _VALUE = b'{"format":1}'
-
-
-class Bounds(Protocol):
-    """The bounds of principals, as ``meta.security.quotas_view`` has them."""
-
-    def find_bound(self, kind: str, principal: str) -> int | None:
-        """Return how many things of a kind a principal may own; None: any number."""
-
-
-class NoBounds:
-    """The bounds of a cluster without any."""
-
-    def find_bound(self, kind: str, principal: str) -> int | None:
-        return None
 
 
 class More(NamedTuple):

@@ -33,7 +33,7 @@ from bmq.controller.kv_commit import (
     refused,
 )
 from bmq.controller.topics.access_checks import AccessChecks, CheckedFiles
-from bmq.controller.topics.bounds import Bounds, More, NoBounds, PrincipalBounds
+from bmq.controller.topics.bounds import More, PrincipalBounds
 from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
 from bmq.controller.topics.files import Publisher, TopicFiles
 from bmq.core.clock import Clock
@@ -56,6 +56,7 @@ from bmq.meta.catalog import (
 from bmq.meta.config_changes import Changes, apply
 from bmq.meta.config_values import parse_list
 from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
+from bmq.meta.security.client_quotas import Bounds, NoBounds
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Coroutine
 from typing import Any
 
+from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.members import metadata_bytes
 from bmq.coordinator.group.messages import Join, JoinResponse, Sync, SyncResponse
 from bmq.coordinator.records import STRING_BYTES_MAX
@@ -27,7 +28,7 @@ topics lists them for each of its assignors, in half a megabyte."""
 
 
 async def join_group(
-    shards: Shards, settings: CoordinatorSettings, request: m.JoinGroupRequest, client_id: str, host: str
+    shards: Shards, settings: CoordinatorSettings, request: m.JoinGroupRequest, client: ClientInfo
 ) -> m.JoinGroupResponse:
     """Serve a JoinGroup.  The response may wait for other members to join.  Errors are in the response."""
     try:
@@ -38,9 +39,9 @@ async def join_group(
                 f"session timeout {request.session_timeout_ms} ms is not between {settings.session_min_ms} and "
                 f"{settings.session_max_ms} ms",
             )
-        join = _join_of(request, client_id, host)
+        join = _join_of(request, client.client_id, client.host)
         serving = await shards.serving_members(request.group_id)
-        answer = await serving.join(request.group_id, join)
+        answer = await serving.join(request.group_id, join, client.principal)
     except RequestError as error:
         answer = JoinResponse(error.code, request.member_id)
     return join_response(request, answer)

@@ -46,8 +46,12 @@ _Delete = m.OffsetDeleteResponse
 # ------------------------------------------------------------------------------------------------------- commit
 
 
-async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
+async def offset_commit(
+    shards: Shards, catalog: Catalog, request: m.OffsetCommitRequest, principal: str = ""
+) -> m.OffsetCommitResponse:
     """Serve an OffsetCommit.  The response comes once the offsets are durable, with an error code a partition.
+
+    A group that it creates counts for ``principal``.
 
     The empty group id is a group like others here, as in OffsetFetch, DescribeGroups and DeleteGroups, for old clients
     (KIP-289).  OffsetDelete and the requests of members refuse it.
@@ -87,6 +91,7 @@ async def offset_commit(shards: Shards, catalog: Catalog, request: m.OffsetCommi
                 request.group_instance_id,
                 request.generation_id_or_member_epoch,
                 offsets,
+                principal,
                 says_group_not_found=request.API_VERSION >= 9,
             )
             codes.update(zip(places, answers, strict=True))

@@ -48,8 +48,12 @@ the new id (Kafka's ``classicGroupNewMemberJoinTimeoutMs``)."""
 class Group:
     """The state machine of one classic group."""
 
-    def __init__(self, group_id: str, rules: GroupRules, deadlines: GroupTimers, wall_ms: int) -> None:
+    def __init__(
+        self, group_id: str, rules: GroupRules, deadlines: GroupTimers, wall_ms: int, principal: str = ""
+    ) -> None:
+        """``principal`` created the group, which counts for it; "": the group counts for nobody."""
         self.group_id = group_id
+        self.principal = principal
         self.rules = rules
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
@@ -72,7 +76,7 @@ class Group:
     @classmethod
     def restore(cls, group_id: str, stored: StoredGroup, rules: GroupRules, deadlines: GroupTimers, now: Now) -> Group:
         """Return a stored group.  Its members' sessions begin at ``now``."""
-        group = cls(group_id, rules, deadlines, stored.state_timestamp)
+        group = cls(group_id, rules, deadlines, stored.state_timestamp, stored.principal)
         group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
@@ -242,6 +246,10 @@ class Group:
         return effects
 
     # ------------------------------------------------------------------------------------------------ offsets
+
+    def created(self) -> StoredGroup:
+        """Return the value that stores a group without members, as Kafka stores a new group."""
+        return self._stored({})
 
     @property
     def is_idle(self) -> bool:
@@ -548,6 +556,7 @@ class Group:
             self.members.leader,
             self.state_timestamp,
             self.members.stored(self.protocol, assignments),
+            self.principal,
         )
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
@@ -55,8 +56,10 @@ class ActiveShard:
         budget: ByteBudget,
         answers: ResponseQueue,
         freshness: Freshness,
+        bounds: GroupBounds,
     ) -> None:
         self.state = state
+        self._bounds = bounds
         self.account = MembershipAccount(budget)
         self.freshness = freshness
         self._budget = budget
@@ -105,10 +108,11 @@ class ActiveShard:
 
     # ------------------------------------------------------------------------------------------------ members
 
-    async def join(self, group_id: str, request: Join) -> JoinResponse:
-        """Serve a join; wait for the rebalance if it must.
+    async def join(self, group_id: str, request: Join, principal: str = "") -> JoinResponse:
+        """Serve a join; wait for the rebalance if it must.  A group that it creates counts for ``principal``.
 
-        Raises RequestError if the log or the memory for members has no room.  Other errors are in the result.
+        Raises RequestError if the log or the memory for members has no room, POLICY_VIOLATION if the principal may own
+        no further group.  Other errors are in the result.
         """
         await self.room()
         group = self.state.groups.get(group_id)
@@ -118,7 +122,8 @@ class ActiveShard:
         if group is None:
             if request.member_id:
                 return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = self.state.create(group_id, now.wall_ms)
+            self._bounds.check(principal, group_id)
+            group = self.state.create(group_id, now.wall_ms, principal)
         token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         answer = group.join(request, token, now)
         self._settle(group, now)
@@ -170,13 +175,16 @@ class ActiveShard:
         instance_id: str | None,
         generation: int,
         offsets: Sequence[tuple[str, int, Offset]],
+        principal: str = "",
         *,
         says_group_not_found: bool,
     ) -> list[ErrorCode]:
         """Store offsets, given as (topic, partition, offset), and return an error code for each once they are durable.
 
         A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
-        Raises RequestError if the commit is refused, or not durable in time; a part of it may be stored then.
+        A group that the commit creates counts for ``principal``.  Raises RequestError if the commit is refused, with
+        POLICY_VIOLATION if the principal may own no further group, or if it is not durable in time; a part of it may
+        be stored then.
         """
         deadline = self._deadline()
         answers: list[ErrorCode] = []
@@ -190,13 +198,15 @@ class ActiveShard:
             elif generation >= 0:  # GROUP_ID_NOT_FOUND from OffsetCommit 9 on (KIP-848)
                 code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
                 raise RequestError(code, f"no group {group_id}")
-            answers += self._commit(group_id, slice_)
+            answers += self._commit(group_id, slice_, principal, may_create=generation < 0)
             self._arm()
         if ErrorCode.NONE in answers:
             await self.durable(deadline)
         return answers
 
-    def _commit(self, group_id: str, offsets: Sequence[tuple[str, int, Offset]]) -> list[ErrorCode]:
+    def _commit(
+        self, group_id: str, offsets: Sequence[tuple[str, int, Offset]], principal: str, *, may_create: bool
+    ) -> list[ErrorCode]:
         records: list[CoordinatorRecord] = []
         encoded: list[KeyValue] = []
         answers = [ErrorCode.NONE] * len(offsets)
@@ -216,8 +226,22 @@ class ActiveShard:
             records.append(record)
             encoded.append(data)
         if records:
-            self._write(records, encoded, group_id)
+            created = self._create(group_id, principal) if may_create else []
+            self._write([*created, *records], [*map(encode, created), *encoded], group_id)
         return answers
+
+    def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
+        """Create the group of a commit if it is missing; return the record of the principal that it counts for, if
+        that is not stored yet.
+
+        Offsets name no principal: without the record they would be a group of nobody after a failover.
+        """
+        group = self.state.groups.get(group_id)
+        if group is None:
+            self._bounds.check(principal, group_id)
+            group = self.state.create(group_id, self.now().wall_ms, principal)
+        is_missing = bool(group.principal) and not self.state.is_stored(group_id)
+        return [GroupRecord(group_id, group.created())] if is_missing else []
 
     @property
     def is_closed(self) -> bool:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
+from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
@@ -37,6 +38,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.group_placement import shard_of
+from bmq.meta.security.client_quotas import Bounds
 
 
 class Shards:
@@ -50,7 +52,9 @@ class Shards:
         topic: Callable[[], Awaitable[Topic]],
         catalog: Catalog,
         view: ClusterView,
+        bounds: Bounds,
     ) -> None:
+        self.bounds = GroupBounds(bounds, self._owned_by)
         self._settings = settings
         self._clock = clock
         self._logs = logs
@@ -197,6 +201,11 @@ class Shards:
         """Return the committed offsets of each shard that is loaded."""
         return [shard.serving.state.offsets for shard in self._shards.values() if shard.serving is not None]
 
+    def _owned_by(self, principal: str) -> int:
+        """Return how many groups of the loaded shards count for a principal."""
+        loaded = (shard.serving for shard in self._shards.values())
+        return sum(serving.state.owned_by(principal) for serving in loaded if serving is not None)
+
     # ---------------------------------------------------------------------------------------------- background
 
     async def _ensure(self) -> None:
@@ -243,6 +252,7 @@ class Shards:
             self._budget,
             self._answers,
             self._spawn,
+            self.bounds,
         )
         return shard
 

@@ -23,6 +23,7 @@ from enum import Enum
 from typing import Any
 
 from bmq.coordinator.group.group import Group
+from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.coordinator.records import encode
@@ -88,6 +89,7 @@ class Shard:
         budget: ByteBudget,
         answers: ResponseQueue,
         spawn: Spawn,
+        bounds: GroupBounds,
     ) -> None:
         self.partition = partition
         self.ownership = ownership
@@ -104,6 +106,7 @@ class Shard:
         self._budget = budget
         self._answers = answers
         self._spawn = spawn
+        self._bounds = bounds
         self._serving: ActiveShard | None = None
         self._attempt = object()  # the attempt whose log is in use: the end of an earlier one's log is ignored
         self._log: ShardLog | None = None
@@ -317,7 +320,9 @@ class Shard:
         writer.bytes_appended = replay.bytes_read  # replayed bytes count too, until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
         freshness = Freshness(self._clock, log.confirm)
-        serving = ActiveShard(state, writer, self._clock, settings, self._budget, self._answers, freshness)
+        serving = ActiveShard(
+            state, writer, self._clock, settings, self._budget, self._answers, freshness, self._bounds
+        )
         try:
             waking = await self._wake(serving)
             if not log.is_open:

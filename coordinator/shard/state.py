@@ -24,6 +24,7 @@ class ShardState:
         self.deadlines = GroupTimers()
         self.offsets = Offsets()
         self._groups: dict[str, Group] = {}
+        self._owned: dict[str, int] = {}  # groups by principal, of principals with any
         self._stored: dict[str, StoredGroup] = {}
         self._unknown: dict[bytes, bytes] = {}
         self._is_live = False
@@ -39,7 +40,8 @@ class ShardState:
                 self._stored[record.group_id] = record.value
             else:
                 self._stored.pop(record.group_id, None)
-                self._groups.pop(record.group_id, None)
+                if record.group_id in self._groups:
+                    self._drop(record.group_id)
         elif record.value is not None:
             self._unknown[record.key] = record.value
         else:
@@ -51,8 +53,7 @@ class ShardState:
         The state must not be used before the last group was yielded.
         """
         for group_id, stored in self._stored.items():
-            group = self._groups[group_id] = Group.restore(group_id, stored, self.rules, self.deadlines, now())
-            yield group
+            yield self._add(Group.restore(group_id, stored, self.rules, self.deadlines, now()))
         for group_id in self.offsets.group_ids:
             if group_id not in self._groups:
                 yield self.create(group_id, now().wall_ms)
@@ -67,10 +68,33 @@ class ShardState:
         """The number of live keys of versions that are not known here."""
         return len(self._unknown)
 
-    def create(self, group_id: str, wall_ms: int) -> Group:
-        """Add an empty group, in memory only."""
-        group = self._groups[group_id] = Group(group_id, self.rules, self.deadlines, wall_ms)
+    def create(self, group_id: str, wall_ms: int, principal: str = "") -> Group:
+        """Add an empty group, in memory only, which counts for ``principal`` (see `Group`)."""
+        return self._add(Group(group_id, self.rules, self.deadlines, wall_ms, principal))
+
+    def owned_by(self, principal: str) -> int:
+        """Return how many groups count for a principal."""
+        return self._owned.get(principal, 0)
+
+    def is_stored(self, group_id: str) -> bool:
+        """Return whether a record of the group itself is stored: of a generation, or of its creation."""
+        return group_id in self._stored
+
+    def _add(self, group: Group) -> Group:
+        self._groups[group.group_id] = group
+        if group.principal:
+            self._owned[group.principal] = self._owned.get(group.principal, 0) + 1
         return group
+
+    def _drop(self, group_id: str) -> None:
+        principal = self._groups.pop(group_id).principal
+        if not principal:
+            return
+        left = self._owned[principal] - 1
+        if left:
+            self._owned[principal] = left
+        else:
+            del self._owned[principal]
 
     def forget_unused(self, group_id: str) -> None:
         """Drop a group that has no member and of which nothing is stored."""
@@ -78,7 +102,7 @@ class ShardState:
         if group is None or not group.is_idle:
             return
         if group_id not in self._stored and not self.offsets.has_group(group_id):
-            del self._groups[group_id]
+            self._drop(group_id)
 
     def deletion(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the records that delete the group and its offsets."""

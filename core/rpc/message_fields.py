@@ -361,6 +361,8 @@ Code = Annotated[ErrorCode, Fixed("h", ErrorCode)]
 Id = Annotated[UUID, _Id()]
 NullableId = Annotated[UUID | None, _NullableId()]
 Text = Annotated[str, _Text()]
+LaterText = Annotated[str, Added(0, _Text(), "")]
+"""A text that a process of an earlier version neither sends nor reads."""
 NullableText = Annotated[str | None, _NullableText()]
 Bytes = Annotated[bytes, _Copy()]
 Slice = Annotated[Buffer, _Slice()]

@@ -28,7 +28,7 @@ import ipaddress
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from bmq.core.errors import FormatError
@@ -54,7 +54,8 @@ IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: (1 << 31) - 1}
 MAX_TOPICS = "max_topics"
 MAX_PARTITIONS = "max_partitions"
 MAX_CONNECTIONS = "max_connections"
-BOUND_KEYS = (MAX_CONNECTIONS, MAX_PARTITIONS, MAX_TOPICS)
+MAX_GROUPS = "max_groups"
+BOUND_KEYS = (MAX_CONNECTIONS, MAX_GROUPS, MAX_PARTITIONS, MAX_TOPICS)
 """Bounds of users.  Kafka bounds connections only, by address, listener and broker, and nothing by user."""
 BOUND_MAX = (1 << 31) - 1
 NAME_BYTES_MAX = 1_024
@@ -69,6 +70,20 @@ Values = Mapping[str, float]
 
 class InvalidQuota(ValueError):
     """A quota that Kafka refuses with INVALID_REQUEST; ``str`` is the error message."""
+
+
+class Bounds(Protocol):
+    """The bounds of principals, as ``meta.security.quotas_view`` has them."""
+
+    def find_bound(self, kind: str, principal: str) -> int | None:
+        """Return how many things of a kind a principal may own; None: any number."""
+
+
+class NoBounds:
+    """The bounds of a cluster without any."""
+
+    def find_bound(self, kind: str, principal: str) -> int | None:
+        return None
 
 
 class Holder(NamedTuple):

@@ -109,7 +109,9 @@ class Forwards:
             raise NoAnswer(EntryRefused.ELSEWHERE, f"{owner.incarnation} is not a member")
         version: int = request.API_VERSION
         body = await _encode(key, version, request)
-        forward = ForwardRequest(client.host, client.client_id, key, version, self._expected(shards), body)
+        forward = ForwardRequest(
+            client.host, client.client_id, key, version, self._expected(shards), body, client.principal
+        )
         try:
             peer = self._peers.get(member, ConnectionKind.CONTROL) or await self._peers.reach(
                 member, ConnectionKind.CONTROL, REACH_S

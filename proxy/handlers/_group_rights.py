@@ -10,10 +10,13 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routing import GroupApi
 from bmq.core.aio.turns import map_in_turns
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
-from bmq.core.security.acls import AclOperation
+from bmq.core.security.acls import AclOperation, ResourceType
+from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import Rights
+from bmq.meta.security.client_quotas import MAX_GROUPS
 from bmq.proxy.services import ProxyServices
 
 REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -22,6 +25,17 @@ REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 def is_group_refused(services: ProxyServices, request: Request, group_id: str) -> bool:
     """Return whether the client may not read the group, as its members and those that commit its offsets must."""
     return not services.rights(request).allow_on_group(AclOperation.READ, group_id)
+
+
+def write_past_bound(services: ProxyServices, request: Request, group_id: str) -> None:
+    """Write into the audit log that the client may not create the group: its user owns as many as it may."""
+    if services.audit.is_on:
+        client = request.client
+        event = AuditEvent(
+            Kind.DENIAL, ApiKey(request.api_key).name, Outcome.DENIED, client.session, client.host, request.client_id,
+            AclOperation.READ.name, ResourceType.GROUP.name, group_id, reason=f"{MAX_GROUPS} of the user is reached",
+        )  # fmt: skip
+        services.audit.write(event)
 
 
 async def ask_about_allowed(

@@ -1,7 +1,8 @@
 """JoinGroup, versions 0 to 9: makes the client a member of a classic group, or begins the group's next generation.
 
 Behaviour: the response is sent when the rebalance is done; the request stays parked until then.  If the client
-disconnects, its member stays until its session ends, as in Kafka.
+disconnects, its member stays until its session ends, as in Kafka.  A new group counts for the client's principal: past
+``max_groups`` of it the error is POLICY_VIOLATION.
 
 Version notes:
 
@@ -23,20 +24,24 @@ from __future__ import annotations
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routing import JOIN
+from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._group_rights import is_group_refused, refusal
+from bmq.proxy.handlers._group_rights import is_group_refused, refusal, write_past_bound
 from bmq.proxy.services import ProxyServices
 
 
 async def handle(services: ProxyServices, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
     if is_group_refused(services, request, message.group_id):
         return await refusal(JOIN, message)
-    return await services.coordinator.join_group(message, ClientInfo.of(request))
+    response = await services.coordinator.join_group(message, ClientInfo.of_creator(request))
+    if response.error_code == ErrorCode.POLICY_VIOLATION:
+        write_past_bound(services, request, message.group_id)
+    return response
 
 
 NEEDS = (Need(AclOperation.READ, ResourceType.GROUP),)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
-from bmq.core.rpc.message_fields import Bool, Int16, Int64, Numbers, Reasons, Row, Rows, Slice, Text
+from bmq.core.rpc.message_fields import Bool, Int16, Int64, LaterText, Numbers, Reasons, Row, Rows, Slice, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,11 @@ class ForwardResponse(InternalResponse):
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest(InternalRequest[ForwardResponse]):
-    """A client's request for a group, as it came.  ``ownerships`` are pairs (shard, expected ownership number)."""
+    """A client's request for a group, as it came.  ``ownerships`` are pairs (shard, expected ownership number).
+
+    ``principal`` is the client's, with requests that may create a group.  A coordinator of an earlier version does not
+    read it: the group counts for nobody.
+    """
 
     KEY = InternalKey.FORWARD
 
@@ -30,6 +34,7 @@ class ForwardRequest(InternalRequest[ForwardResponse]):
     api_version: Int16
     ownerships: Numbers
     body: Slice
+    principal: LaterText = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,8 +328,9 @@ class CoordinatorProcess:
         remote = RemoteShardLogs(self.view, world.catalog, cast(Peers, self.peers))
         self.logs = RoutedShardLogs(self.view, world.catalog, remote, remote)
         self.coordinator = Coordinator(
-            NodeConfig(), LoopClock(), self.logs, world.topic, world.catalog, settings=settings(), view=self.view
-        )
+            NodeConfig(), LoopClock(), self.logs, world.topic, world.catalog, settings=settings(), view=self.view,
+            bounds=world,
+        )  # fmt: skip
         self.endpoint = world.network.join(name)
 
     async def start(self) -> None:
@@ -370,9 +371,9 @@ class ProxyProcess:
             self.view, self.members, cast(Peers, self.peers), world.catalog, world.topic, shards=SHARDS
         )
 
-    async def commit(self, group: str, offset: int, **fields: Any) -> int:
+    async def commit(self, group: str, offset: int, *, client: Any = CLIENT, **fields: Any) -> int:
         request = commit_request(group, [("orders", 0, offset)], **fields)
-        response = await self.coordinator.offset_commit(request, CLIENT)
+        response = await self.coordinator.offset_commit(request, client)
         return int(response.topics[0].partitions[0].error_code)
 
     async def fetch(self, group: str) -> tuple[int, int]:
@@ -409,6 +410,10 @@ class ClusterWorld:
             self.truth.members[name] = Member(incarnation=name, roles=frozenset())
         for shard in range(SHARDS):
             self.truth.owners[self.key(shard)] = "b1"
+        self.max_groups: int | None = None
+
+    def find_bound(self, kind: str, principal: str) -> int | None:
+        return self.max_groups if principal else None
 
     async def topic(self) -> Topic:
         return self.offsets

@@ -19,6 +19,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Owned, Topic, TopicChange
+from bmq.meta.security.client_quotas import Bounds
 from tests.harness.members import OneView
 
 CLIENT = ClientInfo("client", "/10.0.0.1")
@@ -218,8 +219,9 @@ def settings(**changes: Any) -> CoordinatorSettings:
 class World:
     """One process with a coordinator; ``start`` after a crash makes the next."""
 
-    def __init__(self, logs: MemoryLogs | None = None, **changes: Any) -> None:
+    def __init__(self, logs: MemoryLogs | None = None, bounds: Bounds | None = None, **changes: Any) -> None:
         self.logs = logs or MemoryLogs()
+        self.bounds = bounds
         self.settings = settings(**changes)
         self.offsets_topic = topic(OFFSETS_TOPIC, len(self.logs.partitions))
         self.catalog = MemoryCatalog(topic("orders"), topic("events"))
@@ -236,8 +238,9 @@ class World:
 
     def _make(self) -> Coordinator:
         return Coordinator(
-            NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, OneView("n"), settings=self.settings
-        )
+            NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, OneView("n"), settings=self.settings,
+            bounds=self.bounds,
+        )  # fmt: skip
 
     async def _topic(self) -> Topic:
         return self.catalog.topics.setdefault(OFFSETS_TOPIC, self.offsets_topic)
@@ -263,9 +266,12 @@ class World:
         """Return the facts of partition 0 without the barriers."""
         return {key: value for key, value in self.facts().items() if key[0] != ""}
 
-    async def commit(self, group: str, offset: int, *, topic: str = "orders", partition: int = 0, **fields: Any) -> int:
+    async def commit(
+        self, group: str, offset: int, *, topic: str = "orders", partition: int = 0, client: ClientInfo = CLIENT,
+        **fields: Any,
+    ) -> int:  # fmt: skip
         request = commit_request(group, [(topic, partition, offset)], **fields)
-        response = await self.coordinator.offset_commit(request, CLIENT)
+        response = await self.coordinator.offset_commit(request, client)
         return int(response.topics[0].partitions[0].error_code)
 
     async def heartbeat(self, request: m.HeartbeatRequest) -> int:

@@ -24,6 +24,7 @@ from tests.unit.coordinator.cluster_world import (
     join_alone,
     serves,
 )
+from tests.unit.coordinator.fakes import CLIENT
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +56,34 @@ async def test_kafscale_121_two_coordinators_for_one_group() -> None:
         assert not serves(world.coordinators["a"], 0)
         assert await behind.fetch(GROUP) == (0, 7)
         assert await behind.heartbeat(GROUP, member, generation) == 0
+
+
+async def test_a_principals_groups_count_where_their_shard_is_served() -> None:
+    """Kept in records from the proxy's message to the next coordinator of the shard."""
+    alice = CLIENT._replace(principal="User:alice")
+
+    def owned() -> list[int]:
+        shards = [each.coordinator._shards for each in world.coordinators.values()]
+        return [each._owned_by(alice.principal) for each in shards]
+
+    async with cluster() as world:
+        proxy = world.proxies[0]
+        world.max_groups = 1
+        assert await proxy.commit(GROUP, 5, client=alice) == 0
+        assert await proxy.commit(group_of(1), 5, client=alice) == ErrorCode.POLICY_VIOLATION
+        assert owned() == [1, 0]
+        world.give(0, "b")
+        world.tell()
+        await world.coordinators["b"].coordinator.ready(GROUP)
+        assert owned() == [0, 1]
+        assert await proxy.commit(group_of(1), 5, client=alice) == 0, "the bound is of each process"
+        assert await proxy.commit(GROUP, 6, client=alice) == 0
+        world.kill("b")
+        world.give(0, "a")
+        world.tell()
+        await world.coordinators["a"].coordinator.ready(GROUP)
+        assert owned() == [2], "more than the bound, and nothing is taken away"
+        assert await proxy.commit(group_of(2), 5, client=alice) == ErrorCode.POLICY_VIOLATION
 
 
 async def test_kafscale_121_a_commit_acknowledged_to_the_earlier_coordinator_is_replayed() -> None:

@@ -36,6 +36,7 @@ TERM = SimpleNamespace(
 def coordinator(not_loaded: dict[int, str]) -> SimpleNamespace:
     return SimpleNamespace(
         shards_not_loaded=lambda: not_loaded,
+        groups_refused=2,
         shards_not_loaded_by_reason=lambda: {"storage": len(not_loaded), "no_owner": 0},
     )
 

@@ -72,6 +72,11 @@ def test_lag_of_groups_has_the_names_of_kafka_exporter() -> None:
     assert asked == [1, 1], "a scrape asks for the next count"
 
 
+def test_a_coordinator_counts_the_groups_that_it_refused() -> None:
+    assert metrics(node(not_loaded={}))["user_groups_refused"] == 2
+    assert "user_groups_refused" not in metrics(node())
+
+
 @pytest.mark.parametrize("is_leading", [True, False])
 def test_the_leader_and_the_others_show_who_leads(is_leading: bool) -> None:
     assert metrics(node(is_leading=is_leading))["is_leader"] == is_leading

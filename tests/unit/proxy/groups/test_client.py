@@ -96,6 +96,13 @@ async def test_a_forwarded_request_carries_the_client_and_the_expected_ownership
     assert tuple(map(tuple, sent.ownerships)) == ((1, 9), (2, 4)), "each shard once, without those that nobody owns"
 
 
+async def test_the_principal_goes_along_with_a_request_that_may_create_a_group() -> None:
+    peers = FakePeers(lambda: served(25))
+    await forwards(peers).ask(api(), REQUEST, CLIENT._replace(principal="User:alice"), THERE, [1])
+    await forwards(peers).ask(api(), REQUEST, CLIENT, THERE, [1])
+    assert [each.principal for each in peers.sent] == ["User:alice", ""]
+
+
 async def test_a_request_to_a_process_that_is_not_a_member_was_not_done() -> None:
     peers = FakePeers(served)
     assert await refused(forwards(peers), api(), ShardOwner("gone", 1)) is EntryRefused.ELSEWHERE

@@ -37,6 +37,7 @@ from bmq.proxy.handlers import (
     offset_fetch,
     sync_group,
 )
+from tests.harness.audit import HeldAudit
 from tests.harness.fakes import all_rights
 from tests.harness.members import OneProxy
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
@@ -53,8 +54,13 @@ class Caller:
 
     def __init__(self, world: World) -> None:
         members = OneProxy(ProxyAddress(7, "proxy", 9092))
-        self.services: Any = SimpleNamespace(coordinator=world.coordinator, proxies=members, rights=all_rights)
-        self.client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", is_closed=False)
+        self.audit = HeldAudit()
+        self.services: Any = SimpleNamespace(
+            coordinator=world.coordinator, proxies=members, rights=all_rights, audit=self.audit
+        )
+        self.client: Any = SimpleNamespace(
+            host="10.0.0.1", peer="10.0.0.1:1", is_closed=False, session=ANONYMOUS_SESSION
+        )
 
     async def __call__(self, message: Any, version: int) -> Any:
         api = APIS[message.API_KEY]
@@ -105,6 +111,35 @@ async def test_a_group_lives_in_every_version(version: int) -> None:
         codes = {each.group_id: each.error_code for each in deleted.results}
         assert codes == {"g": 0, "none": ErrorCode.GROUP_ID_NOT_FOUND}
         assert (await call(m.ListGroupsRequest(), version)).groups == []
+
+
+class _TwoGroups:
+    """Bounds of a cluster where a user may own two groups."""
+
+    def find_bound(self, kind: str, principal: str) -> int | None:
+        assert (kind, principal) == ("max_groups", "User:ANONYMOUS")
+        return 2
+
+
+@pytest.mark.parametrize("version", range(11))
+async def test_a_group_past_the_bound_of_the_clients_user_is_refused_in_every_version(version: int) -> None:
+    async with running(World(bounds=_TwoGroups())) as world:
+        call = Caller(world)
+
+        async def commit(group: str) -> int:
+            message = commit_request(group, [("gone", 0, 1), ("orders", 1, 42)])
+            message.topics[1].topic_id = world.catalog.topics["orders"].topic_id
+            return int((await call(message, version)).topics[1].partitions[0].error_code)
+
+        await _join(call, version)
+        assert await commit("simple") == 0
+        assert call.audit.told() == []
+        assert (await call(join_request("more"), version)).error_code == ErrorCode.POLICY_VIOLATION
+        assert await commit("more") == ErrorCode.POLICY_VIOLATION
+        assert await commit("simple") == 0
+        refused = ("denied", "more")
+        assert call.audit.told() == [("denial", act, *refused) for act in ("JOIN_GROUP", "OFFSET_COMMIT")]
+        assert {each.reason for each in call.audit.events} == {"max_groups of the user is reached"}
 
 
 async def _find(call: Caller, version: int) -> None:

@@ -35,13 +35,13 @@ async def create(w: AdminServing, name: str, partitions: int = 1, *, only: bool 
 async def test_bounds_are_set_and_described_as_other_quotas() -> None:
     async with serving() as w:
         assert await bound(w, None, max_topics=3.0, max_partitions=0.0) == [(0, None)]
-        assert await bound(w, "alice", max_connections=5.0) == [(0, None)]
+        assert await bound(w, "alice", max_connections=5.0, max_groups=7.0) == [(0, None)]
         message = messages.DescribeClientQuotasRequest(components=[], strict=False)
         found = await w.ask(describe_client_quotas.APIS[0], 1, message)
         shown = {each.entity[0].entity_name: {one.key: one.value for one in each.values} for each in found.entries}
         assert shown == {
             None: {"max_topics": 3.0, "max_partitions": 0.0},
-            "alice": {"max_connections": 5.0},
+            "alice": {"max_connections": 5.0, "max_groups": 7.0},
         }
         ((code, text),) = await bound(w, None, max_topics=0.5)
         assert (code, text) == (ErrorCode.INVALID_REQUEST, "max_topics cannot be a fractional value.")
