@@ -19,8 +19,8 @@ from bmq.meta.proxy_addresses import Proxies
 class ClientInfo(NamedTuple):
     """The client that sent a request.  ``host`` is written as Kafka writes it: ``/127.0.0.1``.
 
-    ``principal``, as ``User:alice``, is the one that a group counts for which the request creates; "" where a request
-    creates none, so that heartbeats and members' commits do not carry it.
+    ``principal``, as ``User:alice``: the owner of a group that the request creates.  Requests that create no group, as
+    heartbeats and members' commits, do not carry it.
     """
 
     client_id: str

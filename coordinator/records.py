@@ -16,9 +16,9 @@ version (i16); integers are big-endian; a string is an i16 length and UTF-8, byt
 
 Records are written as by Kafka 4.3: keys 1 and 2, group values 3, offset values 4 with the topic id.  Two things are
 written differently.  An expiry (from OffsetCommit 2-4): Kafka uses value 1 for it, which has no field for a topic id,
-so a later topic of the same name would take over the offsets of such clients.  And the principal that a group counts
-for: value 3 has no place for it, so a group with a principal is written as value 4, which Kafka has read since it has
-read offset values 4 (3.5).  A null value is a tombstone.  Keys of other versions (of the newer group protocols) are
+so a later topic of the same name would take over the offsets of such clients.  And a group with a
+principal is written as value 4, since value 3 has no place for the principal.  Kafka reads value 4 from 3.5 on, as it
+reads offset values 4.  A null value is a tombstone.  Keys of other versions (of the newer group protocols) are
 kept as they are: see `Unknown`.
 """
 
@@ -97,7 +97,7 @@ class StoredMember(NamedTuple):
 class StoredGroup:
     """A generation of a classic group, as it is restored after a failover.
 
-    ``principal`` is the one that the group counts for, as ``User:alice``; "" in records of Kafka and earlier versions.
+    ``principal``: the owner of the group, as ``User:alice``; "" in records of Kafka and earlier versions.
     """
 
     protocol_type: str

@@ -1,9 +1,9 @@
-"""The bound on the groups that one principal may own in this process: ``max_groups`` of a user.
+"""The bound on a principal's groups in this process: ``max_groups`` of a user.
 
 A group counts for the principal that created it, from then on until it is deleted or expires: by its first JoinGroup,
-or by its first OffsetCommit.  Each shard counts its own groups (``shard.state``), and a group that is to be created is
-compared with the sum over the shards that this process serves.  So no count can drift, and a shard takes its counts
-along when it moves.
+or by its first OffsetCommit.  Each shard counts its own groups (``shard.state``).  Before a group is created, the sum
+over the shards of this process is compared with the bound.  So no count can drift, and a shard takes its counts along
+when it moves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.logging.fields import fields
 from bmq.meta.security.client_quotas import MAX_GROUPS, Bounds
 
 logger = logging.getLogger(__name__)
@@ -42,12 +43,9 @@ class GroupBounds:
             return
         self.refused += 1
         logger.warning(
-            "group %.200r not created: %.200s owns %d groups in this process, and %s lets it own %d; delete groups"
-            " of the user, or raise its quota",
+            "group %.200r not created: its user has as many groups in this process as it may have; delete groups of"
+            " the user, or raise its quota",
             group_id,
-            principal,
-            owned,
-            MAX_GROUPS,
-            bound,
+            extra=fields(error=f"{principal:.200} owns {owned}, {MAX_GROUPS} is {bound}"),
         )
         raise RequestError(ErrorCode.POLICY_VIOLATION, f"{MAX_GROUPS} ({bound}) of {principal:.200} is reached")

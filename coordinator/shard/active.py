@@ -182,9 +182,9 @@ class ActiveShard:
         """Store offsets, given as (topic, partition, offset), and return an error code for each once they are durable.
 
         A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
-        A group that the commit creates counts for ``principal``.  Raises RequestError if the commit is refused, with
-        POLICY_VIOLATION if the principal may own no further group, or if it is not durable in time; a part of it may
-        be stored then.
+        A group that the commit creates counts for ``principal``.  Raises RequestError if the commit is refused
+        (POLICY_VIOLATION: the principal may own no further group), or is not durable in time.  A part of the commit may
+        be stored all the same.
         """
         deadline = self._deadline()
         answers: list[ErrorCode] = []
@@ -231,8 +231,7 @@ class ActiveShard:
         return answers
 
     def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
-        """Create the group of a commit if it is missing; return the record of the principal that it counts for, if
-        that is not stored yet.
+        """Create the group of a commit if it is missing; return the record of its principal, unless that is stored.
 
         Offsets name no principal: without the record they would be a group of nobody after a failover.
         """

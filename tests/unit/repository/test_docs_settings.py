@@ -22,7 +22,7 @@ OF_OTHERS = frozenset(
     {
         "BMQ_BOOTSTRAP", "BMQ_CACHE_DIR", "BMQ_COMMAND_CONFIG", "BMQ_CONFIG", "BMQ_HTTP_CA", "BMQ_HTTP_PASSWORD",
         "BMQ_HTTP_PASSWORD_FILE", "BMQ_HTTP_TOKEN", "BMQ_HTTP_TOKEN_FILE", "BMQ_HTTP_URL", "BMQ_HTTP_USER",
-        "BMQ_PROFILE", "BMQ_SIM_SEED", "BMQ_SIM_SEEDS", "BMQ_STORM_SEED",
+        "BMQ_PROFILE", "BMQ_SIM_SEED", "BMQ_SIM_SEEDS", "BMQ_STANDSTILL_SEED", "BMQ_STORM_SEED",
     }
 )  # fmt: skip
 """Variables that are read by other commands than `bmq serve`, and by tests: a server that has them starts."""

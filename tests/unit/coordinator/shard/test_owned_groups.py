@@ -12,6 +12,7 @@ from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.records import Offset, OffsetRecord, encode
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import ErrorCode
+from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, World, join_request, running, sync_request
@@ -78,10 +79,9 @@ async def test_a_group_past_the_bound_is_refused_and_the_others_go_on(caplog: py
         assert (await ask_id(world, "third")).error_code == PAST
         assert await world.commit("third", 5, client=ALICE) == PAST
         assert world.coordinator.groups_refused == 2
-        (line, _) = [each.getMessage() for each in caplog.records if "not created" in each.getMessage()]
-        assert line.startswith(
-            "group 'third' not created: User:alice owns 2 groups in this process, and max_groups lets it own 2"
-        )
+        (line, _) = [each for each in caplog.records if "not created" in each.getMessage()]
+        assert line.getMessage().startswith("group 'third' not created: its user has as many groups in this process")
+        assert fields_of(line)["error"] == "User:alice owns 2, max_groups is 2"
         assert "third" not in world.coordinator._shards._shards[0].serving.state.groups  # type: ignore[union-attr]
         assert await world.commit("first", 6, client=ALICE, member_id=member, generation=generation) == 0
         assert await world.commit("second", 6, client=ALICE) == 0
