@@ -198,7 +198,7 @@ class RequestQuotas:
                 if await self._held.wait(REFUSED_S, producer, 0.0):
                     request.client.unmute()
                     continue
-                producer.held_up(debt_s)
+                producer.held_up(debt_s, self.now())
                 raise CloseQuietly(f"{PRODUCER_BYTE_RATE}: {debt_s:.1f} s of it are owed")
             served = _Served(self, client, request)
             self._count_produce(served, producer, size)
@@ -300,7 +300,7 @@ class _Served:
         now = self._quotas.now()
         if consumer.allowance.credit(now) < 0:
             if self._until <= now:  # it is asked again once the fetch has checked its partitions
-                self.wait(consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S))
+                self.wait(consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S, now))
             return False
         self._admitted = size
         seconds = consumer.take(size, now)
@@ -319,11 +319,11 @@ class _Served:
         is_used_up = mutations.allowance.credit(now) < 0
         if is_strict and is_used_up:
             if self._until <= now:  # once for all topics of the request
-                self.wait(mutations.held_up(mutations.wait_s(now)))
+                self.wait(mutations.held_up(mutations.wait_s(now), now))
             raise RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
         mutations.take_quietly(partitions, now)
         if not is_strict:
-            self.wait(mutations.held_up(mutations.wait_s(now)))
+            self.wait(mutations.held_up(mutations.wait_s(now), now))
 
     # ------------------------------------------------------------------------------------------------- its response
 
@@ -356,7 +356,7 @@ class _Served:
             seconds = client.seconds
             seconds.used_at = now
             seconds.rate.record(self.processor_s * 100, now)
-            self.wait(seconds.held_up(min(seconds.rate.wait_s(seconds.limit, now), SAMPLE_S)))
+            self.wait(seconds.held_up(min(seconds.rate.wait_s(seconds.limit, now), SAMPLE_S), now))
         if self._until > now:
             set_throttle_ms(request.api_key, request.api_version, response, round((self._until - now) * 1000) or 1)
 
