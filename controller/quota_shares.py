@@ -5,7 +5,7 @@ that it enforces.  The response has its new shares::
 
     need       of a holder that was held up: without bound; else its rate and a quarter
     target     the limit, filled like water: nobody gets more than it needs while another gets less than it needs; what
-               is left over is given to all alike
+               is left over is given to all by what they need, or alike if nobody needs anything
     share      the target, but no more than the others' shares leave of the limit
 
 So the sum of the shares is the limit at all times: a proxy's share grows after the others have shrunk, which takes one
@@ -156,4 +156,5 @@ def _fill(limit: float, claims: dict[str, _Claim], proxy: str) -> float:
     for place, (need, each) in enumerate(waiting):
         parts[each] = min(need, left / (len(waiting) - place))
         left -= parts[each]
-    return parts[proxy] + left / len(waiting)
+    needs = sum(parts.values())
+    return parts[proxy] + left * (parts[proxy] / needs if needs > limit * LEAST_PART else 1 / len(claims))

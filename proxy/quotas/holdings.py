@@ -28,8 +28,14 @@ RECOVERED_S = 0.25
 """Credit, in seconds of its share, by which a holder that was held up shows that it needs less than its share."""
 WATCHED_S = 2.0
 """Time after it was held up for which less use of a holder is reported at once."""
+LARGE_PART = 0.25
+"""Part of a limit whose fall is reported at once, whether or not the holder was held up."""
 LITTLE_PART = 0.01
 """Part of a limit that is not worth a report before its time."""
+SLOW_S = 1.0
+"""Time between two requests of a holder whose rate is not taken from the time between them."""
+SLOW_PART = 0.05
+"""Part of a limit up to which it is not: the rate is that of the last seconds then."""
 FAIR_PART = 0.9
 """Part of an equal share below which a holder that is held up waits for others to give up theirs."""
 FIRST_CREDIT_S = 0.25
@@ -49,8 +55,8 @@ class Throttles:
 class Holding:
     """One holder's quota of one kind."""
 
-    __slots__ = ("_before", "_held_at", "_reported_at", "_reported_short", "_short_at", "_since", "_since_held",
-                 "_was_short", "allowance", "equal", "holder", "kind", "limit", "on_due", "rate", "throttles",
+    __slots__ = ("_before", "_held_at", "_is_large", "_reported_at", "_reported_short", "_short_at", "_since",
+                 "_since_held", "_was_short", "allowance", "equal", "holder", "kind", "limit", "on_due", "rate", "throttles",
                  "used_at")  # fmt: skip
 
     def __init__(
@@ -74,7 +80,7 @@ class Holding:
         after a time without reports."""
         self._since = self._before = 0.0  # amount since the last report; rate before that
         self._reported_at = now
-        self._was_short = self._reported_short = False
+        self._was_short = self._reported_short = self._is_large = False
         self._short_at = now - WATCHED_S
         self._held_at, self._since_held = now, 0.0  # when it was held up last; amount since then
 
@@ -123,8 +129,8 @@ class Holding:
         return now - self.used_at < USED_S or self.allowance.credit(now) < 0
 
     def is_watched(self, now: float) -> bool:
-        """Return whether the holder was held up lately, so that others may lack what it does not need any more."""
-        return self._reported_short or now - self._short_at < WATCHED_S
+        """Return whether others may lack what the holder needs no more: it was held up lately, or uses much."""
+        return self._is_large or self._reported_short or now - self._short_at < WATCHED_S
 
     def is_due(self, now: float) -> bool:
         """Return whether a watched holder's report is due before its time.
@@ -156,6 +162,9 @@ class Holding:
                 is_short = False
                 if self._held_at > self._reported_at:
                     rate = self._since_held / max(now - self._held_at, REPORT_LEAST_S)
+        if now - self.used_at < SLOW_S:
+            rate = max(rate, min(self.rate.per_second(now), self.limit * SLOW_PART))
+        self._is_large = rate >= self.limit * LARGE_PART and now - self._reported_at > REPORT_LEAST_S
         self._since, self._before, self._reported_at = 0.0, rate, now
         self._was_short, self._reported_short = False, is_short
         return rate if is_watched else max(rate, before / 2), is_short

@@ -24,6 +24,7 @@ Without a quota in the store, a request pays for one look at ``is_active``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
@@ -33,6 +34,7 @@ from bmq.core.aio.eager import start
 from bmq.core.client_text import key_of
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.logging.fields import fields
 from bmq.core.net.request import Client, CloseQuietly, Outcome, PendingResponse, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.meta.security.client_quotas import (
@@ -48,6 +50,7 @@ from bmq.proxy.quotas.holdings import HOLDERS_MAX, Holding, Holdings
 from bmq.proxy.quotas.rates import SAMPLE_S
 from bmq.proxy.quotas.throttled_response import set_throttle_ms
 
+_log = logging.getLogger(__name__)
 KINDS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, REQUEST_PERCENTAGE)
 SHARED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE)
 """Quotas of the whole cluster; the others are each process's."""
@@ -199,6 +202,13 @@ class RequestQuotas:
                     request.client.unmute()
                     continue
                 producer.held_up(debt_s, self.now())
+                _log.warning(
+                    "closing a connection: its user owes more of its quota than a request waits for",
+                    extra=fields(
+                        connection=request.client.peer, client_id=request.client_id,
+                        error=f"{PRODUCER_BYTE_RATE}: {debt_s:.1f} s are owed, {HELD_MAX_S:g} s at most are waited for",
+                    ),
+                )  # fmt: skip
                 raise CloseQuietly(f"{PRODUCER_BYTE_RATE}: {debt_s:.1f} s of it are owed")
             served = _Served(self, client, request)
             self._count_produce(served, producer, size)
