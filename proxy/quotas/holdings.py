@@ -56,8 +56,8 @@ class Holding:
     """One holder's quota of one kind."""
 
     __slots__ = ("_before", "_held_at", "_is_large", "_reported_at", "_reported_short", "_short_at", "_since",
-                 "_since_held", "_was_short", "allowance", "equal", "holder", "kind", "limit", "on_due", "rate", "throttles",
-                 "used_at")  # fmt: skip
+                 "_since_held", "_was_short", "allowance", "equal", "holder", "kind", "limit", "on_due", "rate",
+                 "throttles", "used_at")  # fmt: skip
 
     def __init__(
         self, kind: str, holder: Holder, limit: float, share: float, now: float, throttles: Throttles | None = None
