@@ -100,6 +100,8 @@ class AdminClient(Protocol):
     def describe_acls(self, acl_filter: Any) -> tuple[list[Any], Any]: ...
     def create_acls(self, acls: Sequence[Any]) -> dict[str, list[Any]]: ...
     def delete_acls(self, acl_filters: Sequence[Any]) -> list[tuple[Any, list[Any], Any]]: ...
+    @property
+    def _manager(self) -> Any: ...
 
 
 _LOOK = {ErrorCode.REQUEST_TIMED_OUT: "`bmq cluster status` shows whether a controller leads, and which brokers live"}
@@ -308,6 +310,12 @@ def open_client(
             f"({_name(error)}): is it the Kafka port of a listener with security.protocol={protocol}?"
             + ("" if settings.config.where else " Without --command-config a command has no TLS and no log-in")
         ) from error
+
+
+def ask(admin: AdminClient, request: Any) -> Any:
+    """Send a request for which kafka-python's admin client has no method to a server, and return its response."""
+    connections = admin._manager
+    return connections.run(connections.send, request)
 
 
 def _addresses(servers: str) -> list[tuple[str, int]]:

@@ -78,7 +78,7 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line.  Imports the sub-commands, which takes half a second."""
-    from bmq.cli import acl, completion, health, job, serve, topic
+    from bmq.cli import acl, completion, health, job, quota, serve, topic
     from bmq.cli.cluster import command as cluster
     from bmq.cli.group import command as group
     from bmq.cli.profile import command as profile
@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"bmq {VERSION}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    for command in (serve, topic, produce, consume, group, acl, cluster, segment, job, profile):
+    for command in (serve, topic, produce, consume, group, acl, quota, cluster, segment, job, profile):
         command.add_parser(commands)
     completion.add_parser(commands, parser)
     health.add_parser(commands)

@@ -110,8 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_certificates(config)
         check_effect(config)
         open_ports = check_open_ports(config)
-        file = arguments.config or os.environ.get("BMQ_CONFIG")
-        in_sight = readable_by_all(read_file(file), file or "", os.environ, config)
+        file = settings_file(arguments.config)
+        in_sight = readable_by_all(read_file(file), file, os.environ, config)
         for line in unknown_names(os.environ):
             print(f"bmq: warning: {line}", file=sys.stderr)
     except ConfigError as error:
@@ -162,14 +162,26 @@ def load_settings(file: str | None, flags: Mapping[str, object], defaults: NodeC
 
     Raises ConfigError, which names the setting, if one is wrong.
     """
-    file = file or os.environ.get("BMQ_CONFIG")
+    file = settings_file(file)
     values = read_file(file)
-    config = load(file=values, environment=os.environ, flags=flags, defaults=defaults, file_name=file or "")
+    config = load(file=values, environment=os.environ, flags=flags, defaults=defaults, file_name=file)
     check_static(config)
     return config
 
 
-def read_file(path: str | None) -> dict[str, object]:
+def settings_file(flag: str | None) -> str:
+    """Return the path of the file of settings, from ``--config`` or BMQ_CONFIG; "" without a file.
+
+    Raises ConfigError if BMQ_CONFIG is empty: a template's unset path must not drop every setting of a file.
+    """
+    path = os.environ.get("BMQ_CONFIG") if flag is None else flag
+    if path is not None and not path.strip():
+        name = "BMQ_CONFIG" if flag is None else "--config"
+        raise ConfigError(f"{name} is set, but empty: give it the path of a file, or leave it out")
+    return path or ""
+
+
+def read_file(path: str) -> dict[str, object]:
     """Return the file's keys; a table's keys are joined to its name with a dot, as in Kafka's names.
 
     A byte order mark, which editors of Windows write, is ignored.  Raises ConfigError, which names the file, if it

@@ -111,6 +111,10 @@ def take(state: ConsoleState) -> Numbers:
                 _counter("bmq_connections_throttled", "Connections over a rate, which waited, or were closed"),
                 metrics.connections_throttled,
             ),
+            (
+                _counter("bmq_user_connections_refused", "Connections past max_connections of their user, closed"),
+                metrics.user_connections_refused,
+            ),
             (_counter("bmq_connections_idle_closed", "Idle connections closed"), metrics.connections_idle_closed),
             (
                 _counter("bmq_connections_stuck_closed", "Connections closed since others had to wait for them"),

@@ -1,7 +1,8 @@
 """The controller of one process: it stands for election, and leads when elected.
 
 All work of a leader begins with its term and ends with it: the assignment (``term``), changes of topics
-(``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``) and upkeep of the store (``StoreUpkeep``).
+(``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``), upkeep of the store (``StoreUpkeep``) and its
+count (``StoreAge``).  A process that finds the store older than storage does not lead: it reports that, and ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import MOST_S, Patience
 from bmq.controller.probing import Isolated
+from bmq.controller.store_age import StoreAge, StoreOlder
 from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
 from bmq.controller.term import Term
 from bmq.controller.topics.access_walks import AccessWalks
@@ -69,22 +71,26 @@ class Controller:
         cleaner: Callable[[Guard], TopicCleaner],
         access: Callable[[Guard], AccessWalks] | None = None,
         upkeep: MakeUpkeep | None = None,
+        age: Callable[[Guard], StoreAge] | None = None,
         on_failed: Callable[[str], None] = no_op,
         since_outage_s: Callable[[], float] = lambda: math.inf,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics``, ``cleaner``, ``access`` and ``upkeep`` make the objects of one term.
+        """``topics``, ``cleaner``, ``access``, ``upkeep`` and ``age`` make the objects of one term.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
         membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
-        reason when this process cannot stand for election any more: it should end and be started again.
+        reason when this process cannot stand for election any more: it should end and be started again, also because
+        the store is older than storage, which its next start refuses.
         """
         self.term: Term | None = None
-        """Set while this process leads, as are ``topics``, ``cleaner``, ``access`` and ``upkeep``, if they are made."""
+        """Set while this process leads, as are ``topics``, ``cleaner``, ``access``, ``upkeep`` and ``age``, if they are
+        made."""
         self.topics: TopicAdmin | None = None
         self.cleaner: TopicCleaner | None = None
         self.access: AccessWalks | None = None
         self.upkeep: StoreUpkeep | None = None
+        self.age: StoreAge | None = None
         self._config = config
         self._kv = kv
         self._view = view
@@ -95,6 +101,7 @@ class Controller:
         self._make_cleaner = cleaner
         self._make_access = access
         self._make_upkeep = upkeep
+        self._make_age = age
         self._on_failed = on_failed
         self._since_outage_s = since_outage_s
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
@@ -126,6 +133,8 @@ class Controller:
         for forget in forgets:
             forget()
         await self._looking.close()
+        if self.age is not None and self.leading is not None:
+            await self.age.end()
         await cancel_and_wait(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -157,9 +166,11 @@ class Controller:
         while True:
             leadership = await self._election.campaign()
             _log.info("this process leads the cluster", extra=fields(member=self._view.own))
-            is_isolated = False
+            is_isolated, older = False, ""
             try:
                 await self._lead(leadership, is_last_resort)
+            except* StoreOlder as errors:
+                older = str(errors.exceptions[0])
             except* Isolated as errors:
                 is_isolated = True
                 _log.warning(
@@ -173,6 +184,9 @@ class Controller:
                 )
             finally:
                 await self._election.resign(leadership)
+            if older:
+                self._on_failed(older)
+                return  # no other process is to be kept from saying the same
             is_last_resort = is_isolated and not await self._election.is_followed(leadership, FOLLOWED_S)
             if not is_last_resort:
                 await asyncio.sleep(STAND_BACK_S if is_isolated else AGAIN_S)
@@ -182,6 +196,9 @@ class Controller:
 
         Raises the failure that has ended the term, if any.
         """
+        age = self._make_age(leadership.guard) if self._make_age is not None else None
+        if age is not None:
+            await age.begin()  # before anything is written
         now = self._clock.monotonic()
         term = Term(
             leadership,
@@ -198,11 +215,13 @@ class Controller:
         )
         topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
         access = self._make_access(leadership.guard) if self._make_access is not None else None
-        self.term, self.topics, self.cleaner, self.access = term, topics, cleaner, access
+        self.term, self.topics, self.cleaner, self.access, self.age = term, topics, cleaner, access, age
         parts = [
             asyncio.create_task(self._election.keep(leadership), name="leadership"),
             asyncio.create_task(term.run(), name="term"),
         ]
+        if age is not None:
+            parts.append(asyncio.create_task(age.run(), name="store age"))
         if self._make_upkeep is not None:
             self.upkeep = self._make_upkeep(leadership.guard)
             if self.upkeep is not None:
@@ -215,7 +234,7 @@ class Controller:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leadership.is_over = True
-            self.term = self.topics = self.cleaner = self.access = self.upkeep = None
+            self.term = self.topics = self.cleaner = self.access = self.upkeep = self.age = None
             for part in parts:
                 part.cancel()
             try:

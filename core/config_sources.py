@@ -87,6 +87,8 @@ def _from_file(file: Mapping[str, object], file_name: str) -> dict[str, Any]:
         if name.startswith(listener_settings.PREFIX):
             continue
         where = f"{file_name}: {name}"
+        if is_of_security(in_environment(name)):
+            _check_filled(where, value, "key")
         if name in secrets:
             option, source = secrets[name]
             parsed: Any = read_secret(source, str(value), where)
@@ -108,7 +110,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         name = environment_name(option)
         if name in environment:
             if is_of_security(name):
-                _check_filled(name, environment[name])
+                _check_filled(name, environment[name], "variable")
             values[option.name] = parse_value(option, environment[name], name)
         for key, source in secret_names(option):
             other = in_environment(key)
@@ -126,13 +128,14 @@ def is_of_security(name: str) -> bool:
     return name in _SECURITY_ENVIRONMENT or name.startswith(_LISTENERS_ENVIRONMENT)
 
 
-def _check_filled(name: str, value: str) -> None:
-    """Raise ConfigError if a variable of security is empty or blank, as an unset `${X}` in a template makes it.
+def _check_filled(name: str, value: object, kind: str) -> None:
+    """Raise ConfigError if a setting of security is empty or blank, as an unset `${X}` in a template makes it.
 
-    An empty value would win over the file's value, and open a port that the file closes.
+    An empty variable would win over the file's value, and open a port that the file closes; an empty key of the file
+    leaves a port open that its author believes closed.  ``kind`` is what the operator can remove.
     """
-    if not value.strip():
-        raise ConfigError(f"{name} is set, but empty: give it a value, or remove the variable")
+    if isinstance(value, str) and not value.strip():
+        raise ConfigError(f"{name} is set, but empty: give it a value, or remove the {kind}")
 
 
 def _set_twice(where: str, key: str) -> ConfigError:
@@ -156,7 +159,7 @@ def _by_key(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, s
         if len(of_name) != 1:
             why = f" means {' and '.join(of_name)}; set it in the file" if of_name else meant(name, keys)
             raise ConfigError(f"{'' if of_name else 'unknown setting '}{name}{why}")
-        _check_filled(name, environment[name])
+        _check_filled(name, environment[name], "variable")
         found[of_name[0]] = environment[name]
     return found
 
@@ -166,6 +169,7 @@ def _of_listeners(values: Mapping[str, object], names: Sequence[str], where: str
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name.startswith(listener_settings.PREFIX):
+            _check_filled(f"{where}: {name}", value, "key")
             key, parsed, source = listener_settings.parse(name, value, names, where)
             if key in found:
                 raise _set_twice(f"{where}: {name}", key)
@@ -184,14 +188,15 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     names += [in_environment(name) for option in OPTIONS for name, _ in secret_names(option)]
     lines = []
     for name in sorted(environment):
-        is_unknown = name.startswith("BMQ_") and name not in names and not name.startswith(_LISTENERS_ENVIRONMENT)
-        if not is_unknown or name in _OF_COMMANDS or _OF_KUBERNETES.search(name):
+        upper = name.upper()  # a name in other letters sets nothing: its author believes that it does
+        is_unknown = upper.startswith("BMQ_") and name not in names and not name.startswith(_LISTENERS_ENVIRONMENT)
+        if not is_unknown or upper in _OF_COMMANDS or _OF_KUBERNETES.search(upper):
             continue
-        guess = meant(name, names)
-        words = name.split("_")
+        guess = meant(upper, names)
+        words = upper.split("_")
         has_word = not _SECURITY_WORDS.isdisjoint(words) or any(word.startswith(_SECURITY_BEGINNINGS) for word in words)
-        if has_word or (guess and guess == meant(name, _SECURITY_ENVIRONMENT)):
-            raise ConfigError(f"unknown setting {name}{guess or meant(name, names, likeness=_FAR)}")
+        if has_word or (guess and guess == meant(upper, _SECURITY_ENVIRONMENT)):
+            raise ConfigError(f"unknown setting {name}{guess or meant(upper, names, likeness=_FAR)}")
         if guess:
             lines.append(f"unknown setting {name}{guess}")
     return lines

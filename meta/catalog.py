@@ -6,6 +6,7 @@ Keys, under ``/<cluster>/``::
     root                           the root that the cluster is served from (``meta.root``)
     catalog/topics/<name>          a topic: JSON, see ``Topic``
     catalog/configs/broker/<id>    dynamic broker configs of one node; <id> is empty for the cluster's defaults
+    owned/<lane>                   the last creation by a principal with a bound (``controller.topics.bounds``)
     deleted/<topic id>             a deleted topic whose partitions and files are still to be removed
     producer-ids                   the next block of producer ids (``meta.producer_ids``)
     history                        samples of the revision of etcd (``controller.store_upkeep``)
@@ -26,7 +27,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import FormatError, RequestError
@@ -56,10 +57,24 @@ class Topic:
     configs: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
     """The store's revision of its last change: the number in ``topic-<revision>.json``."""
+    principal: str = ""
+    """Principal that created the topic, as ``User:alice``: the topic counts towards its bounds.
+
+    "" counts for nobody: the cluster's own topics, and those whose record an earlier version has written."""
 
     @property
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
+
+
+class Owned(NamedTuple):
+    """Numbers of a principal's topics, which it created, and of all their partitions."""
+
+    topics: int = 0
+    partitions: int = 0
+
+
+_NOTHING = Owned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,9 @@ class Catalog(Protocol):
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         """Return the topic with this id; None if there is none."""
+
+    def owned_by(self, principal: str) -> Owned:
+        """Return what a principal owns."""
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
         """Return the dynamic configs of one node, or (None) the cluster's defaults."""
@@ -157,6 +175,7 @@ def encode_topic(topic: Topic) -> bytes:
             "partitions": topic.partitions,
             "replication_factor": topic.replication_factor,
             "configs": dict(sorted(topic.configs.items())),
+            **({"principal": topic.principal} if topic.principal else {}),
         }
     )
 
@@ -173,6 +192,7 @@ def decode_topic(name: str, entry: Entry) -> Topic:
             replication_factor=_whole(raw["replication_factor"], "replication_factor", REPLICATION_MAX),
             configs=_texts(raw["configs"]),
             revision=entry.revision,
+            principal=_text(raw.get("principal", ""), "principal"),
         )
     except (RequestError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{entry.key} is not a topic: {entry.value[:80]!r} ({error})") from error
@@ -181,6 +201,12 @@ def decode_topic(name: str, entry: Entry) -> Topic:
 def _whole(value: object, name: str, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ValueError(f"{name} is not a whole number from 1 to {most}")
+    return value
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is not a text")
     return value
 
 
@@ -261,6 +287,7 @@ class KvCatalog:
         self._version = 0
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._owned: dict[str, Owned] = {}
         self._configs: dict[int | None, dict[str, str]] = {}
         self._subscribers: list[Callable[[TopicChange], None]] = []
         self._config_subscribers: list[Callable[[], None]] = []
@@ -284,6 +311,9 @@ class KvCatalog:
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         return self._by_id.get(topic_id)
+
+    def owned_by(self, principal: str) -> Owned:
+        return self._owned.get(principal, _NOTHING)
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
         return self._configs.get(node_id, {}) if node_id is None or self._has_node_configs else {}
@@ -352,12 +382,24 @@ class KvCatalog:
         if before is not None:
             del self._topics[name]
             del self._by_id[before.topic_id]
+            self._count(before.principal, -1, -before.partitions)
         if after is not None:
             self._topics[name] = after
             self._by_id[after.topic_id] = after
+            self._count(after.principal, 1, after.partitions)
         self._version += 1
         for call in self._subscribers:
             call(TopicChange(before, after))
+
+    def _count(self, principal: str, topics: int, partitions: int) -> None:
+        if not principal:
+            return
+        before = self._owned.get(principal, _NOTHING)
+        after = Owned(before.topics + topics, before.partitions + partitions)
+        if after == _NOTHING:
+            del self._owned[principal]
+        else:
+            self._owned[principal] = after
 
     def _change_configs(self, node: int | None, configs: dict[str, str]) -> None:
         self._configs[node] = configs

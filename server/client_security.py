@@ -23,6 +23,7 @@ from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.meta.security.scram_credentials import ScramCredentials
+from bmq.proxy.quotas.connection_bounds import ConnectionBounds
 from bmq.proxy.quotas.connection_rates import ConnectionRates
 from bmq.proxy.quotas.request_quotas import RequestQuotas
 from bmq.proxy.quotas.sharing import QuotaShares
@@ -57,6 +58,7 @@ class ClientSecurity:
             self.client_quotas, clock, config.max_connection_creation_rate,
             {name: each.get("max.connection.creation.rate") for name, each in config.listener_security().items()},
         )  # fmt: skip
+        self.connection_bounds = ConnectionBounds(self.client_quotas)
         self.gates: dict[str, AuthenticationGate] = {}
         """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
 

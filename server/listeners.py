@@ -43,7 +43,8 @@ class Sockets:
             self._kafka = Listener(
                 node.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
-                rates=node.security.connection_rates, audit=node.audit, standstill=node.joined.standstill,
+                rates=node.security.connection_rates, bounds=node.security.connection_bounds, audit=node.audit,
+                standstill=node.joined.standstill,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             strangers = Strangers()

@@ -29,6 +29,7 @@ from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.quota_shares_api import QuotaSharesApi
 from bmq.controller.service import Controller
+from bmq.controller.store_age import StoreAge
 from bmq.controller.store_upkeep import StoreUpkeep, maintained
 from bmq.controller.topics.access_walks import AccessWalks
 from bmq.controller.topics.deletion import TopicCleaner
@@ -369,7 +370,7 @@ class Node:
             self.controller = Controller(
                 self.config, self._kv, joined.view, self.catalog, members, self._clock,
                 topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
-                upkeep=self._make_upkeep, on_failed=self._failed,
+                upkeep=self._make_upkeep, age=self._make_age, on_failed=self._failed,
                 since_outage_s=lambda: joined.membership.since_outage_s,
             )  # fmt: skip
             leader = LeaderAdmin(self.controller, self.catalog, members)
@@ -384,6 +385,7 @@ class Node:
             self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.proxies.addresses],
             guard=guard, has_node_configs=not is_shared(self.config.meta), access_files=AccessFiles(self.fs),
+            bounds=self.security.client_quotas,
         )  # fmt: skip
 
     def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
@@ -391,6 +393,9 @@ class Node:
         if store is None:
             return None
         return StoreUpkeep(self._kv, store, config.cluster, self._clock, config.etcd_history_ms, guard=guard)
+
+    def _make_age(self, guard: Guard) -> StoreAge:
+        return StoreAge(self._kv, self.fs, self.config.cluster, self._files.rebuild_count, guard=guard)
 
     @property
     def maintained_store(self) -> Maintained | None:

@@ -22,6 +22,9 @@ no         any         yes                     any       a cluster of an older v
 that has none: of several processes with different roots one wins, and the others are refused.  An older version's root
 without room for `root.json` is served without a binding, as it was before, so that topics can be deleted and partitions
 go on once there is room; the next start or join that finds room binds it.
+
+A store that belongs to the root may be an old state of it: `controller.store_age` refuses such a store, before
+anything is bound.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import asyncio
 import logging
 from enum import Enum, auto
 
+from bmq.controller.store_age import check_store_age
 from bmq.controller.topics.deletion import deleted_prefix
 from bmq.core.logging.fields import fields
 from bmq.core.urls import without_userinfo
@@ -111,8 +115,8 @@ class RootGuard:
         """Check root and store; write the files of a new cluster, bind the root, and return the root's `cluster.json`.
 
         Storage that is not ready is waited for, `STORAGE_PATIENCE_S` at most: datanodes that were just restarted have
-        yet to report their blocks, and a NameNode may be in safe mode.  Raises WrongCluster, which says what to check;
-        KvError, StorageError or FormatError if root or store cannot be read.
+        yet to report their blocks, and a NameNode may be in safe mode.  Raises WrongCluster, which says what to check,
+        or its kind StoreOlder; KvError, StorageError or FormatError if root or store cannot be read.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + STORAGE_PATIENCE_S
@@ -138,6 +142,7 @@ class RootGuard:
         if verdict is RootVerdict.EMPTY_ROOT:
             raise WrongCluster(_empty_root(self._url, cluster_id, stored, data))
         found = await check_cluster(fs, cluster_id)  # writes the file of a new cluster; refuses another cluster's
+        await patiently(lambda: check_store_age(kv, fs, self._cluster, found.rebuild_count))
         if verdict is RootVerdict.BIND:
             try:
                 root_id = await make_root_id(fs)

@@ -72,10 +72,15 @@ def in_force(config: NodeConfig) -> str:
     return "; ".join(parts)
 
 
+def _mechanisms(security: ListenerSecurity) -> tuple[str, ...]:
+    """Return the SASL mechanisms by which clients log in at a listener; none at a listener without log-ins."""
+    return tuple(security.get("sasl.enabled.mechanisms")) if security.has_sasl else ()
+
+
 def _listener_text(security: ListenerSecurity) -> str:
     parts = [security.protocol]
     if security.has_sasl:
-        parts.append(f"log-in {','.join(security.get('sasl.enabled.mechanisms'))}")
+        parts.append(f"log-in {','.join(_mechanisms(security))}")
     if security.has_tls:
         parts.append(f"client certificates {security.get('ssl.client.auth')}")
     return ", ".join(parts)
@@ -106,6 +111,12 @@ def _of_ports_without_effect(config: NodeConfig, given: list[str]) -> Iterator[s
             yield f"{name}: no listener has TLS"
         if name.startswith(_SASL_KEYS) and not has_logins:
             yield f"{name}: no client logs in at any listener"
+    for key, _ in config.listener_settings:
+        name, own = split(key, config.secured_names())
+        mechanism, is_of_mechanism = own.partition(".sasl.")[::2]
+        enabled = [each for security in kafka if security.name.lower() == name for each in _mechanisms(security)]
+        if is_of_mechanism and enabled and mechanism.upper() not in enabled:
+            yield f"{key}: the listener's sasl.enabled.mechanisms are {','.join(enabled)}"
 
 
 def _of_listeners_without_effect(config: NodeConfig) -> Iterator[tuple[str, str]]:

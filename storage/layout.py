@@ -9,6 +9,7 @@
     /topics/<topic>/<topic id>/<partition>/<same>.idx                           written when it closes
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /journals/<broker incarnation>-<n, 8>.jnl
+    /store/<rebuild count, 5>-<number, 19>-<id>                                 the metadata store's count
     /.trial-<holder>-<random>                                                   an empty folder, for a moment
     /.lock                                                                      of a local root: its processes' lock
 
@@ -25,17 +26,20 @@ from dataclasses import dataclass
 
 from bmq.core.logging.fields import PartitionFields
 from bmq.core.model import SegmentName
+from bmq.core.store_count import StoreCount
 
 _SEGMENT = re.compile(r"(\d{20})-(\d{8})-(\d{4,})\.(log|idx)", re.ASCII)
 _SPARE = re.compile(r"\.spare-(\d{8})-(\d{4,})-(.+)", re.ASCII)
 _JOURNAL = re.compile(r"(.+)-(\d{8})\.jnl", re.ASCII)
 _TOPIC = re.compile(r"topic-(\d+)\.json", re.ASCII)
+_STORE_COUNT = re.compile(r"(\d{5})-(\d{19})-([0-9a-f]{32})", re.ASCII)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 EPOCH_MAX = 99_999_999
 CLUSTER = "/cluster.json"
 ROOT = "/root.json"
 JOURNALS = "/journals"
+STORE = "/store"
 TOPICS = "/topics"
 
 
@@ -101,6 +105,17 @@ def parse_journal(file_name: str) -> tuple[str, int] | None:
     """Return ``(incarnation, n)`` for the name of a journal file, None for any other."""
     match = _JOURNAL.fullmatch(file_name)
     return (match[1], int(match[2])) if match else None
+
+
+def store_count(count: StoreCount) -> str:
+    """Return the path of the folder that stands for a count of the metadata store."""
+    return f"{STORE}/{count.rebuild_count:05d}-{count.number:019d}-{count.id}"
+
+
+def parse_store_count(name: str) -> StoreCount | None:
+    """Return the count in the name of such a folder, None for any other name."""
+    match = _STORE_COUNT.fullmatch(name)
+    return StoreCount(rebuild_count=int(match[1]), number=int(match[2]), id=match[3]) if match else None
 
 
 def topic_id_folder(topic: str, topic_id: object) -> str:

@@ -348,8 +348,8 @@ class OpenFileLimit:
             self._is_reported = True
             self._report(
                 "storage has no room for another file beside the %d that are open, partitions take turns; unless a"
-                " quota is the cause, add datanodes or free room (each open file reserves its block on each of its"
-                " datanodes: a smaller block_bytes or open_pipelines_max needs less)",
+                " quota is the cause, free room on the disks, or add datanodes (on HDFS an open file reserves its block"
+                " on each of its datanodes: a smaller block_bytes or open_pipelines_max needs less)",
                 self._held,
                 error=self._refusal,
             )

@@ -161,6 +161,8 @@ def on_file_broken(machine: PartitionMachine, event: ev.SegmentFailed, now_ms: i
     """Go on in a new file from the first byte not acknowledged, and take the old file over behind it (rule 6)."""
     entry = machine.next_segment.naming(event.name)
     if entry is not None:
+        if event.is_fenced:  # once it has its name, its first write fails the same way
+            return [ev.CheckFence(entry, event.reason)]
         machine.next_segment.named()
         machine.unclosed.leave(entry)
         return [ev.SealSegment(entry, None), *_go_on_elsewhere(machine)]

@@ -42,6 +42,7 @@ from bmq.storage.cluster_files import ClusterFile, StoredTopic, raise_rebuild_co
 from bmq.storage.filesystem import FileSystem, RootLock, StorageError, Unsupported
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
+from bmq.storage.store_counts import newest_store_counts
 
 _NO_ID = uuid.UUID(int=0)
 _TITLES = ("TOPIC", "PARTITION", "EPOCH", "FROM", "OPEN", "HOLDERS", "JOURNALS")
@@ -83,6 +84,9 @@ async def rebuild(
         raise RequestRefused(
             f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right --root?"
         )
+    for count in await newest_store_counts(fs):
+        if count.rebuild_count > found.rebuild_count:  # this cluster.json is from a backup
+            found = replace(found, rebuild_count=count.rebuild_count)
     if found.rebuild_count >= REBUILD_COUNT_MAX:
         raise RequestRefused(f"{fs.url} has had {found.rebuild_count} rebuilt stores, the largest number that there is")
     was_begun = await check_lost(kv, config.cluster)

@@ -8,7 +8,8 @@ The order of writes makes it safe to be killed anywhere, and to run again:
 2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
    first makes an id if there is none, and that one is not storage's.
 3. What an earlier run had written is removed; then come partition records and topics, and the next producer id.
-4. The cluster's id and its root's are put, and the mark is removed, in one commit: servers start.
+4. The cluster's id, its root's and the store's count are put, and the mark is removed, in one commit: servers start.
+   The count has the new rebuild count, so no count on the root is higher.
 
 Every commit from the second step on compares the mark, so of two runs at once the later one wins, as a whole.  A run
 that dies wastes a rebuild count, of which there are 16,383, and nothing else.
@@ -23,12 +24,14 @@ from collections.abc import Sequence
 from bmq.broker.repair.scan import FoundPartition
 from bmq.controller.kv_commit import commit_settled
 from bmq.controller.topics.deletion import deleted_prefix
+from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import Topic, catalog_prefix, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.keys import members_prefix
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
 from bmq.meta.ownership import encode, partition_key, partitions_prefix
 from bmq.meta.producer_ids import encode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
+from bmq.meta.store_count import encode_store_count, store_count_key
 from bmq.storage.cluster_files import ClusterFile
 
 WRITES_MAX = 100
@@ -134,8 +137,10 @@ class Rebuilding:
         await self._flush()
         await check_nobody(self._kv, self._cluster)
         cluster_id = self._found.cluster_id.encode("ascii")
+        count = StoreCount(rebuild_count=self._found.rebuild_count, number=0, id=uuid.uuid4().hex)
         await self._commit(
             [
+                Put(store_count_key(self._cluster), encode_store_count(count)),
                 Put(cluster_id_key(self._cluster), cluster_id),
                 Put(root_key(self._cluster), encode_root(self._root)),
                 Delete(mark_key(self._cluster)),

@@ -28,15 +28,18 @@ class Admin(Protocol):
         *,
         validate_only: bool = False,
         assignments: Mapping[int, Sequence[int]] | None = None,
+        principal: str = "",
     ) -> Topic:
         """Create a topic and return it.  -1 takes the default.
+
+        ``principal``: as ``User:alice``, whom the topic counts for; "" for nobody.
 
         ``assignments``: node ids of the replicas, by partition.  Raises RequestError TOPIC_ALREADY_EXISTS if there is
         one of this name.
         """
 
-    async def ensure_topic(self, name: str) -> Topic:
-        """Return the topic, and create it with the defaults if it does not exist."""
+    async def ensure_topic(self, name: str, principal: str = "") -> Topic:
+        """Return the topic, and create it with the defaults, for ``principal``, if it does not exist."""
 
     async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
         """Delete the topic, if it has this id, and return the revision of the store from which on it does not exist."""

@@ -100,6 +100,7 @@ class RemoteAdmin:
         *,
         validate_only: bool = False,
         assignments: Mapping[int, Sequence[int]] | None = None,
+        principal: str = "",
     ) -> Topic:
         """Create a topic; see ``Admin``."""
         request = CreateTopicRequest(
@@ -110,15 +111,16 @@ class RemoteAdmin:
             assignments=tuple((number, tuple(nodes)) for number, nodes in (assignments or {}).items()),
             topic_id=uuid.uuid4(),
             validate_only=validate_only,
+            principal=principal,
         )
         return await self._shown_topic(await self._ask_plainly(request))
 
-    async def ensure_topic(self, name: str) -> Topic:
+    async def ensure_topic(self, name: str, principal: str = "") -> Topic:
         """Return the topic, and create it if it does not exist; see ``Admin``."""
         topic = self._catalog.topics.get(name)
-        return (
-            topic if topic is not None else await self._shown_topic(await self._ask_plainly(EnsureTopicRequest(name)))
-        )
+        if topic is not None:
+            return topic
+        return await self._shown_topic(await self._ask_plainly(EnsureTopicRequest(name, principal)))
 
     async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> int:
         """Delete the topic; see ``Admin``.  Returns 0 if the revision is not known, after a leader was lost."""
@@ -277,6 +279,7 @@ class RemoteAdmin:
             replication_factor=response.replication_factor,
             configs=dict(response.configs),
             revision=response.revision,
+            principal=response.principal,
         )
 
     async def _shown(self, revision: int) -> int:

@@ -47,6 +47,9 @@ Replicas = Annotated[tuple[int, ...], Array(Fixed("i"))]
 Assignments = Annotated[tuple[tuple[int, tuple[int, ...]], ...], Array(Row(Int32, Replicas))]
 """Replicas by partition."""
 NewAssignments = Annotated[tuple[tuple[int, ...], ...] | None, NullableArray(Array(Fixed("i")))]
+_TEXT = Text.__metadata__[0]  # type: ignore[attr-defined]
+LaterText = Annotated[str, Added(0, _TEXT, "")]
+"""A text that a process of an earlier version neither sends nor reads."""
 ConfigOperation = Annotated[Operation, Fixed("b", Operation)]
 ConfigChanges = Annotated[
     tuple[ConfigChange, ...], Array(Row(Text, ConfigOperation, NullableText, make=ConfigChange._make))
@@ -64,6 +67,7 @@ class TopicResponse(InternalResponse):
     replication_factor: Int32 = 0
     configs: Overrides = ()
     revision: Int64 = 0
+    principal: LaterText = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,10 @@ class RevisionResponse(InternalResponse):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicRequest(InternalRequest[TopicResponse]):
-    """A topic to be created; see ``Admin.create_topic``.  ``topic_id`` is the sender's: a repetition is recognized."""
+    """A topic to be created; see ``Admin.create_topic``.  ``topic_id`` is the sender's: a repetition is recognized.
+
+    A leader of an earlier version does not read ``principal``: the topic counts for nobody.
+    """
 
     KEY = InternalKey.CREATE_TOPIC
 
@@ -87,15 +94,17 @@ class CreateTopicRequest(InternalRequest[TopicResponse]):
     assignments: Assignments
     topic_id: Id
     validate_only: Bool
+    principal: LaterText = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsureTopicRequest(InternalRequest[TopicResponse]):
-    """A topic that is to be created with the defaults, unless it exists."""
+    """A topic that is to be created with the defaults, unless it exists; ``principal`` as in CreateTopicRequest."""
 
     KEY = InternalKey.ENSURE_TOPIC
 
     name: Text
+    principal: LaterText = ""
 
 
 @dataclass(frozen=True, slots=True)

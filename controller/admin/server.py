@@ -52,12 +52,13 @@ async def _create_topic(topics: TopicAdmin, cluster: ClusterAdmin, request: Crea
         validate_only=request.validate_only,
         assignments=dict(request.assignments),
         topic_id=request.topic_id,
+        principal=request.principal,
     )
     return _topic(topic)
 
 
 async def _ensure_topic(topics: TopicAdmin, cluster: ClusterAdmin, request: EnsureTopicRequest) -> TopicResponse:
-    return _topic(await topics.ensure_topic(request.name))
+    return _topic(await topics.ensure_topic(request.name, request.principal))
 
 
 async def _delete_topic(topics: TopicAdmin, cluster: ClusterAdmin, request: DeleteTopicRequest) -> RevisionResponse:
@@ -117,6 +118,7 @@ def _topic(topic: Topic) -> TopicResponse:
         replication_factor=topic.replication_factor,
         configs=tuple(topic.configs.items()),
         revision=topic.revision,
+        principal=topic.principal,
     )
 
 

@@ -7,7 +7,8 @@ one).  If another writer was first, it is decided again.  An unknown outcome is 
 nothing (KafScale #151).
 
 All methods raise RequestError with Kafka's code: those of ``topic_rules``, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
-TOPIC_ALREADY_EXISTS, and REQUEST_TIMED_OUT if the store does not answer: Kafka's admin clients show its text.
+TOPIC_ALREADY_EXISTS, POLICY_VIOLATION past a principal's bound (``bounds``), and REQUEST_TIMED_OUT if the store does
+not answer: Kafka's admin clients show its text.
 
 Departure from Kafka: Kafka lets anyone delete ``__consumer_offsets``, which loses every group, or add partitions to it,
 which separates groups from their offsets.  Both are refused here.
@@ -32,6 +33,7 @@ from bmq.controller.kv_commit import (
     refused,
 )
 from bmq.controller.topics.access_checks import AccessChecks, CheckedFiles
+from bmq.controller.topics.bounds import Bounds, More, NoBounds, PrincipalBounds
 from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
 from bmq.controller.topics.files import Publisher, TopicFiles
 from bmq.core.clock import Clock
@@ -89,8 +91,13 @@ class TopicAdmin:
         nodes: Callable[[], Collection[int]] | None = None,
         has_node_configs: bool = True,
         access_files: CheckedFiles | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
-        """``has_node_configs``: see ``KvCatalog``.  ``access_files``: storage, for topics' owner, group and mode."""
+        """``has_node_configs``: see ``KvCatalog``.  ``access_files``: storage, for topics' owner, group and mode.
+
+        ``bounds``: those of principals, on what they may own.
+        """
+        self._bounds = PrincipalBounds(kv, cluster, catalog, bounds or NoBounds())
         self._access = AccessChecks(catalog, config, access_files)
         self._has_node_configs = has_node_configs
         self._kv = kv
@@ -124,8 +131,11 @@ class TopicAdmin:
         validate_only: bool = False,
         assignments: Mapping[int, Sequence[int]] | None = None,
         topic_id: uuid.UUID | None = None,
+        principal: str = "",
     ) -> Topic:
         """Create a topic, and return it once the catalog shows it.  -1 takes the default.
+
+        The topic counts for ``principal``, as ``User:alice``, or for nobody.
 
         With ``topic_id``, which the caller has made, the request may be repeated when a response was lost: a topic that
         exists with this id is the result.  Raises RequestError TOPIC_ALREADY_EXISTS for another topic of this name.
@@ -143,7 +153,8 @@ class TopicAdmin:
                     "A manual partition assignment was specified, but numPartitions or replicationFactor was not -1.",
                 )
             partitions, replication_factor = topic_rules.check_assignments(assignments, self._nodes())
-        topic = await self._new_topic(name, partitions, replication_factor, configs or {})
+        topic = await self._new_topic(name, partitions, replication_factor, configs or {}, principal)
+        self._bounds.check(topic, More(1, topic.partitions))
         await self._access.check(topic, {})
         if validate_only:
             return topic
@@ -156,13 +167,18 @@ class TopicAdmin:
             await self._shown(existing.revision)
         return existing or made
 
-    async def ensure_topic(self, name: str) -> Topic:
-        """Return the topic, and create it with the defaults if it does not exist.  Concurrent calls create only one."""
+    async def ensure_topic(self, name: str, principal: str = "") -> Topic:
+        """Return the topic, and create it with the defaults if it does not exist.  Concurrent calls create only one.
+
+        A new topic counts for ``principal``.
+        """
         topic = self._catalog.topics.get(name)
         if topic is not None:
             return topic
         topic_rules.check_new_name(name, self._catalog.topics)
-        made, existing = await self._create(await self._new_topic(name, -1, -1, {}))
+        wanted = await self._new_topic(name, -1, -1, {}, principal)
+        self._bounds.check(wanted, More(1, wanted.partitions))
+        made, existing = await self._create(wanted)
         if existing is not None:
             await self._shown(existing.revision)
         return existing or made
@@ -277,7 +293,12 @@ class TopicAdmin:
     # ----------------------------------------------------------------------------------------------------- private
 
     async def _new_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str | None]
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str | None],
+        principal: str,
     ) -> Topic:
         given = {**internal_configs(name, self.config), **configs}
         default_partitions, default_factor = self.config.num_partitions, self.config.default_replication_factor
@@ -303,6 +324,7 @@ class TopicAdmin:
             partitions=partitions,
             replication_factor=replication_factor,
             configs=_valid_topic_configs(name, given),
+            principal="" if name in INTERNAL_TOPICS else principal,
         )
 
     async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
@@ -311,7 +333,13 @@ class TopicAdmin:
         tomb = deleted_key(self._cluster, topic.topic_id)
         await self._access.prepare(topic)
         with self._publisher.owing(topic.name):
-            commit, _ = await self._settle([Compare(key, 0), Compare(tomb, 0)], [Put(key, value)])
+            compares, more = [Compare(key, 0), Compare(tomb, 0)], More(1, topic.partitions)
+            try:
+                commit, _ = await self._put_bounded(topic, more, compares, Put(key, value))
+            except RequestError as error:
+                if error.code is ErrorCode.POLICY_VIOLATION:
+                    await self._access.withdraw(topic)
+                raise
             revision = commit.revision
             if not commit.succeeded:
                 found, buried = commit.current[key], commit.current[tomb]
@@ -379,11 +407,13 @@ class TopicAdmin:
             if topic is None:
                 raise _unknown(name)
             wanted = decide(topic)
+            more = More(0, wanted.partitions - topic.partitions)
+            self._bounds.check(wanted, more)
             await self._access.check(wanted, topic.configs)
             if validate_only or wanted == topic:
                 return wanted
             with self._publisher.owing(name):
-                revision = await self._put(topic_key(self._cluster, name), topic.revision, encode_topic(wanted))
+                revision = await self._put_topic(wanted, more)
                 if revision is None:
                     continue
                 wanted = replace(wanted, revision=revision)
@@ -394,13 +424,33 @@ class TopicAdmin:
             return wanted
         raise contested(f"topic {name}")
 
+    async def _put_topic(self, topic: Topic, more: More) -> int | None:
+        """Write a topic if its record is still at the topic's revision; ``more`` is what it adds, of no topic or some.
+
+        Return the new revision, or None if another writer was first.
+        """
+        key, value = topic_key(self._cluster, topic.name), encode_topic(topic)
+        if not more.partitions:
+            return await self._put(key, topic.revision, value)
+        done = await self._put_bounded(topic, more, [Compare(key, topic.revision)], Put(key, value))
+        return _revision_of(done, key, value)
+
     async def _put(self, key: str, revision: int, value: bytes) -> int | None:
         """Write ``value`` if the key is still at ``revision``.  Returns the new revision, or None if it is not."""
-        commit, may_be_ours = await self._settle([Compare(key, revision)], [Put(key, value)])
-        if commit.succeeded:
-            return commit.revision
-        found = commit.current[key]
-        return found.revision if may_be_ours and found is not None and found.value == value else None
+        return _revision_of(await self._settle([Compare(key, revision)], [Put(key, value)]), key, value)
+
+    async def _put_bounded(
+        self, topic: Topic, more: More, compares: Sequence[Compare], put: Put
+    ) -> tuple[Commit, bool]:
+        """Write a topic that adds ``more`` within its principal's bounds; the result is that of ``_settle``."""
+        may_be_ours = False
+
+        async def attempt(others: Sequence[Compare], writes: Sequence[Put]) -> Commit:
+            nonlocal may_be_ours
+            commit, may_be_ours = await self._settle([*compares, *others], [put, *writes])
+            return commit
+
+        return await self._bounds.commit(topic, more, put.key, put.value, attempt), may_be_ours
 
     async def _settle(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> tuple[Commit, bool]:
         guard = self._guard()
@@ -435,6 +485,15 @@ class TopicAdmin:
             _log.warning(
                 "a topic asks for compaction: this version removes no record by its key", extra=fields(topic=topic.name)
             )
+
+
+def _revision_of(settled: tuple[Commit, bool], key: str, value: bytes) -> int | None:
+    """Return the revision of a write of one key; None if another writer was first."""
+    commit, may_be_ours = settled
+    if commit.succeeded:
+        return commit.revision
+    found = commit.current[key]
+    return found.revision if may_be_ours and found is not None and found.value == value else None
 
 
 def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:

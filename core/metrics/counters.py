@@ -96,6 +96,7 @@ class Metrics:
         self.connections_total = 0
         self.connections_refused = 0
         self.connections_throttled = 0
+        self.user_connections_refused = 0
         self.connections_idle_closed = 0
         self.connections_stuck_closed = 0
         self.connections_malformed = 0

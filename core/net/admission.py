@@ -1,8 +1,13 @@
-"""The seam between a listener and the rates at which connections may come (``proxy.quotas.connection_rates``)."""
+"""The seam between a listener and what bounds its connections.
+
+Their rates are in ``proxy.quotas.connection_rates``, their numbers by user in ``proxy.quotas.connection_bounds``.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
+
+from bmq.core.net.request import Client
 
 
 class Admission(NamedTuple):
@@ -35,3 +40,20 @@ class _NoRates:
 
 
 NO_RATES: ConnectionRates = _NoRates()
+
+
+class ConnectionBounds(Protocol):
+    """The numbers of connections that principals may have."""
+
+    def admit(self, connection: Client) -> str:
+        """Count a connection, whose session has its principal, until its close.  Return why it is refused, or ""."""
+
+
+class _NoBounds:
+    """The bounds of the internal port, and of tests."""
+
+    def admit(self, connection: Client) -> str:
+        return ""
+
+
+NO_BOUNDS: ConnectionBounds = _NoBounds()

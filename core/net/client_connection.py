@@ -74,6 +74,9 @@ class ConnectionOwner(Protocol):
     def opened(self, connection: ClientConnection) -> float:
         """Register a connection, or close it if there are too many.  Return the time of its first activity."""
 
+    def identified(self, connection: ClientConnection) -> None:
+        """Count a connection for the principal of its session, or refuse it if that has too many."""
+
     def lost(self, connection: ClientConnection) -> None:
         """Remove a connection whose socket is closed."""
 
@@ -205,6 +208,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._held_max = UNANSWERED_BYTES_MAX
         self._count_in(self._listener.budget)
 
+    def identified(self) -> None:
+        """Note that the session has the client's principal, after a log-in or where the listener asks for none.
+
+        A principal with too many connections loses this one soon: nothing more is read then.
+        """
+        self._listener.identified(self)
+        if self.is_muted:
+            self._read_or_pause()
+
     @property
     def is_known(self) -> bool:
         """True unless the connection has yet to log in."""
@@ -275,6 +287,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The kernel sizes the buffers: a fixed size would switch its tuning off.
         if self._on_open is not None:
             self._on_open(self)
+        if self.session.has_begun and self.session.protocol == "PLAINTEXT":
+            self.identified()
         if self.is_muted:  # too many connections come: it waits
             self._read_or_pause()
 

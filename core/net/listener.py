@@ -13,12 +13,13 @@ from functools import partial
 
 from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import wait_for
+from bmq.core.audit.event import AuditEvent, Kind, Outcome
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import ConnectionFields, fields
 from bmq.core.metrics.counters import Metrics
-from bmq.core.net.admission import NO_RATES, ConnectionRates
+from bmq.core.net.admission import NO_BOUNDS, NO_RATES, ConnectionBounds, ConnectionRates
 from bmq.core.net.backlog import close_backlog
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.frames import SHARED_BYTES
@@ -29,6 +30,7 @@ from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
 from bmq.core.net.strangers import Strangers
 from bmq.core.net.tls_transport import PIECE_BYTES, TlsTransport
+from bmq.core.security.principal import ANONYMOUS
 from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.core.security.tls import ServerTls
 
@@ -36,6 +38,10 @@ __all__ = ["ClientConnection", "Listener"]
 
 BACKLOG = 1_000
 """Connections that the kernel accepts ahead of the process: as many may come back at once after a restart."""
+REFUSED_S = 1.0
+"""Time after which a connection past its principal's bound is closed: the wait of a client that connects again."""
+REFUSED_MAX = 100
+"""Connections that wait for that at a time; one more is closed at once, so that they do not use max.connections up."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,17 +62,20 @@ class Listener:
         is_response_room_wanted: Callable[[], bool] = lambda: False,
         strangers: Strangers | None = None,
         rates: ConnectionRates = NO_RATES,
+        bounds: ConnectionBounds = NO_BOUNDS,
         audit: Audit = NO_AUDIT,
         standstill: Standstill | None = None,
     ) -> None:
         """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold.
 
         ``strangers`` bounds connections until the dispatch says that they are known; without ``in_order`` only.
-        ``rates`` bounds how fast connections come.
+        ``rates`` bounds how fast connections come, ``bounds`` how many of one principal there are.
         ``audit`` gets the log-ins by certificate, and the handshakes that fail.
         ``standstill`` is looked at before each request; without one nobody watches the loop.
         """
         self._rates = rates
+        self._bounds = bounds
+        self._refused = 0  # connections past their principal's bound that are not closed yet
         self._strangers = strangers
         self.dispatch = dispatch
         self._is_response_room_wanted = is_response_room_wanted
@@ -230,9 +239,38 @@ class Listener:
         if not wait_s:
             connection.close()
             return False
+        self._close_later(connection, wait_s)
+        return True
+
+    def _close_later(self, connection: ClientConnection, wait_s: float) -> None:
+        """Read nothing more of a connection, and close it after so many seconds."""
         connection.mute(wait_s + 1)  # closed before that is over
         connection.on_close(self.loop.call_later(wait_s, connection.close).cancel)
-        return True
+
+    def identified(self, connection: ClientConnection) -> None:
+        """Count a connection for the principal of its session; close it after a while if that has too many.
+
+        The wait keeps a client that connects again at once from turning in a circle.
+        """
+        refusal = self._bounds.admit(connection)
+        if not refusal:
+            return
+        self.metrics.connections_refused += 1
+        self.metrics.user_connections_refused += 1
+        _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
+        session = connection.session
+        if self.audit.is_on and session.principal != ANONYMOUS:
+            event = AuditEvent(
+                Kind.LOGIN, "LOGIN", Outcome.DENIED, session, connection.host, connection.client_id, reason=refusal
+            )
+            self.audit.write(event)
+        wait_s = REFUSED_S if self._refused < REFUSED_MAX else 0.0
+        self._refused += 1
+        connection.on_close(self._refused_closed)
+        self._close_later(connection, wait_s)
+
+    def _refused_closed(self) -> None:
+        self._refused -= 1
 
     def lost(self, connection: ClientConnection) -> None:
         """Remove a connection whose socket is closed."""

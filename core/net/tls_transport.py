@@ -177,6 +177,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_secure = True
         self._stop_timer()
         self._send_encrypted()
+        if session.protocol == "SSL" and not self._is_closed:
+            self._connection.identified()
         return not self._is_closed
 
     def _too_late(self) -> None:

@@ -152,7 +152,7 @@ def _made(security: ListenerSecurity, protocol: int = ssl.PROTOCOL_TLS_SERVER) -
     identity = identity_of(security.get, where)
     if identity is None:
         raise ConfigError(
-            f"{where}: {security.protocol} needs a certificate: give ssl.keystore.location, a file in PEM or"
+            f"{where}: TLS needs a certificate: give ssl.keystore.location, a file in PEM or"
             " PKCS#12, or ssl.keystore.key with ssl.keystore.certificate.chain"
         )
     context = ssl.SSLContext(protocol)

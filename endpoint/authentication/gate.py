@@ -54,6 +54,9 @@ class GatedClient(Client, Protocol):
     def unlimit_frames(self) -> None:
         """Take these bounds away: the client has logged in."""
 
+    def identified(self) -> None:
+        """Count the connection for the principal of its session, or refuse it if that has too many."""
+
     def drain(self) -> None:
         """Read no more; close once everything that was read has its response."""
 
@@ -270,6 +273,8 @@ class _Connection:
             client.unlimit_frames()
             self._stop_time()
             self._write(Outcome.ALLOWED, is_again=is_again)
+            if not is_again:
+                client.identified()
 
     def _serve_versions(self, request: _Request) -> Response | Awaitable[Response]:
         response = self._gate.inner(request.frame, self._client)

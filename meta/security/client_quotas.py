@@ -15,6 +15,9 @@ For each request the first entity counts that has a value of the kind (``ClientQ
 The rate is that of the *holder*: all that the entity stands for is counted together, but each user or client id that a
 default stands for has a rate of its own.
 
+Beside Kafka's rates a user may have *bounds*: numbers of what one user may own (``BOUND_KEYS``).  A user has the bound
+of its own entity, else that of the default of users.  Users never share a bound.
+
 Departures from Kafka: an ip is an address, not a host's name; a rate is 1 at least; names have a limit, and so has the
 number of entities.
 """
@@ -48,6 +51,12 @@ CLIENT_KEYS: Mapping[str, int | None] = {
 """Quotas of users and client ids, with the largest value of those that are whole numbers."""
 IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: (1 << 31) - 1}
 """Quotas of ips."""
+MAX_TOPICS = "max_topics"
+MAX_PARTITIONS = "max_partitions"
+MAX_CONNECTIONS = "max_connections"
+BOUND_KEYS = (MAX_CONNECTIONS, MAX_PARTITIONS, MAX_TOPICS)
+"""Bounds of users.  Kafka bounds connections only, by address, listener and broker, and nothing by user."""
+BOUND_MAX = (1 << 31) - 1
 NAME_BYTES_MAX = 1_024
 """Bytes of a name in an entity: of Kafka's own, the longest principals are distinguished names."""
 ENTITIES_MAX = 10_000
@@ -101,6 +110,9 @@ def make_entity(pairs: Iterable[tuple[str, str | None]]) -> Entity:
 def check_value(entity: Entity, key: str, value: float) -> None:
     """Raise InvalidQuota if an entity cannot have this value."""
     keys = IP_KEYS if entity[0][0] == IP else CLIENT_KEYS
+    if key in BOUND_KEYS and len(entity) == 1 and entity[0][0] == USER:
+        _check_bound(key, value)
+        return
     if key not in keys:
         raise InvalidQuota(f"Invalid configuration key {key}")
     if not value > 0:
@@ -110,6 +122,15 @@ def check_value(entity: Entity, key: str, value: float) -> None:
         raise InvalidQuota(f"Proposed value for {key} is too large")
     # Kafka takes a millionth, too; the wait for a request is endless then, or not even a number.
     if most is not None and (abs(value % 1.0) > 1e-6 or value < 0.5):
+        raise InvalidQuota(f"{key} cannot be a fractional value.")
+
+
+def _check_bound(key: str, value: float) -> None:
+    if not value >= 0:
+        raise InvalidQuota(f"Bound {key} must be 0 or more")
+    if value > BOUND_MAX:
+        raise InvalidQuota(f"Proposed value for {key} is too large")
+    if value % 1.0:
         raise InvalidQuota(f"{key} cannot be a fractional value.")
 
 
@@ -164,6 +185,15 @@ def has_client_quota(limit_of: Callable[[Entity], float | None], holder: Holder)
     return any(
         limit_of(((USER, name), (CLIENT_ID, each))) is not None for name in (user, None) for each in clients
     ) or (not client_id and any(limit_of(((USER, name),)) is not None for name in (user, None)))
+
+
+def find_user_bound(limit_of: Callable[[Entity], float | None], user: str) -> int | None:
+    """Return the bound of a user, its own or the default; None if there is none."""
+    for name in (user, None):
+        limit = limit_of(((USER, name),))
+        if limit is not None:
+            return int(limit)
+    return None
 
 
 def find_ip_quota(limit_of: Callable[[Entity], float | None], ip: str) -> float | None:

@@ -12,6 +12,7 @@ from itertools import islice
 
 from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import FormatError
+from bmq.core.security.principal import USER_TYPE
 from bmq.meta.kv import Changes, Compare, Delete, Entry, KeyValue, KvUnknown, Put, Write
 from bmq.meta.prefix_watch import RETRY_S, PrefixWatcher
 from bmq.meta.security.client_quotas import (
@@ -28,6 +29,7 @@ from bmq.meta.security.client_quotas import (
     entity_of,
     find_client_quota,
     find_ip_quota,
+    find_user_bound,
     has_client_quota,
     quotas_key,
     quotas_prefix,
@@ -37,6 +39,7 @@ ENTITIES_A_COMMIT = 100
 """Entities of a request that are written together; those of a larger one are written in parts."""
 ATTEMPTS = 10
 """Tries of a write that others come before, or whose outcome is unknown."""
+_USER_PREFIX = f"{USER_TYPE}:"
 
 
 class QuotasView:
@@ -92,6 +95,16 @@ class QuotasView:
         """Return the quota of an address; None if there is none."""
         values = self._of_kind.get(kind)
         return None if values is None else find_ip_quota(values.get, ip)
+
+    def find_bound(self, kind: str, principal: str) -> int | None:
+        """Return how many things of a kind (``BOUND_KEYS``) a principal, as ``User:alice``, may own.
+
+        None: any number.
+        """
+        values = self._of_kind.get(kind)
+        if values is None or not principal.startswith(_USER_PREFIX):
+            return None
+        return find_user_bound(values.get, principal.removeprefix(_USER_PREFIX))
 
     def subscribe(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call ``call`` after every change.  Return a function that unsubscribes it."""

@@ -3,7 +3,8 @@
 Behaviour: the controller creates each topic by itself (``controller.topics.topics``).  The response is sent once this
 proxy's view has the topics and, if time permits, their partitions accept records.  Manual assignments are checked as in
 Kafka and give the number of partitions and replicas; the nodes that they name have no effect, as storage places
-replicas.
+replicas.  A topic counts for the client's principal: past ``max_topics`` or ``max_partitions`` of it the error is
+POLICY_VIOLATION, that of a ``CreateTopicPolicy`` in Kafka.
 
 Version notes: before 4 clients must give partitions and a replication factor; -1 is accepted from them, too.  5 adds
 the effective configs, 6 the error THROTTLING_QUOTA_EXCEEDED, 7 the topic's id.
@@ -62,7 +63,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
                 services.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
             )
             count_mutations(request, count, strict_since=6)
-        return await _create(services, wanted, message.validate_only)
+        principal = str(request.client.session.principal)
+        return await _create(services, wanted, message.validate_only, principal)
 
     results = await each(once, create, message.timeout_ms)
     made = [result for result in results if isinstance(result, Topic)]
@@ -75,7 +77,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return CreateTopicsResponse(throttle_time_ms=0, topics=answers)
 
 
-async def _create(services: ProxyServices, wanted: Any, validate_only: bool) -> Topic:
+async def _create(services: ProxyServices, wanted: Any, validate_only: bool, principal: str) -> Topic:
     if len(wanted.configs) > CONFIGS_MAX:
         text = f"{len(wanted.configs)} configs of one topic, more than {CONFIGS_MAX}"
         raise RequestError(ErrorCode.INVALID_REQUEST, text)
@@ -94,6 +96,7 @@ async def _create(services: ProxyServices, wanted: Any, validate_only: bool) -> 
         {config.name: config.value for config in wanted.configs},
         validate_only=validate_only,
         assignments=assignments or None,
+        principal=principal,
     )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn, run_in_turns
@@ -73,7 +74,8 @@ async def _create_and_answer(
             missing = [name for name in missing if name not in failed]
     if missing:
         count_mutations(request, len(missing) * services.config.num_partitions, strict_since=NEVER)
-    results = await each(missing, services.admin.ensure_topic, CREATE_MS)
+    principal = str(request.client.session.principal)
+    results = await each(missing, partial(services.admin.ensure_topic, principal=principal), CREATE_MS)
     if services.audit.is_on:
         made = [name for name, result in zip(missing, results, strict=True) if not _is_error(result)]
         write_created(services, request, made)

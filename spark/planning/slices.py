@@ -131,6 +131,8 @@ def resolve(log: PartitionLog, start: int, end: int) -> Range:
             losses.append(f"{log.label}: records from offset {start} are gone, the log begins at {log.start}")
         elif start > log.end:
             losses.append(f"{log.label}: starting offset {start} is past the end, {log.end}")
+    elif start == EARLIEST and 0 < end < log.start:  # offset 0 selects nothing, of any log
+        losses.append(f"{log.label}: all records before ending offset {end} are gone, the log begins at {log.start}")
     if end not in (EARLIEST, LATEST) and end > log.end:
         losses.append(f"{log.label}: ending offset {end} is past the end, {log.end}")
     first = _clamp(log, start)

@@ -48,6 +48,10 @@ def lock_root(folder: str, mode: RootLock) -> int:
             " that user, or give the root to the user of this process (`chown -R`)"
         ) from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StorageError(
+                f"{path} is a symbolic link, which is not followed: the lock would lie beside another root. Remove it"
+            ) from error
         raise translate(error, path) from error
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if mode is RootLock.SHARED else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -24,6 +24,8 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bmq.core.logging.limit import BURST, REPEAT_S
 from bmq.core.wire import messages as m
@@ -98,6 +100,12 @@ class Place:
             "bootstrap.servers": f"127.0.0.1:{self.ports['sasl']}", "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "secret",
         }  # fmt: skip
+
+
+def create_topic(place: Place) -> None:
+    """Create the good client's topic: a consumer that subscribes before its first record would note an error."""
+    (created,) = AdminClient(place.client()).create_topics([NewTopic("good", 1)]).values()
+    created.result(30)
 
 
 class GoodClient:
@@ -208,6 +216,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with EtcdCluster() as etcd:
         made = Place(tmp_path_factory.mktemp("fuzz"), etcd)
         with made.server:
+            create_topic(made)
             with GoodClient(made) as warm:
                 pass
             warm.check()

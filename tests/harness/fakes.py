@@ -10,7 +10,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Request
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Rights
-from bmq.meta.catalog import Topic, TopicChange
+from bmq.meta.catalog import Owned, Topic, TopicChange
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 
@@ -113,6 +113,9 @@ class FakeCatalog:
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def owned_by(self, principal: str) -> Owned:
+        raise NotImplementedError
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
         return {}

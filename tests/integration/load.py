@@ -21,6 +21,8 @@ from confluent_kafka.cimpl import NewTopic
 LIMIT_S = 120.0
 VALUE_BYTES = 1000
 BURST = 50
+REQUEST_TIMEOUT_MS = 10_000
+"""Time after which a client leaves a paused server; librdkafka's default is a minute."""
 COMMIT_EVERY_S = 0.3
 
 
@@ -31,7 +33,16 @@ class Writer:
     about 8 MB/s, is a load and not a benchmark.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, *, number: int = 0, burst_s: float = 0.005) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        number: int = 0,
+        burst_s: float = 0.005,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.partitions = partitions
@@ -41,6 +52,7 @@ class Writer:
         self.offsets = [array("q") for _ in range(partitions)]
         """Acknowledged offsets of each partition, in the order of sending; -1 where the client got none."""
         self._burst_s = burst_s
+        self._request_timeout_ms = request_timeout_ms
         self._stop = threading.Event()
         self._is_abandoned = False
         self._last_ack = [0.0] * partitions
@@ -57,7 +69,7 @@ class Writer:
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "compression.type": "none",
-                "socket.timeout.ms": 10_000,  # a paused server is left after that; the default is a minute
+                "socket.timeout.ms": self._request_timeout_ms,
                 "log_level": 0,  # that a server went away is what tests are about
             }
         )
@@ -207,8 +219,17 @@ class _Position:
 class Group:
     """Consumers of one group, each in a thread of its own and with its own list of proxies."""
 
-    def __init__(self, name: str, topic: str, partitions: int, bootstraps: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        partitions: int,
+        bootstraps: Sequence[str],
+        *,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
         self.name = name
+        self.request_timeout_ms = request_timeout_ms
         self.topic = topic
         self.errors: list[str] = []
         self.commits_refused = 0
@@ -305,7 +326,7 @@ class _GroupMember:
                 "group.id": group.name,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "socket.timeout.ms": 10_000,
+                "socket.timeout.ms": group.request_timeout_ms,
                 "log_level": 0,
             }
         )

@@ -22,11 +22,13 @@ import uvloop
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
+from bmq.core.model import SegmentName
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.open import open_filesystem
 from tests.integration.driver import WINDOW, DriverProcess, partition_of, watched
-from tests.integration.history import Ack, Transcript, broker_on, check_partition, report, spread
+from tests.integration.history import Ack, Transcript, broker_on, check_partition, report, segment_names, spread
 from tests.integration.kv_server import serve_store
 from tests.services.hdfs import HdfsCluster
 from tests.simulation.world import make
@@ -144,6 +146,48 @@ async def take_over(hdfs: HdfsCluster, root: str, folder: Path, how: Break, time
                 assert not broker.reports
         finally:
             zombie.kill()
+
+
+def test_an_empty_file_that_no_record_lists_hides_nothing(hdfs_root: str) -> None:
+    """A rename that `bmq cluster rebuild` did not see arrives late: an open file, with a base in the middle of the log.
+
+    Readers, here `check_partition`, would end the file before it at that base.  The next owner fences it under its
+    writer's lease, which the NameNode names, and deletes it.
+    """
+    uvloop.run(delete_the_empty_file(hdfs_root))
+
+
+async def delete_the_empty_file(root: str) -> None:
+    kv, (path, key) = MemoryKeyValue(MemoryStore()), partition_of(uuid.uuid4())
+    writer_fs = await open_filesystem(root, holder="late-writer")
+    try:
+        async with asyncio.timeout(ROUND_TIMEOUT_S), broker_on(root, kv, config=PATIENT) as heir:
+            async with broker_on(root, kv, config=PATIENT) as first:
+                writer = await first.open(path, key)
+                acks = await append_some(writer, 0)
+                late = SegmentName(len(acks) // 2, writer.machine.epoch, 1)
+                assert late.order > writer.machine.record.last_registered
+                appender = await writer_fs.create(path.log(late))
+                writer = await heir.open(path, key)
+            assert late not in [name async for name in segment_names(writer_fs, path)]
+            acks += await append_some(writer, len(acks))
+            appender.write(b"late")
+            with pytest.raises(StorageError):
+                await appender.flush()
+            appender.abort()
+            await check_partition(root, path, writer.machine.high_watermark, acks)
+            assert not heir.reports
+    finally:
+        await writer_fs.close()
+
+
+async def append_some(writer: PartitionDriver, first: int, count: int = 20) -> list[Ack]:
+    """Append batches of one producer, one after another."""
+    acks = []
+    for number in range(first, first + count):
+        offset = await writer.append(make(1, number, pid=1, size=1000))
+        acks.append(Ack(0, 1, number, offset, time.monotonic()))
+    return acks
 
 
 async def warm_up(broker: Broker) -> None:

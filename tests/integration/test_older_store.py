@@ -1,7 +1,8 @@
 """An old state of the metadata store is brought back beside a root that went on: noticed before the first write.
 
 A copied SQLite file, and the data of an etcd as it was at an earlier moment, which is what `etcdutl snapshot restore`
-makes.  No acknowledged offset is given twice, the log names the command that mends it, and after it nothing is missing.
+makes.  No process starts with it.  Where the root has no count of the store, as one of an earlier version, partitions
+notice: no acknowledged offset is given twice, the log names the command that mends it, and after it nothing is missing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,23 @@ def rebuild(root: str, meta: str) -> None:
         env=dict(os.environ), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def check_not_started(server: BmqServer) -> None:
+    """Check that a process does not start with this store, and says why and what to do."""
+    before = len(server.log.read_text())
+    server.start(wait=False)
+    assert server.process.wait_end(timeout_s=TIMEOUT_S) == 1
+    said = server.log.read_text()[before:]
+    assert OLDER in said
+    assert "bmq cluster rebuild" in said
+    assert "ready" not in said
+
+
+def forget_count(root: Path) -> None:
+    """Remove the count of the store from the root: a root of an earlier version has none."""
+    (count,) = (root / "store").iterdir()
+    count.rmdir()
 
 
 def check_refused(server: BmqServer) -> None:
@@ -86,6 +104,8 @@ def test_a_copy_of_the_sqlite_file(tmp_path: Path) -> None:
             path.unlink()
         for path, data in old.items():
             path.write_bytes(data)
+        check_not_started(server)
+        forget_count(tmp_path / "log")
         for _ in range(3):  # each start raises the epoch of the old store
             server.restart()
         check_refused(server)
@@ -122,6 +142,8 @@ def test_an_etcd_that_was_restored(tmp_path: Path, etcd_new: EtcdFactory) -> Non
         shutil.rmtree(etcd.folder / "data")
         shutil.copytree(tmp_path / "old", etcd.folder / "data")
         etcd.heal()
+        check_not_started(server)
+        forget_count(tmp_path / "log")
         server.start()
         check_refused(server)
         server.kill()

@@ -9,6 +9,8 @@ import itertools
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -16,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, ThrottleEvent
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, ThrottleEvent
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.integration.cluster.conftest import SETTINGS
 from tests.integration.load import create_topic
@@ -216,3 +220,75 @@ def test_partitions_that_a_client_creates_are_bounded(server: BmqServer) -> None
     assert time.monotonic() - began >= (count - burst) / rate
     assert refused > 0
     assert throttled(server, "controller_mutation_rate") >= refused
+
+
+def bmq_quota(bootstrap: str, *words: str) -> str:
+    command = [
+        str(Path(sys.executable).with_name("bmq")),
+        "quota",
+        words[0],
+        "--bootstrap-server",
+        bootstrap,
+        *words[1:],
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+
+
+def test_topics_and_partitions_of_a_user_are_bounded_and_deletion_gives_back(server: BmqServer) -> None:
+    bmq_quota(server.bootstrap, "set", "--user-default", "max_topics=2", "max_partitions=5")
+    users = ("--entity-type", "users", "--entity-default")
+    shown = run_tool("ConfigCommand", "--bootstrap-server", server.bootstrap, "--describe", *users).stdout
+    assert "max_topics=2.0" in shown
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
+
+    def create(name: str, partitions: int) -> KafkaError | None:
+        (done,) = admin.create_topics([NewTopic(name, partitions)]).values()
+        error: BaseException | None = done.exception(TIMEOUT_S)
+        return error.args[0] if isinstance(error, KafkaException) else None
+
+    def require_refused(error: KafkaError | None, quota: str) -> None:
+        assert error is not None
+        assert error.code() == KafkaError.POLICY_VIOLATION
+        assert "User:ANONYMOUS may own" in error.str()
+        assert quota in error.str()
+
+    assert create("first", 3) is None
+    require_refused(create("second", 3), "max_partitions")
+    assert create("second", 2) is None
+    require_refused(create("third", 1), "max_topics")
+    (grown,) = admin.create_partitions([NewPartitions("second", 4)]).values()
+    error = grown.exception(TIMEOUT_S)
+    assert isinstance(error, KafkaException)
+    require_refused(error.args[0], "max_partitions")
+    (deleted,) = admin.delete_topics(["first"]).values()
+    deleted.result(TIMEOUT_S)
+    assert create("third", 3) is None
+
+
+def test_connections_of_a_user_are_bounded_and_a_closed_one_makes_room(server: BmqServer) -> None:
+    bound = 10
+    bmq_quota(server.bootstrap, "set", "--user", "ANONYMOUS", f"max_connections={bound}")
+    ask = struct.pack(">ihhih", 10, 18, 0, 7, -1)  # ApiVersions, version 0
+
+    def is_served(client: socket.socket) -> bool:
+        client.sendall(ask)
+        try:
+            return bool(client.recv(4))
+        except ConnectionResetError:
+            return False
+
+    def connect() -> socket.socket:
+        return socket.create_connection((server.host, server.port), timeout=TIMEOUT_S)
+
+    live: list[socket.socket] = []
+    refused = connect()
+    while is_served(refused):
+        live.append(refused)
+        refused = connect()
+    assert 0 < len(live) <= bound
+    refused.close()
+    for each in live:
+        each.close()
+    producer = Producer({"bootstrap.servers": server.bootstrap, "log_level": 0})
+    producer.produce(TOPIC, b"in")
+    assert producer.flush(TIMEOUT_S) == 0

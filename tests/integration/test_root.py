@@ -1,4 +1,7 @@
-"""A mistyped ``--root``, local and on HDFS, is refused; a cluster that an older version split is merged."""
+"""A mistyped ``--root``, local and on HDFS, is refused; a cluster that an older version split is merged.
+
+And a root that two clusters use: the second one does not start, or the first one ends.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bmq.meta.kv import Delete
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import root_key
-from bmq.storage.filesystem import write_once
+from bmq.storage import layout
+from bmq.storage.filesystem import Lease, write_once
 from bmq.storage.open import open_filesystem
 from tests.services.bmq import BmqServer
 
@@ -114,4 +118,35 @@ def test_a_copy_of_the_store_is_not_served_beside_its_original(tmp_path: Path) -
             refused = run(tmp_path, *command)
             assert refused.returncode == 2, refused
             assert f"in use by pid {server.process.pid} " in refused.stderr
+        assert consume(server, "t") == list(range(RECORDS))
+
+
+async def fence_all(root: str, topic: str) -> int:
+    """Fence every segment of the topic, as the owner of another cluster would; return their number."""
+    fs, count = await open_filesystem(root, holder="another-cluster"), 0
+    try:
+        async for topic_id in fs.list(f"{layout.TOPICS}/{topic}"):
+            async for file in fs.list(f"{topic_id.path}/0"):
+                if file.path.endswith(".log"):
+                    count += 1
+                    await fs.fence(Lease(paths=(file.path,), holder="another-cluster", file_id=0))
+    finally:
+        await fs.close()
+    return count
+
+
+def test_a_process_whose_open_segment_another_cluster_fences_ends_with_status_1(tmp_path: Path) -> None:
+    """The store still names the process as the owner.  It acknowledges nothing more, and starts again afterwards."""
+    root = (tmp_path / "root").as_uri()
+    with BmqServer(root, folder=tmp_path / "bmq") as server:
+        produce(server, "t")
+        assert asyncio.run(fence_all(root, "t")) == 1
+        errors: list[object] = []
+        producer = Producer({"bootstrap.servers": server.bootstrap, "message.timeout.ms": 3_000})
+        producer.produce("t", b"lost?", partition=0, on_delivery=lambda error, _: errors.append(error))
+        assert server.process.wait_end(timeout_s=TIMEOUT_S) == 1
+        assert producer.flush(60) == 0
+        assert [error is not None for error in errors] == [True]
+        assert "was fenced by a process that the metadata store does not know" in server.log.read_text()
+        server.start()
         assert consume(server, "t") == list(range(RECORDS))

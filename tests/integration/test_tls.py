@@ -224,7 +224,7 @@ def test_connections_that_hold_back_are_bounded_in_memory_and_time(server: TlsSe
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "listener SSL: SSL needs a certificate: give ssl.keystore.location"),
+        ({}, "listener SSL: TLS needs a certificate: give ssl.keystore.location"),
         ({"BMQ_SSL_KEYSTORE_LOCATION": "/does/not/exist"}, "cannot read /does/not/exist"),
         ({"BMQ_LISTENER_NAME_SSL_KEYSTORE_LOCATION": "x"}, "unknown setting BMQ_LISTENER_NAME_SSL_KEYSTORE_LOCATION"),
     ],

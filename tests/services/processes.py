@@ -131,6 +131,17 @@ class ServiceProcess:
         self._process = None
         return int(code)
 
+    def wait_end(self, *, timeout_s: float) -> int:
+        """Wait until it ends by itself, and return the exit code. Raises NotReady if it still runs after that time."""
+        process = self._process
+        assert isinstance(process, psutil.Popen), f"{self!r} is no child of this process"
+        try:
+            code = process.wait(timeout=timeout_s)
+        except psutil.TimeoutExpired:
+            raise NotReady(f"{self!r} does not end; its log {self.log} ends in:\n{tail(self.log)}") from None
+        self._process = None
+        return int(code)
+
     @property
     def cpu_seconds(self) -> float:
         """Processor time that its present life has used, all threads, user and kernel."""

@@ -20,7 +20,7 @@ CUT_S = 60.0
 BALANCED_S = SETTLE_S + WINDOWS * WINDOW_S + UNEVEN_S + 60
 """From the last arrival of a broker until it has partitions that are read: as any broker that is added."""
 CONTROLLERS = ("controller0", "controller1")
-SEEDS = range(seeds_wanted() // 400 or 2)
+SEEDS = range(seeds_wanted() // 1000 or 1)
 
 
 def leader(one: Story) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from random import Random
 
@@ -15,19 +16,24 @@ import pytest
 
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.kv_memory import KvFaults, MemoryStore
-from bmq.storage.memory import Faults
+from bmq.core.model import SegmentName
+from bmq.meta.kv import Put
+from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.ownership import encode
+from bmq.storage.filesystem import FileStatus
+from bmq.storage.memory import Faults, MemoryFileSystem
+from bmq.storage.memory.appender import MemoryAppender
 from tests.harness.waiting import until
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.partition_clients import produce
 from tests.simulation.partition_events import Events
-from tests.simulation.stories import logs, names, owner, record_of, story, write, writer_of
+from tests.simulation.stories import RECORD, logs, names, owner, record_of, story, write, writer_of
 from tests.simulation.test_partition import small, storage_faults, store_faults
-from tests.simulation.world import SMALL_LOG, Process, World, make
+from tests.simulation.world import PATH, SMALL_LOG, Process, World, make
 
 pytestmark = pytest.mark.leaves_tasks
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 2 or 1, blocks=10, limit_s=3_600)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 5 or 1, blocks=10, limit_s=3_600)
 OLDER = "the metadata store is older than storage"
 
 
@@ -162,6 +168,63 @@ def test_a_segment_that_left_the_record_without_data_is_no_sign_of_an_older_stor
         record = record_of(world)
         assert record.last_registered > max(entry.name.order for entry in record.segments)
         await write(await owner(world), range(3, 6))
+
+    story(body)
+
+
+async def left_empty(world: World, name: SegmentName) -> MemoryAppender:
+    """Leave an open and empty file with this final name, which no record lists; return its writer."""
+    return await MemoryFileSystem(world.storage, "gone").create(PATH.log(name))
+
+
+def test_rule_3_an_empty_file_of_an_earlier_epoch_is_deleted_and_hides_no_record() -> None:
+    """A rename that arrived after `bmq cluster rebuild` had listed the folder: the base is in the middle of a log.
+
+    The file is later than the record's, so readers would end the file before it at that base.
+    """
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(5))
+        first.crash()
+        late = SegmentName(2, record_of(world).epoch, 1)
+        assert late.order > record_of(world).last_registered
+        await left_empty(world, late)
+        heir = await owner(world)
+        assert f"{late}.log" not in await names(world)
+        await write(heir, range(5, 8))
+
+    story(body)
+
+
+def test_rule_3_an_owner_that_was_followed_leaves_a_file_alone_that_its_record_does_not_know() -> None:
+    """The store names another owner once the folder is listed: that owner may have registered the file.
+
+    A fence would seem foreign to it, and end its process; a deletion would take a file that it is about to write.
+    """
+
+    async def body(world: World) -> None:
+        first = await owner(world)
+        await write(first, range(3))
+        first.crash()
+        late = await left_empty(world, SegmentName(3, record_of(world).epoch, 1))
+        second = world.process()
+        inner = second.fs.list
+
+        async def overtaken(path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+            async for status in inner(path, after=after):
+                if status.path == late.lease.paths[0]:
+                    record = record_of(world)
+                    claimed = replace(record, epoch=record.epoch + 1, owner="third")
+                    await MemoryKeyValue(world.store).commit([], [Put(RECORD, encode(claimed))])
+                yield status
+
+        second.fs.list = overtaken  # type: ignore[method-assign]
+        await until(lambda: second.driver is not None and second.driver.machine.state is PartitionState.FENCED)
+        late.write(b"x")
+        await late.flush()
+        second.crash()
+        await MemoryFileSystem(world.storage, "gone").delete(late.lease.paths[0])
 
     story(body)
 

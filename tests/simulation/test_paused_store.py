@@ -17,7 +17,7 @@ from tests.simulation.test_cut_from_store import Story, demand_progress, history
 from tests.simulation.test_isolated_leader import leader, owners
 from tests.simulation.test_slow_process import term_of
 
-SEEDS = range(seeds_wanted() // 400 or 2)
+SEEDS = range(seeds_wanted() // 1000 or 1)
 AGAIN_S = 10.0
 """Until every process has joined again, and its partitions are open."""
 

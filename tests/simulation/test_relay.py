@@ -15,12 +15,13 @@ from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Record, build_batch
 from bmq.storage.memory import Faults
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
+from tests.simulation.histories import seeds_wanted
 from tests.simulation.kafka_clients import create_topic
 
 TOPIC = "orders"
 PARTITIONS = 3
 CUT_S, AFTER_S = 30.0, 30.0
-SEEDS = range(3)
+SEEDS = range(seeds_wanted() // 1000 or 1)
 
 
 class Producer:

@@ -18,7 +18,7 @@ from tests.simulation.histories import seeds_wanted
 from tests.simulation.test_cut_from_store import Story, history
 from tests.simulation.test_isolated_leader import leader, owners
 
-SEEDS = range(seeds_wanted() // 400 or 2)
+SEEDS = range(seeds_wanted() // 1000 or 1)
 SLOW = "broker0"
 FOUND_S = BEAT_S + SUSPECT_S + LEAST_S
 MOVED_S = 0.5

@@ -54,7 +54,7 @@ OPEN_S = 0.05
 """For an opening: a create, a registration, a rename."""
 FILLING = bytes(1000)
 DUE = struct.Struct("<d")
-SEEDS = range(seeds_wanted() // 400 or 1)
+SEEDS = range(seeds_wanted() // 1000 or 1)
 
 
 class Waits:

@@ -10,28 +10,63 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Protocol
 
-from tests.integration.load import Group, Writer, check_log, create_topic, delete_topic
-from tests.services.bmq_cluster import PROXY, BmqCluster
+from tests.integration.load import REQUEST_TIMEOUT_MS, Group, Writer, check_log, create_topic, delete_topic
+from tests.services.bmq import BmqServer
+from tests.services.bmq_cluster import PROXY
 
 PARTITIONS = 6
 STEADY = 300
 BURST_S = 0.05  # one megabyte a second of each producer: two cores carry fifteen processes besides
 
 
+class Cluster(Protocol):
+    """Processes that a workload uses: a `BmqCluster`, or one process."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def names(self, role: str) -> list[str]: ...
+
+    def __getitem__(self, name: str) -> BmqServer: ...
+
+
 class Workload:
     """Producers and groups on a topic of their own; see ``workload``."""
 
-    def __init__(self, cluster: BmqCluster, partitions: int = PARTITIONS, *, burst_s: float = BURST_S) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: int = PARTITIONS,
+        *,
+        burst_s: float = BURST_S,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
         self.topic = f"load-{uuid.uuid4().hex[:8]}"
         self.bootstrap = cluster.bootstrap
         create_topic(self.bootstrap, self.topic, partitions)
         self.writers = [
-            Writer(self.bootstrap, self.topic, partitions, number=number, burst_s=burst_s) for number in range(2)
+            Writer(
+                self.bootstrap,
+                self.topic,
+                partitions,
+                number=number,
+                burst_s=burst_s,
+                request_timeout_ms=request_timeout_ms,
+            )
+            for number in range(2)
         ]
         self._proxies = proxies = [cluster[name].bootstrap for name in cluster.names(PROXY)]
         self.groups = [
-            Group(f"{self.topic}-{number}", self.topic, partitions, _two_orders(proxies)) for number in range(2)
+            Group(
+                f"{self.topic}-{number}",
+                self.topic,
+                partitions,
+                _two_orders(proxies),
+                request_timeout_ms=request_timeout_ms,
+            )
+            for number in range(2)
         ]
 
     def start(self) -> None:
@@ -80,9 +115,15 @@ class Workload:
 
 
 @contextlib.contextmanager
-def workload(cluster: BmqCluster, partitions: int = PARTITIONS, *, burst_s: float = BURST_S) -> Iterator[Workload]:
+def workload(
+    cluster: Cluster,
+    partitions: int = PARTITIONS,
+    *,
+    burst_s: float = BURST_S,
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+) -> Iterator[Workload]:
     """Yield a load that makes progress, and check it at the end.  Each producer sends 50 KB every ``burst_s``."""
-    cluster_load = Workload(cluster, partitions, burst_s=burst_s)
+    cluster_load = Workload(cluster, partitions, burst_s=burst_s, request_timeout_ms=request_timeout_ms)
     try:
         cluster_load.start()
         yield cluster_load

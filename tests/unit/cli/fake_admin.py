@@ -16,7 +16,7 @@ from kafka.errors import ClusterAuthorizationFailedError, CoordinatorLoadInProgr
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
-from bmq.cli import acl, topic
+from bmq.cli import acl, quota, topic
 from bmq.cli.admin_client import AdminClient, perform
 from bmq.cli.cluster import command as cluster
 from bmq.cli.group import command as group
@@ -67,6 +67,7 @@ class FakeAdmin:
         self.acls: list[Any] = []
         self.denies_acls = False
         self.hides_configs = False
+        self._manager: Any = None
         """Raised, one after another, by the next calls about groups."""
 
     def add_topic(self, name: str, *partitions: FakePartition) -> None:
@@ -325,7 +326,7 @@ def _chooses(wanted: ACLFilter, given: ACL) -> bool:
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bmq")
     commands = parser.add_subparsers(required=True)
-    for module in (topic, group, acl, cluster, produce, consume):
+    for module in (topic, group, acl, quota, cluster, produce, consume):
         module.add_parser(commands)
     return parser.parse_args(words)
 

@@ -155,6 +155,16 @@ def test_a_damaged_settings_file_is_named(
     assert started == []
 
 
+@pytest.mark.parametrize(("flags", "name"), [([], "BMQ_CONFIG"), (["--config", " "], "--config")])
+def test_an_empty_path_of_the_settings_file_is_refused(
+    flags: list[str], name: str, started: list[NodeConfig], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BMQ_CONFIG", "")
+    assert main(["serve", *flags]) == 2
+    assert f"{name} is set, but empty: give it the path of a file, or leave it out" in capsys.readouterr().err
+    assert not started
+
+
 def test_a_settings_file_may_begin_with_a_byte_order_mark(started: list[NodeConfig], tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_bytes(b'\xef\xbb\xbfzone = "a"\r\n')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -19,9 +20,13 @@ from bmq.meta.cluster.keys import controller_key, member_key
 from bmq.meta.cluster.member import CONTROLLER, Address, Member
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
+from bmq.meta.store_count import decode_store_count, store_count_key
+from bmq.storage.memory import Faults, MemoryFileSystem
+from bmq.storage.store_counts import newest_store_counts, put_store_count
 from tests.unit.controller.world import MEMBER_TTL_S, World, file_report, world
 
 pytestmark = pytest.mark.slow
+OLDER = "the metadata store is older than storage"
 
 
 @pytest.mark.leaves_tasks  # the leader that crashes
@@ -386,3 +391,47 @@ async def test_a_new_leader_divides_the_open_files_by_its_own_reports() -> None:
         await w.until(lambda: w.members.shares["b"] is None)
         reports["b"] = file_report(22, 60, refused=2)
         await w.until(lambda: w.members.shares["b"] is not None, ROOMY_ROUND_S + 2 * SHARE_ROUND_S)
+
+
+@pytest.mark.leaves_tasks  # the leader that crashes
+async def test_rule_3_a_leader_that_finds_the_store_older_than_storage_writes_nothing_and_ends() -> None:
+    """An old state of etcd was brought back under running processes: no partition is given, whoever is elected."""
+    async with world("a", "b", controllers=("c1", "c2")) as w:
+        first, second = w.standbys
+        leader = w.led_by()
+        await w.until(lambda: w.store.get(store_count_key("c")) is not None)
+        old = w.store.get(store_count_key("c"))
+        assert old is not None
+        fs = MemoryFileSystem(w.storage, "test")
+        await put_store_count(fs, replace(decode_store_count(old), number=1_000))
+        leader.kv.crash()
+        w.standbys.remove(leader)
+        other = second if leader is first else first
+        before = len(w.writes)
+        await w.join("d")
+        w.storage.faults = Faults(call_s=(0.1, 0.1))
+        terms = []
+        while not other.failures:
+            terms.append(other.controller.term)
+            await asyncio.sleep(0.01)
+        assert set(terms) == {None}, "nothing of a leader's work begins before the check"
+        assert [OLDER in why for why in other.failures] == [True]
+        await asyncio.sleep(30)
+        assert (len(w.writes), other.controller.leading, len(other.failures)) == (before, None, 1)
+        assert w.store.get(store_count_key("c")) == old
+        assert w.store.get(controller_key("c")) is None, "another process may find the same"
+        other.failures.clear()
+
+
+async def test_a_leader_that_ends_counts_the_store_for_the_last_time() -> None:
+    async with world("a", controllers=("c1", "c2")) as w:
+        await w.until(lambda: w.store.get(store_count_key("c")) is not None)
+        topics = w.led_by().controller.topics
+        assert topics is not None
+        await topics.create_topic("late", 1)
+        await w.led_by().controller.close()
+        first = w.store.get(store_count_key("c"))
+        assert first is not None
+        assert decode_store_count(first).number == 2
+        newest = await newest_store_counts(MemoryFileSystem(w.storage, "test"))
+        assert newest == [decode_store_count(first)]

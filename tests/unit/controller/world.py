@@ -13,6 +13,7 @@ from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.planning.planner_view import SETTLE_S
 from bmq.controller.service import Controller
+from bmq.controller.store_age import StoreAge
 from bmq.controller.topics.deletion import TopicCleaner
 from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.clock import Clock, LoopClock
@@ -187,6 +188,7 @@ class Standby:
             clock,
             topics=lambda guard: TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
             cleaner=lambda guard: TopicCleaner(self.kv, "c", self.files, clock, guard=guard),
+            age=lambda guard: StoreAge(self.kv, MemoryFileSystem(world.storage, name), "c", 0, guard=guard),
             on_failed=self.failures.append,
             since_outage_s=lambda: self.since_outage_s,
         )

@@ -18,7 +18,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import OFFSETS_TOPIC, Topic, TopicChange
+from bmq.meta.catalog import OFFSETS_TOPIC, Owned, Topic, TopicChange
 from tests.harness.members import OneView
 
 CLIENT = ClientInfo("client", "/10.0.0.1")
@@ -169,6 +169,9 @@ class MemoryCatalog:
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         return next((each for each in self.topics.values() if each.topic_id == topic_id), None)
+
+    def owned_by(self, principal: str) -> Owned:
+        raise NotImplementedError
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
         return {}

@@ -33,13 +33,15 @@ def test_every_option_can_be_set_by_its_names() -> None:
     for option in OPTIONS:
         value = getattr(NodeConfig(), option.name)
         text = ",".join(value) if isinstance(value, tuple) else str(value)
-        assert getattr(loaded({option_name(option): text}), option.name) == value
-        name = environment_name(option)
+        key, name = option_name(option), environment_name(option)
         if text or not is_of_security(name):
+            assert getattr(loaded({key: text}), option.name) == value
             assert getattr(loaded(environment={name: text}), option.name) == value
-        else:
-            with pytest.raises(ConfigError, match=f"{name} is set, but empty"):
-                loaded(environment={name: text})
+            continue
+        with pytest.raises(ConfigError, match=f"{key} is set, but empty"):
+            loaded({key: text})
+        with pytest.raises(ConfigError, match=f"{name} is set, but empty"):
+            loaded(environment={name: text})
 
 
 def test_a_dash_in_the_file_is_an_underscore() -> None:
@@ -90,6 +92,8 @@ def test_what_is_wrong_is_named(
         ("BMQ_SUPER_USER", "BMQ_SUPER_USERS"),
         ("BMQ_INTERNAL_SECRETS", "BMQ_INTERNAL_SECRET"),
         ("BMQ_HTTP_AUTENTICATION", "BMQ_HTTP_AUTHENTICATION"),
+        ("bmq_authorizer_class_name", "BMQ_AUTHORIZER_CLASS_NAME"),
+        ("Bmq_Internal_Secret", "BMQ_INTERNAL_SECRET"),
         ("BMQ_LISTENER_SECURITY_PROTOCOLS_MAP", "BMQ_LISTENER_SECURITY_PROTOCOL_MAP"),
     ],
 )
@@ -141,6 +145,21 @@ def test_an_empty_variable_does_not_open_what_the_file_closes(name: str, value: 
         loaded(file, {name: value})
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorizer.class.name",
+        "audit_log",
+        "internal.secret.file",
+        "http_authentication",
+        "listener.name.plaintext.ssl.client.auth",
+    ],
+)
+def test_an_empty_key_of_the_file_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is set, but empty: give it a value, or remove the key"):
+        loaded({name: " "})
+
+
 def test_a_blank_secret_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"internal\.secret is blank"):
         loaded({"internal.secret": " , "})
@@ -149,3 +168,6 @@ def test_a_blank_secret_is_refused() -> None:
 def test_a_misspelt_variable_is_told() -> None:
     environment = {"BMQ_NUM_PARTITONS": "3", "BMQ_NUM_PARTITIONS": "3", "BMQ_PORT_9092_TCP": "x", "BMQ_CONFIG": "f"}
     assert unknown_names(environment) == ["unknown setting BMQ_NUM_PARTITONS; did you mean BMQ_NUM_PARTITIONS?"]
+    assert unknown_names({"bmq_num_partitions": "3"}) == [
+        "unknown setting bmq_num_partitions; did you mean BMQ_NUM_PARTITIONS?"
+    ]

@@ -12,6 +12,7 @@ import pytest
 from bmq.core.errors import FormatError
 from bmq.meta.catalog import (
     KvCatalog,
+    Owned,
     Topic,
     TopicChange,
     broker_configs_key,
@@ -49,9 +50,23 @@ def test_a_topic_is_read_as_it_was_written() -> None:
         b'{"format":1,"id":"00000000-0000-0000-0000-000000000007","partitions":3,"replication_factor":3,'
         b'"configs":{"a":"1","b":"2"}}'
     )
+    owned = replace(wanted, principal="User:alice")
+    assert decode_topic("t", Entry("k", encode_topic(owned), 9)) == replace(owned, revision=9)
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"format":2}', b'{"format":1}', b'{"format":1,"id":"x"}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":2}',
+        b'{"format":1}',
+        b'{"format":1,"id":"x"}',
+        b'{"format":1,"id":"00000000-0000-0000-0000-000000000007","partitions":3,"replication_factor":3,"configs":{},'
+        b'"principal":7}',
+    ],
+)
 def test_what_is_no_topic_is_refused(value: bytes) -> None:
     with pytest.raises(FormatError):
         decode_topic("t", Entry("k", value, 9))
@@ -127,6 +142,24 @@ async def test_it_shows_what_was_there_and_follows() -> None:
     assert told(changes) == [(None, 1), (None, 2), (1, None)]
     assert len(configs) == 2
     await catalog.close()
+
+
+async def test_a_principal_owns_what_it_created_while_it_is_there() -> None:
+    store = MemoryStore()
+    kv = MemoryKeyValue(store)
+    view = KvCatalog(kv, "c")
+    alice = "User:alice"
+    await put(kv, replace(topic("a", 1, 2), principal=alice))
+    await put(kv, topic("old", 2, 50))
+    await view.start()
+    assert view.owned_by(alice) == Owned(1, 2)
+    await put(kv, replace(topic("b", 3, 3), principal=alice))
+    await view.wait_revision(await put(kv, replace(topic("a", 1, 7), principal=alice)))
+    assert view.owned_by(alice) == Owned(2, 10)
+    await put(kv, replace(topic("a", 4, 1), principal="User:bob"))
+    await view.wait_revision((await kv.commit([], [Delete(topic_key("c", "b"))])).revision)
+    assert (view.owned_by(alice), view.owned_by("User:bob")) == (Owned(), Owned(1, 1))
+    await view.close()
 
 
 async def test_a_topic_made_anew_under_its_name_is_two_changes() -> None:

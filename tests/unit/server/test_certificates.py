@@ -39,7 +39,7 @@ def test_the_http_port_has_its_own_certificate_or_that_of_all_listeners(tmp_path
     for key in ("ssl.keystore.location", "listener.name.http.ssl.keystore.location"):
         config = load(file={"http_tls": True, "roles": "broker", key: str(made.server)}, environment={}, flags={})
         assert list(open_certificates(config)) == ["HTTP"]
-    with pytest.raises(ConfigError, match="listener HTTP: SASL_SSL needs a certificate"):
+    with pytest.raises(ConfigError, match="listener HTTP: TLS needs a certificate"):
         open_certificates(NodeConfig(http_tls=True))
 
 

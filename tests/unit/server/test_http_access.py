@@ -52,7 +52,7 @@ def test_the_settings_of_the_port_reach_the_gate() -> None:
     [
         ({"http_authentication": "none,basic"}, "none alone"),
         ({"http_authentication": "digest"}, "choose from"),
-        ({"http_authentication": ""}, "none alone"),
+        ({"http_authentication": ","}, "none alone"),
         ({"listener.name.http.plain.sasl.jaas.config": "nonsense"}, "plain.sasl.jaas.config"),
         ({"listener.name.http.sasl.enabled.mechanisms": "GSSAPI"}, "basic needs passwords"),
         ({"http_authentication": "bearer"}, "jwks.endpoint.url is not set"),

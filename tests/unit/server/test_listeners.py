@@ -12,7 +12,7 @@ import pytest
 from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
-from bmq.core.net.admission import NO_RATES
+from bmq.core.net.admission import NO_BOUNDS, NO_RATES
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
 from tests.harness.log_text import lines
@@ -29,7 +29,7 @@ class FakeNode:
         self.endpoint = None
         self.endpoints = {"PLAINTEXT": None}
         self.metrics = Metrics()
-        self.security = SimpleNamespace(connection_rates=NO_RATES, gates={})
+        self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS, gates={})
         self.audit = NO_AUDIT
         self.joined = SimpleNamespace(standstill=None)
         self.told: list[str] = []

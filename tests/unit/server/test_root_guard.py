@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from bmq.controller.store_age import StoreAge, StoreOlder
 from bmq.meta.catalog import Topic, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.membership import JoinRefused
 from bmq.meta.kv import Delete, KeyValue, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.meta.root import RootRecord, decode_root, encode_root, read_root, root_key
+from bmq.meta.store_count import store_count_key
 from bmq.server.root_guard import STORAGE_PATIENCE_S, RootGuard, RootVerdict, judge
 from bmq.storage.cluster_files import ClusterFile, WrongCluster, read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, write_once
@@ -249,3 +251,22 @@ def test_a_sqlite_file_and_a_mistyped_folder(tmp_path: Path) -> None:
     with pytest.raises(WrongCluster, match=f"served from file://{tmp_path}/root"):
         asyncio.run(start("rot"))
     asyncio.run(start("root"))
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+async def test_rule_3_an_old_state_of_the_store_is_refused_before_anything_is_written(is_bound: bool) -> None:
+    kv, fs = new_store(), new_root()
+    found = await check(kv, fs)
+    if not is_bound:
+        await kv.commit([], [Delete(root_key(CLUSTER))])
+    age = StoreAge(kv, fs, CLUSTER, found.rebuild_count, guard=list)
+    await age.note()
+    before = await kv.get(store_count_key(CLUSTER))
+    assert before is not None
+    await put_topic(kv)
+    await age.note()
+    await kv.commit([], [Put(before.key, before.value), Delete(topic_key(CLUSTER, "t"))])
+    revision = await kv.revision()
+    with pytest.raises(StoreOlder, match="the metadata store is older than storage"):
+        await RootGuard(kv, fs, CLUSTER).before_join()
+    assert await kv.revision() == revision

@@ -79,6 +79,22 @@ def test_listeners_whose_names_begin_alike_keep_their_own_settings() -> None:
         ({"sasl.enabled.mechanisms": "PLAIN"}, ["sasl.enabled.mechanisms: no client logs in at any listener"]),
         ({"sasl.enabled.mechanisms": "PLAIN", "http_authentication": "basic"}, []),
         (TWO | {"sasl.enabled.mechanisms": "PLAIN", "ssl.client.auth": "none"}, []),
+        (
+            TWO | {"listener.name.out.plain.sasl.jaas.config": "x required;"},
+            [
+                "listener.name.out.plain.sasl.jaas.config: the listener's sasl.enabled.mechanisms are"
+                " SCRAM-SHA-256,SCRAM-SHA-512"
+            ],
+        ),
+        (
+            TWO
+            | {
+                "listener.name.out.plain.sasl.jaas.config": "x required;",
+                "listener.name.out.sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
+            },
+            [],
+        ),
+        ({"http_authentication": "basic", "listener.name.http.plain.sasl.jaas.config": "x required;"}, []),
         ({"audit_lines_per_s": 5}, ["audit_lines_per_s: there is no audit_log"]),
         (INTERNAL | {"ssl.enabled.protocols": "TLSv1.3", "ssl.cipher.suites": "ECDHE+AESGCM"}, []),
         (INTERNAL | {"ssl.client.auth": "required"}, ["ssl.client.auth: no listener has TLS"]),

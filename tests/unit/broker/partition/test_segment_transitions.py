@@ -247,3 +247,21 @@ def test_a_fenced_segment_is_left_only_when_it_is_known_by_whom() -> None:
     assert machine.current is not None
     assert kinds(machine.handle(ev.SegmentFailed(entry.name, "fenced"), 0)) == ["SealSegment", "CreateSpare"]
     assert machine.handle(fenced, 0) == [], "it was left"
+
+
+def test_a_segment_that_is_fenced_while_it_gets_its_name_is_not_left_either() -> None:
+    """No other file is begun; the file gets its name, and its first flush fails again unless this process ends."""
+    machine = writing()
+    append(machine)
+    machine.after_append(0)
+    store = only(machine.handle(ev.SpareReady(SPARE), 0), ev.StoreRecord)
+    assert isinstance(store, ev.StoreRecord)
+    naming = only(machine.handle(ev.RecordStored(store.record, 2), 0), ev.NameSegment)
+    assert isinstance(naming, ev.NameSegment)
+    name = naming.entry.name
+    assert machine.handle(ev.SegmentFailed(name, "fenced", is_fenced=True), 0) == [
+        ev.CheckFence(naming.entry, "fenced")
+    ]
+    assert kinds(machine.handle(ev.SegmentNamed(name), 0)) == ["Wake"]
+    assert machine.current is not None
+    assert machine.current.entry == naming.entry

@@ -13,6 +13,7 @@ from bmq.broker.repair.scan import FoundPartition
 from bmq.cli.progress import Progress
 from bmq.cli.rebuild.run import rebuild
 from bmq.core.config import NodeConfig
+from bmq.core.store_count import StoreCount
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.root import read_root
 from bmq.server.root_guard import RootGuard
@@ -21,6 +22,7 @@ from bmq.storage.filesystem import FileStatus, StorageError, write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.root_id import read_root_id
+from bmq.storage.store_counts import put_store_count
 
 TOPIC_ID = uuid.UUID(int=1)
 PARTITIONS = 3
@@ -108,3 +110,16 @@ async def test_a_rebuild_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> 
     assert lines[2].startswith(f"reading partitions: 1 of {PARTITIONS} partitions")
     assert lines[1 + PARTITIONS].startswith(f"reading partitions: {PARTITIONS} of {PARTITIONS} partitions (100 %)")
     assert lines[2 + PARTITIONS].startswith("writing topics: 1 of 1 topics")
+
+
+async def test_a_rebuilt_store_is_as_new_as_a_root_whose_cluster_json_came_from_a_backup() -> None:
+    """The store was rebuilt once before, and the root's `cluster.json` is then one of before that."""
+
+    fs = MemoryFileSystem(MemoryStorage(), "rebuild")
+    await check_cluster(fs, "id")
+    await put_store_count(fs, StoreCount(rebuild_count=1, number=7, id="a" * 32))
+    kv = MemoryKeyValue(MemoryStore())
+    outcome = await rebuild(fs, kv, NodeConfig(cluster="c"), is_dry=True)
+    assert outcome.cluster.rebuild_count == 2
+    assert await rebuild(fs, kv, NodeConfig(cluster="c")) == outcome
+    assert (await RootGuard(kv, fs, "c").check()).rebuild_count == 2

@@ -98,7 +98,7 @@ async def test_a_commit_is_bounded_by_the_number_of_its_writes() -> None:
         await rebuilding.put_partition(partition(number))
     assert kv.sizes == [WRITES_MAX, WRITES_MAX]
     await rebuilding.finish()
-    assert kv.sizes[2:] == [1, 3], "the rest, then cluster id, root and mark"
+    assert kv.sizes[2:] == [1, 4], "the rest, then cluster id, root, count and mark"
 
 
 async def test_a_commit_is_bounded_in_bytes() -> None:

@@ -30,6 +30,10 @@ async def test_a_change_shows_in_the_proxys_catalog_when_it_is_answered() -> Non
         assert (made.partitions, made.configs) == (3, {"retention.ms": "5"})
         assert await admin.ensure_topic("u") == made
         assert (await admin.ensure_topic("v")).name == "v"
+        assert (await admin.ensure_topic("y", "User:alice")).principal == "User:alice"
+        owned = await admin.create_topic("z", 2, principal="User:alice")
+        assert (owned.principal, one.catalog.topics["z"]) == ("User:alice", owned)
+        assert one.catalog.owned_by("User:alice").topics == 2
         assert (await admin.create_topic("w", assignments={0: [0]}, configs={})).partitions == 1
         assert (await admin.create_topic("x", 2, validate_only=True)).partitions == 2
         assert "x" not in one.catalog.topics

@@ -1,4 +1,7 @@
-"""Connections that come too fast, at a listener: they wait unread, in TLS before the handshake too, or are closed."""
+"""Connections that come too fast, at a listener: they wait unread, in TLS before the handshake too, or are closed.
+
+So are connections of a principal that has too many.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 import pytest
 
 from bmq.core.net.admission import Admission
-from bmq.core.net.listener import Listener
+from bmq.core.net.listener import REFUSED_MAX, REFUSED_S, Listener
+from bmq.core.net.request import Client
 from bmq.core.security.listener_settings import security_of
 from bmq.core.security.session import Session
 from bmq.core.security.tls import ServerTls
@@ -50,6 +54,56 @@ async def test_a_connection_waits_for_its_turn_and_is_served() -> None:
     assert (late.is_paused, late.answers()) == (False, [1])
     assert rates.asked == [("10.0.0.1", ""), ("10.0.0.2", "")]
     assert (world.metrics.connections_throttled, world.metrics.connections_refused) == (1, 0)
+    world.listener.close()
+
+
+class Bounds:
+    """A bound on the connections of each principal, as ``proxy.quotas.connection_bounds`` has it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.live: list[str] = []
+
+    def admit(self, connection: Client) -> str:
+        principal = str(connection.session.principal)
+        if self.live.count(principal) >= self._most:
+            return f"{principal} has {self._most}"
+        self.live.append(principal)
+        connection.on_close(lambda: self.live.remove(principal))
+        return ""
+
+
+async def test_a_connection_past_its_principals_bound_is_held_unread_and_then_closed() -> None:
+    world = World()
+    bounds = Bounds(1)
+    world.listener = Listener(world.script, world.config, world.metrics, bounds=bounds)
+    first, second = world.peer(), world.peer(host="10.0.0.2")
+    second.send(frame(1))
+    first.send(frame(2))
+    assert (second.is_paused, second.answers(), first.answers()) == (True, [], [2])
+    await asyncio.sleep(REFUSED_S - 0.1)
+    assert not second.is_gone
+    await asyncio.sleep(0.2)
+    assert second.is_gone
+    assert bounds.live == ["User:ANONYMOUS"]
+    assert (world.metrics.user_connections_refused, world.metrics.connections_refused) == (1, 1)
+    first.leave()
+    third = world.peer()
+    third.send(frame(3))
+    assert third.answers() == [3]
+    world.listener.close()
+    assert bounds.live == []
+
+
+async def test_refused_connections_that_wait_are_bounded() -> None:
+    world = World()
+    world.listener = Listener(world.script, world.config, world.metrics, bounds=Bounds(0))
+    peers = [world.peer(host=f"10.0.1.{number}") for number in range(REFUSED_MAX + 10)]
+    await asyncio.sleep(0.1)
+    assert sum(not each.is_gone for each in peers) == REFUSED_MAX
+    await asyncio.sleep(REFUSED_S)
+    assert all(each.is_gone for each in peers)
+    assert not world.peer().is_gone, "others waited, and are closed: one more waits again"
     world.listener.close()
 
 
@@ -127,4 +181,38 @@ async def test_a_tls_handshake_begins_after_the_wait(tmp_path_factory: pytest.Te
     assert world.metrics.tls_handshakes_failed == 0
     writer.close()
     await until(lambda: not world.listener.connections)
+    world.listener.close()
+
+
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_a_tls_connection_counts_for_its_principal_after_the_handshake(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = Certificates.make(tmp_path_factory.mktemp("certificates"))
+    world, bounds = World(), Bounds(1)
+    world.listener = Listener(world.script, world.config, world.metrics, bounds=bounds)
+    config = type(world.config)(ssl_keystore_location=str(made.server))
+    tls = ServerTls(security_of("OUT", "SSL", config, ()))
+    await world.listener.start("127.0.0.1", 0, session=Session(listener="OUT", protocol="SSL"), tls=tls)
+    context = ssl.create_default_context(cafile=str(made.trust))
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        port = world.listener.port
+        return await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+
+    _, silent = await asyncio.open_connection("127.0.0.1", world.listener.port)
+    await until(lambda: len(world.listener.connections) == 1)
+    assert bounds.live == []
+    reader, writer = await connect()
+    writer.write(frame(1))
+    assert (await answer(reader))[0] == 1
+    refused, other = await connect()
+    other.write(frame(2))
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await answer(refused)
+    assert (world.script.begun, world.metrics.user_connections_refused) == ([1], 1)
+    for each in (silent, writer, other):
+        each.close()
+    await until(lambda: not world.listener.connections)
+    assert bounds.live == []
     world.listener.close()

@@ -94,6 +94,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     broker.Asked: st.sampled_from(Question),
     message_fields.NullableId: st.none() | st.uuids().filter(lambda value: value.int != 0),
     admin.LaterCount: int32,
+    admin.LaterText: st.text(),
     admin.Configs: st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=5).map(tuple),
     admin.Overrides: st.lists(st.tuples(st.text(), st.text()), max_size=5).map(tuple),
     admin.Assignments: st.lists(st.tuples(int32, replicas), max_size=5).map(tuple),

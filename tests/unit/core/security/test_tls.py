@@ -173,7 +173,7 @@ def test_versions_and_suites(made: Certificates) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "listener OUT: SSL needs a certificate: give ssl.keystore.location"),
+        ({}, "listener OUT: TLS needs a certificate: give ssl.keystore.location"),
         ({"ssl.keystore.key": "x"}, "SSL needs a certificate"),
         ({"ssl.keystore.location": "server", "ssl.keystore.key": "x"}, "either ssl.keystore.location or"),
         ({"ssl.keystore.location": "/does/not/exist"}, "cannot read /does/not/exist: No such file"),

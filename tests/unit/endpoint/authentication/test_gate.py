@@ -23,7 +23,9 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.logging.limit import BURST
 from bmq.core.metrics.counters import Metrics
+from bmq.core.net.admission import NO_BOUNDS, ConnectionBounds
 from bmq.core.net.listener import ClientConnection, Listener
+from bmq.core.net.request import Client
 from bmq.core.security.principal import user
 from bmq.core.wire.messages import HeartbeatResponse
 from bmq.endpoint.authentication import mechanism as api
@@ -83,13 +85,13 @@ class SlowExchange:
 class World:
     """A listener with a gate, and clients that speak Kafka's protocol."""
 
-    def __init__(self, reauth_ms: int = 0) -> None:
+    def __init__(self, reauth_ms: int = 0, bounds: ConnectionBounds = NO_BOUNDS) -> None:
         self.metrics = Metrics()
         self.audit = HeldAudit()
         self.slow = Slow()
         self.principals: list[str] = []
         inner = endpoint(self._beat)
-        self.listener = Listener(inner, NodeConfig(), self.metrics)
+        self.listener = Listener(inner, NodeConfig(), self.metrics, bounds=bounds, audit=self.audit)
         self.gate = AuthenticationGate(
             inner,
             GateSettings(
@@ -184,6 +186,58 @@ async def test_a_client_that_shows_who_it_is_gets_in(asks: int | None, version: 
     assert ("successful_authentication_no_reauth", "PLAIN") in world.counted() or version
     assert world.told() == [("LOGIN", "allowed", "PLAIN", "")]
     assert str(world.audit.events[0].session.principal) == "User:alice"
+    client.peer.leave()
+
+
+class OneEach:
+    """One connection for each principal."""
+
+    def __init__(self) -> None:
+        self.live: set[str] = set()
+
+    def admit(self, connection: Client) -> str:
+        principal = str(connection.session.principal)
+        if principal in self.live:
+            return f"{principal} has one"
+        self.live.add(principal)
+        connection.on_close(lambda: self.live.remove(principal))
+        return ""
+
+
+async def test_a_log_in_past_the_users_bound_is_closed_after_it_and_counts_for_nobody() -> None:
+    bounds = OneEach()
+    world = World(bounds=bounds)
+    first, second, other = world.client(), world.client(), world.client()
+    assert bounds.live == set(), "nobody before a log-in"
+    for client, token in ((first, ALICE), (second, ALICE), (other, b"\0carol\0secret")):
+        client.handshake()
+        assert client.token(token).error_code == ErrorCode.NONE
+    assert not second.beats()
+    assert first.beats()
+    assert other.beats()
+    await asyncio.sleep(1.1)
+    assert second.peer.is_gone
+    assert bounds.live == {"User:alice", "User:carol"}
+    assert world.metrics.user_connections_refused == 1
+    assert ("LOGIN", "denied", "PLAIN", "User:alice has one") in world.told()
+    first.peer.leave()
+    again = world.client()
+    again.handshake()
+    again.token(ALICE)
+    assert again.beats()
+    again.peer.leave()
+    other.peer.leave()
+
+
+async def test_a_re_authentication_counts_no_connection() -> None:
+    bounds = OneEach()
+    world = World(reauth_ms=10_000, bounds=bounds)
+    client = world.client()
+    for _ in range(2):
+        client.handshake()
+        assert client.token(ALICE).error_code == ErrorCode.NONE
+    assert client.beats()
+    assert world.metrics.user_connections_refused == 0
     client.peer.leave()
 
 

@@ -9,10 +9,14 @@ import pytest
 from bmq.core.errors import FormatError
 from bmq.meta.kv import Entry
 from bmq.meta.security.client_quotas import (
+    BOUND_KEYS,
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     CONTROLLER_MUTATION_RATE,
     IP,
+    MAX_CONNECTIONS,
+    MAX_PARTITIONS,
+    MAX_TOPICS,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
@@ -26,6 +30,7 @@ from bmq.meta.security.client_quotas import (
     encode_quotas,
     entity_of,
     find_client_quota,
+    find_user_bound,
     make_entity,
     quotas_key,
 )
@@ -90,6 +95,14 @@ def test_an_entity_has_its_types_in_one_order() -> None:
         (ALICE, PRODUCER_BYTE_RATE, 5e-324, "cannot be a fractional value"),
         (ALICE, PRODUCER_BYTE_RATE, 1e19, "too large"),
         (((IP, None),), CONNECTION_CREATION_RATE, 3e9, "too large"),
+        (((CLIENT_ID, "c"),), MAX_TOPICS, 1.0, "Invalid configuration key"),
+        (((USER, "alice"), (CLIENT_ID, "c")), MAX_TOPICS, 1.0, "Invalid configuration key"),
+        (((IP, None),), MAX_CONNECTIONS, 1.0, "Invalid configuration key"),
+        (ALICE, MAX_TOPICS, -1.0, "must be 0 or more"),
+        (ALICE, MAX_TOPICS, float("nan"), "must be 0 or more"),
+        (ALICE, MAX_PARTITIONS, 0.5, "cannot be a fractional value"),
+        (ALICE, MAX_PARTITIONS, float("inf"), "too large"),
+        (ALICE, MAX_CONNECTIONS, 3e9, "too large"),
     ],
 )
 def test_values_that_kafka_refuses(entity: Entity, key: str, value: float, why: str) -> None:
@@ -102,6 +115,20 @@ def test_values_that_kafka_accepts() -> None:
     check_value(ALICE, CONTROLLER_MUTATION_RATE, 0.1)
     check_value(((USER, "a"), (CLIENT_ID, None)), PRODUCER_BYTE_RATE, 2.0**62)
     check_value(((IP, "::1"),), CONNECTION_CREATION_RATE, 10.0)
+
+
+def test_bounds_are_whole_numbers_of_users_alone() -> None:
+    for key in BOUND_KEYS:
+        check_value(ALICE, key, 0.0)
+        check_value(((USER, None),), key, float((1 << 31) - 1))
+
+
+def test_a_users_bound_is_its_own_or_that_of_the_default() -> None:
+    limits: dict[Entity, float] = {ALICE: 0.0, ((USER, None),): 7.0}
+    assert find_user_bound(limits.get, "alice") == 0
+    assert find_user_bound(limits.get, "bob") == 7
+    del limits[((USER, None),)]
+    assert find_user_bound(limits.get, "bob") is None
 
 
 def test_changes_set_and_remove() -> None:

@@ -88,7 +88,7 @@ class AdminServing(AdminWorld):
     """An ``AdminWorld`` with what handlers need around it."""
 
     def __init__(self, *, proxies: Proxies | None = None, config: NodeConfig | None = None, **kwargs: Any) -> None:
-        super().__init__(config=config, **kwargs)
+        super().__init__(config=config, bounds=self, **kwargs)
         self.owners = FakeOwners()
         self.services = ProxyServices(
             config=self.config,
@@ -105,6 +105,9 @@ class AdminServing(AdminWorld):
             fetch_service=cast(Any, None),
             responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
+
+    def find_bound(self, kind: str, principal: str) -> int | None:
+        return self.services.client_quotas.find_bound(kind, principal)
 
     async def start(self) -> None:
         await super().start()

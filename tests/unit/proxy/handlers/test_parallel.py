@@ -7,13 +7,13 @@ import gc
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from bmq.core.aio.eager import start
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import CloseConnection
+from bmq.core.net.request import CloseConnection, Request
 from bmq.core.wire.messages import DeleteTopicsRequest
 from bmq.proxy.handlers import create_partitions, create_topics, delete_topics
 from bmq.proxy.handlers._parallel import (
@@ -26,7 +26,7 @@ from bmq.proxy.handlers._parallel import (
     each,
 )
 from bmq.proxy.partition_queries import ask_all
-from tests.harness.fakes import all_rights
+from tests.harness.fakes import FakeClient, all_rights
 from tests.harness.loop_stops import without_collector
 from tests.unit.proxy.handlers.admin_requests import CREATE, GROW, codes, create, grow, new
 from tests.unit.proxy.handlers.admin_serving import serving
@@ -178,9 +178,10 @@ def topics(count: int, partitions: int) -> list[Any]:
 async def test_too_many_partitions_in_all_create_nothing(module: Any) -> None:
     async def ask(count: int) -> tuple[set[int], int]:
         admin = RefusingAdmin()
+        request = Request(0, 0, 0, None, memoryview(b""), FakeClient(), 0.0)
         message = SimpleNamespace(topics=topics(count, 100_000), validate_only=True, timeout_ms=10_000)
         services = SimpleNamespace(admin=admin, rights=all_rights, catalog=SimpleNamespace(topics={}))
-        response = await module.handle(services, cast(Any, None), message)
+        response = await module.handle(services, request, message)
         found = response.topics if module is create_topics else response.results
         return {each.error_code for each in found}, admin.asked
 

@@ -55,6 +55,8 @@ LOG = log(segment(100, 200), segment(200, 300), segment(300, 300), start=120)
         (LATEST, LATEST, (300, 300), ""),
         (160, 160, (160, 160), ""),
         (EARLIEST, 0, (120, 120), ""),
+        (EARLIEST, 120, (120, 120), ""),
+        (EARLIEST, 119, (120, 120), "all records before ending offset 119 are gone, the log begins at 120"),
         (119, LATEST, (120, 300), "offset 119 are gone"),
         (301, LATEST, (300, 300), "starting offset 301 is past the end"),
         (EARLIEST, 301, (120, 300), "ending offset 301 is past the end"),

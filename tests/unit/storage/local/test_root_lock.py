@@ -117,3 +117,10 @@ def test_a_lock_file_that_cannot_be_opened_is_an_error_with_its_path(tmp_path: P
     (tmp_path / LOCK).mkdir()
     with pytest.raises(StorageError, match=LOCK):
         lock_root(str(tmp_path), EXCLUSIVE)
+
+
+def test_a_lock_file_that_is_a_link_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to(tmp_path / "other")
+    with pytest.raises(StorageError, match=r"\.lock is a symbolic link, which is not followed.*Remove it"):
+        lock_root(str(tmp_path), EXCLUSIVE)
+    assert not (tmp_path / "other").exists()
