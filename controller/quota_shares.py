@@ -3,7 +3,8 @@
 Each proxy reports, about once a second, what the holders of quotas use there, whether they were held up, and the share
 that it enforces.  The response has its new shares::
 
-    need       of a holder that was held up: without bound; else its rate and a quarter
+    need       of a holder that was held up: four times its rate, and what pays its debt in a tenth of a second;
+               of another holder: its rate and a quarter
     target     the limit, filled like water: nobody gets more than it needs while another gets less than it needs; what
                is left over is given to all by what they need, or alike if nobody needs anything
     share      the target, but no more than the others' shares leave of the limit
@@ -31,6 +32,12 @@ LEASE_S = 5.0
 CONFIRM_S = 2.5
 """Two reports, and a half."""
 HEADROOM = 1.25
+"""Need by the rate of a holder that was not held up."""
+GROWTH = 4.0
+"""Need by the rate of a holder that was held up.  Its clients sent less than they would, by an unknown factor."""
+DEBT_S = 0.1
+"""Seconds in which the needed share would pay a debt.  Many clients are far in debt together, and need the whole limit.
+A slow client owes one request: if that were a need of the whole limit, fast clients would lose half of theirs."""
 BURST_S = 0.5
 """Seconds of a free share that its credit has at most, as at a proxy: all credits together are that of the limit."""
 LEAST_PART = 0.01
@@ -42,7 +49,7 @@ QUOTAS_MAX = 20_000
 class Demand(NamedTuple):
     """A proxy's report on one holder.  ``quota`` names kind and holder; rates and shares are a second's.
 
-    ``credit`` is what the holder may use there at once, 0 if the proxy does not report it.
+    ``credit`` is what the holder may use there at once, below 0 its debt; 0 if the proxy does not report it.
     """
 
     quota: str
@@ -51,6 +58,13 @@ class Demand(NamedTuple):
     share: float
     was_short: bool
     credit: float = 0.0
+
+    @property
+    def need(self) -> float:
+        """The share that the holder could use at this proxy."""
+        if self.was_short:
+            return min(self.limit, self.rate * GROWTH + max(0.0, -self.credit) / DEBT_S)
+        return min(self.limit, self.rate * HEADROOM)
 
 
 class Allotment(NamedTuple):
@@ -131,8 +145,7 @@ class ShareAllocator:
         claims = quota.claims
         for other in [each for each, claim in claims.items() if claim.until <= now or each not in proxies]:
             del claims[other]
-        need = demand.limit if demand.was_short else min(demand.limit, demand.rate * HEADROOM)
-        mine = claims[proxy] = _Claim(need, demand.share, now + LEASE_S)
+        mine = claims[proxy] = _Claim(demand.need, demand.share, now + LEASE_S)
         if now < self._confirms_until:
             quota.credit = 0.0
             return Allotment(mine.share)

@@ -153,4 +153,4 @@ def _demand(holding: Holding, now: float) -> QuotaDemand:
 
 
 def _credit(holding: Holding, now: float) -> tuple[float]:
-    return (max(0.0, holding.allowance.credit(now)),)
+    return (holding.allowance.credit(now),)

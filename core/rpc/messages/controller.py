@@ -55,7 +55,8 @@ class QuotaSharesResponse(InternalResponse):
 class QuotaSharesRequest(InternalRequest[QuotaSharesResponse]):
     """A request for the sender's shares in limits of the cluster.
 
-    ``credits`` has what each holder may use at once, in the order of the demands; none in an earlier version's request.
+    ``credits`` has what each holder may use at once, below 0 its debt, in the order of the demands.  A request of an
+    earlier version has none.
     """
 
     KEY = InternalKey.QUOTA_SHARES

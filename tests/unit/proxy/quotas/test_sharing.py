@@ -176,6 +176,14 @@ async def test_a_credit_changes_with_the_share(change: float | None) -> None:
         assert holding.allowance.credit(w.now) == pytest.approx(10.0 + (change or 0.0) + 0.7, abs=0.05)
 
 
+async def test_a_debt_is_reported_as_a_credit_below_none() -> None:
+    async with sharing("p1", "p2") as w:
+        await asyncio.sleep(1.0)
+        w.use(100.0)
+        await asyncio.sleep(0.01)
+        assert w.asked[-1][1].credits == ((12.5 - 100.0,),)
+
+
 async def test_no_leader_is_asked_soon_again_because_a_holder_is_short() -> None:
     async with sharing("p1", "p2") as w:
         w.fails = True
