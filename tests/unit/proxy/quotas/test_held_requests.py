@@ -140,6 +140,6 @@ async def test_a_closed_connection_is_forgotten() -> None:
     w = Loop()
     request = w.request(PRODUCE)
     w.produce(100, request=request)
-    assert len(w.quotas._producers) == 1
+    assert len(w.quotas._held._producers) == 1
     request.client.close()  # type: ignore[attr-defined]
-    assert not w.quotas._producers
+    assert not w.quotas._held._producers
