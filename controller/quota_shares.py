@@ -1,7 +1,7 @@
-"""Shares of the cluster's quotas, allotted by the leader to the proxies by what each of them needs.  Pure.
+"""Shares of the cluster's quotas, allotted by the leader to the proxies by their needs.  Pure.
 
-Each proxy reports, about once a second, what the holders of quotas use there, whether they were held up, and the share
-that it enforces.  The response has its new shares::
+Each proxy reports, about once a second, the use of its holders of quotas, whether they were held up, and their
+shares.  The response has its new shares::
 
     need       of a holder that was held up: four times its rate, and what pays its debt in a tenth of a second;
                of another holder: its rate and a quarter
@@ -9,18 +9,18 @@ that it enforces.  The response has its new shares::
                is left over is given to all by what they need, or alike if nobody needs anything
     share      the target, but no more than the others' shares leave of the limit
 
-So the sum of the shares is the limit at all times: a proxy's share grows after the others have shrunk, which takes one
-report of each.  Between the two reports the leader keeps what was taken, with the credit that the proxy had by it
-(``proxy.quotas.rates``).  That credit grows as it would at a proxy, to ``BURST_S`` seconds at most, and the next proxy
+So the sum of the shares is the limit at all times: a proxy's share grows after the others have shrunk.  The change
+takes a report of both proxies.  Between the two reports the leader keeps the free share and its credit
+(``proxy.quotas.rates``).  The credit grows as it would at a proxy, to ``BURST_S`` seconds at most.  The next proxy
 that is held up gets it with the share::
 
     report of a         leader                                    report of b
     needs less ───────▶ free share, and its credit, grows ──────▶ was held up: gets both
 
 A share that is not reported for ``LEASE_S`` is free again, since its proxy has ended or the holder is
-idle there.  A proxy that cannot report goes back to the limit by the number of proxies after that time.
+idle there.  A proxy without a leader goes back to the limit by the number of proxies after the same time.
 
-A new leader knows no shares.  It confirms those that proxies report, and allots nothing new, for ``CONFIRM_S``.
+A new leader knows no shares.  It confirms the reported shares, and allots nothing new, for ``CONFIRM_S``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ GROWTH = 4.0
 """Need by the rate of a holder that was held up.  Its clients sent less than they would, by an unknown factor."""
 DEBT_S = 0.1
 """Seconds in which the needed share would pay a debt.  Many clients are far in debt together, and need the whole limit.
-A slow client owes one request: if that were a need of the whole limit, fast clients would lose half of theirs."""
+A slow client owes a single request: if it needed the whole limit then, fast clients would lose half of their share."""
 BURST_S = 0.5
-"""Seconds of a free share that its credit has at most, as at a proxy: all credits together are that of the limit."""
+"""Most credit of a free share, in seconds of it, as at a proxy: all credits together are the credit of the limit."""
 LEAST_PART = 0.01
-"""Part of an equal share that each proxy gets at least, so that it can pay debts."""
+"""Least part of an equal share for a proxy, so that it can pay debts."""
 QUOTAS_MAX = 20_000
-"""Holders that shares are kept of; those past them have equal shares."""
+"""Holders with shares; further holders have equal shares."""
 
 
 class Demand(NamedTuple):
@@ -68,7 +68,7 @@ class Demand(NamedTuple):
 
 
 class Allotment(NamedTuple):
-    """A proxy's new share of one limit, and what its credit changes by."""
+    """A proxy's new share of one limit, and the change of its credit."""
 
     share: float
     credit: float = 0.0
@@ -84,7 +84,7 @@ class _Claim:
 
 
 class _Quota:
-    """The claims on one limit by proxy, and the credit of the share that no proxy has."""
+    """The claims on a limit by proxy, and the credit of its free share."""
 
     __slots__ = ("at", "claims", "credit")
 
@@ -129,7 +129,7 @@ class ShareAllocator:
         return len(self._quotas)
 
     def allot(self, proxy: str, demands: Sequence[Demand], proxies: Collection[str], now: float) -> list[Allotment]:
-        """Return the proxy's share of each limit.  ``proxies`` are those that are members."""
+        """Return the proxy's share of each limit.  ``proxies`` are the members."""
         if now - self._swept >= LEASE_S:
             self._sweep(proxies, now)
         return [self._allot_one(proxy, each, proxies, now) for each in demands]

@@ -1,7 +1,7 @@
 """Produces that wait before they are served: a holder's debt is known, and their connection has not waited for it yet.
 
-Without that wait, a client with a new connection for each request would never wait at all.  A request that waits is
-counted when it arrives, so that requests of all connections stand in one line::
+Without the wait, a client with a new connection for each request would never wait at all.  A held request is counted
+when it arrives, so that requests of all connections stand in one line::
 
     debt                       the request
     none                       is served at once
@@ -9,7 +9,7 @@ counted when it arrives, so that requests of all connections stand in one line::
     more                       is not counted and not served: its connection is closed after REFUSED_S
 
 So a debt that new connections make has HELD_MAX_S seconds at most.  The requests of one connection keep their order.  A
-change of the quotas ends all waits: what was counted is given back, and each request is looked at again.
+change of the quotas ends all waits: the counted bytes are given back, and each request is looked at again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Begin = Callable[[float], Response | Awaitable[Response]]
 
 
 class HeldRequests:
-    """The produces of one process that wait, and the connections that have waited.  Times are those of ``now``."""
+    """The waiting produces of a process, and the connections that have waited.  Times are on the clock ``now``."""
 
     def __init__(self, producer_of: Callable[[Request], Holding | None], now: Callable[[], float]) -> None:
         """``producer_of`` returns the holding that counts a request's bytes, None without a quota."""
         self._producer_of = producer_of
         self._now = now
         self._producers: dict[Client, Holding] = {}
-        """The holding that counted the last produce of each connection: the connection has waited for its debt."""
+        """The holding of the last produce, by connection: the connection has waited for its debt."""
         self._last: dict[Client, asyncio.Future[None]] = {}
-        """The last held request of each connection, done when that request begins: later ones begin after it."""
+        """The last held request, by connection.  The future is done when it begins: later requests begin after it."""
         self._waiting: dict[asyncio.Future[bool], tuple[Holding, float]] = {}
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class HeldRequests:
             self._waiting.pop(future, None)
 
     def look_again(self, is_limited: Callable[[str, Holder], bool]) -> None:
-        """End all waits after a change of the quotas, the oldest first, and those for a quota that was deleted.
+        """End all waits after a change of the quotas, the oldest first, and unmute connections of a deleted quota.
 
         ``is_limited`` returns whether a holder still has a quota of a kind.
         """

@@ -1,4 +1,4 @@
-"""Holders of quotas, as far as this process serves them: what each has used, may use, and was held up for.
+"""Holders of quotas, as far as this process serves them: use, credit, and the times of being held up.
 
 A byte rate is the cluster's.  This process enforces its *share* of it (``proxy.quotas.sharing``); the shares of all
 proxies are the limit together.
@@ -25,7 +25,7 @@ USED_S = SAMPLES * SAMPLE_S
 REPORT_LEAST_S = 0.1
 """Time that a report's rate is taken over, at least."""
 RECOVERED_S = 0.25
-"""Credit, in seconds of its share, by which a holder that was held up shows that it needs less than its share."""
+"""Credit, in seconds of its share, of a holder that was held up: it needs less than its share now."""
 WATCHED_S = 2.0
 """Time after it was held up for which less use of a holder is reported at once."""
 LARGE_PART = 0.25
@@ -35,15 +35,15 @@ LITTLE_PART = 0.01
 SLOW_S = 1.0
 """Time between two requests of a holder whose rate is not taken from the time between them."""
 SLOW_PART = 0.05
-"""Part of a limit up to which it is not: the rate is that of the last seconds then."""
+"""Part of a limit up to which the rate of a slow holder is taken from the last seconds."""
 FAIR_PART = 0.9
-"""Part of an equal share below which a holder that is held up waits for others to give up theirs."""
+"""Part of an equal share.  A held-up holder with less waits for other proxies to give up their shares."""
 FIRST_CREDIT_S = 0.25
 """Credit of a holder that is new here, if other proxies may serve it as well: theirs is not known yet."""
 
 
 class Throttles:
-    """Times that clients were held up by the quotas of one kind, and the seconds that they were told to wait for."""
+    """Times that clients were held up by the quotas of a kind, and the seconds of their waits."""
 
     __slots__ = ("seconds", "times")
 
@@ -53,7 +53,7 @@ class Throttles:
 
 
 class Holding:
-    """One holder's quota of one kind."""
+    """A holder's quota of a kind."""
 
     __slots__ = ("_before", "_held_at", "_is_large", "_reported_at", "_reported_short", "_short_at", "_since",
                  "_since_held", "_was_short", "allowance", "equal", "holder", "kind", "limit", "on_due", "rate",
@@ -107,7 +107,7 @@ class Holding:
         self.allowance.take(amount, now)
 
     def give_back(self, amount: float, now: float) -> None:
-        """Take an amount back that was counted for a request which was not served."""
+        """Take back the counted amount of a request that was not served."""
         self._since = max(0.0, self._since - amount)
         self._since_held = max(0.0, self._since_held - amount)
         self.rate.record(-amount, now)
@@ -135,8 +135,8 @@ class Holding:
     def is_due(self, now: float) -> bool:
         """Return whether a watched holder's report is due before its time.
 
-        So it is if the holder was held up when it was reported last, and either needs less than its share since or
-        still waits for others to give up theirs; or if it uses less than half of the rate that was reported last.
+        It is due in two cases.  The holder was held up at its last report, and has recovered since or still waits for
+        the shares of other proxies.  Or it uses less than half of its last reported rate.
         """
         if self._reported_short:
             return self._has_recovered(now) or self.allowance.limit < self.equal * FAIR_PART
@@ -151,8 +151,8 @@ class Holding:
     def report(self, now: float) -> tuple[float, bool]:
         """Return a rate, and whether the holder was held up since the last report.
 
-        The rate is that since the last report, half of the one before at least.  A holder that was held up, and has
-        credit again, counts as not held up.  Its rate is that since it was held up, and then those between reports.
+        The rate is the use since the last report, half of the last reported rate at least.  A holder that was held up,
+        and has credit again, counts as not held up.  Its first rate then is the use since it was held up.
         """
         rate, before, is_watched = self._rate(now), self._before, self.is_watched(now)
         is_short = self._was_short or self._reported_short or self.allowance.credit(now) < 0

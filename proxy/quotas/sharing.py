@@ -1,10 +1,10 @@
-"""Shares of the cluster's byte rates: each proxy enforces a part of a limit, so that one proxy more does not raise it.
+"""Shares of the cluster's byte rates: a proxy enforces a part of a limit, so that a further proxy does not raise it.
 
-The controllers' leader allots the shares by demand (``controller.quota_shares``).  A proxy reports to it, about once a
-second, the holders that have used something lately; sooner if one is new here, or was held up, or needs less since it
-was held up, or still waits for a share that others have.  A holder that nothing
-is known of has an equal share, the limit by the number of proxies.  So have all, if no leader has answered for
-``LEASE_S``.  A proxy alone has the limit, and reports nothing.
+The controllers' leader allots the shares by demand (``controller.quota_shares``).  A proxy reports its recently used
+holders to the leader about once a second.  It reports sooner if a holder is new here, was held up, needs less since it
+was held up, or still waits for the shares of other proxies.  A new holder has an equal share, the limit by the number
+of proxies.  So have all holders, if no leader has answered for ``LEASE_S``.  A proxy alone has the limit, and reports
+nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LOOK_S = 0.05
 ASK_S = 1.0
 """Time-out of a report."""
 LEASE_S = 5.0
-"""Time for which shares hold without a leader's answer: that of ``controller.quota_shares``."""
+"""Time for which shares hold without a leader's answer, as in ``controller.quota_shares``."""
 ROWS_MAX = 1_000
-"""Holders in one report, those used last; the others keep their shares."""
+"""Holders in a report, the last used; other holders keep their shares."""
 LIMIT_MAX = 1e15
 """Bytes a second above which a limit is not shared: nobody reaches it."""
 

@@ -42,7 +42,7 @@ Credits = Annotated[tuple[tuple[float], ...], Added(0, Array(Row(Float64)))]
 
 @dataclass(frozen=True, slots=True)
 class QuotaSharesResponse(InternalResponse):
-    """The sender's shares, in the order of the request, and what each credit changes by with its share.
+    """The sender's shares and the changes of their credits, in the order of the request.
 
     ``error``: this process does not lead.  An earlier version's leader leaves credits as they are.
     """
@@ -55,8 +55,8 @@ class QuotaSharesResponse(InternalResponse):
 class QuotaSharesRequest(InternalRequest[QuotaSharesResponse]):
     """A request for the sender's shares in limits of the cluster.
 
-    ``credits`` has what each holder may use at once, below 0 its debt, in the order of the demands.  A request of an
-    earlier version has none.
+    ``credits`` has the holders' credits, below 0 a debt, in the order of the demands.  A request of an earlier version
+    has no credits.
     """
 
     KEY = InternalKey.QUOTA_SHARES
