@@ -29,9 +29,14 @@ class QuotaSharesApi:
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded response.  Raises FormatError if `body` is not a QuotaSharesRequest."""
         request = QuotaSharesRequest.decode(body)
-        demands = [Demand(*each) for each in request.demands]
+        # The debt of an earlier version's holder is unknown: a holder that was held up may need the whole limit.
+        credits_ = request.credits or tuple((-each.limit if each.was_short else 0.0,) for each in request.demands)
+        if len(credits_) != len(request.demands):
+            raise FormatError(f"{len(credits_)} credits of {len(request.demands)} demands")
+        demands = [Demand(*each, credit) for each, (credit,) in zip(request.demands, credits_, strict=True)]
         for each in demands:
-            if not (0 < each.limit < math.inf and 0 <= each.rate < math.inf and 0 <= each.share < math.inf):
+            are_amounts = all(0 <= it < math.inf for it in (each.rate, each.share))
+            if not (are_amounts and 0 < each.limit < math.inf and math.isfinite(each.credit)):
                 raise FormatError(f"not a demand: {each!r:.200}")
         term, now = self._controller.leading, self._clock.monotonic()
         if term is None:
@@ -41,4 +46,6 @@ class QuotaSharesApi:
         members = self._view.members.values()
         proxies = frozenset(each.incarnation for each in members if each.has(PROXY) and not each.is_starting)
         given = self._shares.allot(call.caller or self._view.own, demands, proxies, now)
-        return QuotaSharesResponse(shares=tuple((share,) for share in given)).encode()
+        return QuotaSharesResponse(
+            shares=tuple((each.share,) for each in given), credits=tuple((each.credit,) for each in given)
+        ).encode()

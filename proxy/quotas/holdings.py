@@ -1,4 +1,4 @@
-"""Holders of quotas, as far as this process serves them: what each has used, may use, and was held up for.
+"""Holders of quotas, as far as this process serves them: use, credit, and the times of being held up.
 
 A byte rate is the cluster's.  This process enforces its *share* of it (``proxy.quotas.sharing``); the shares of all
 proxies are the limit together.
@@ -20,14 +20,30 @@ IDLE_S = 3_600.0
 """Kafka's time after which an unused sensor is removed."""
 MUTATIONS_BURST_S = SAMPLES * SAMPLE_S
 """Burst of ``controller_mutation_rate``: that of Kafka's token bucket."""
+USED_S = SAMPLES * SAMPLE_S
+"""Time after its last use for which a holder is reported, if it has no debt."""
 REPORT_LEAST_S = 0.1
 """Time that a report's rate is taken over, at least."""
+RECOVERED_S = 0.25
+"""Credit, in seconds of its share, of a holder that was held up: it needs less than its share now."""
+WATCHED_S = 2.0
+"""Time after it was held up for which less use of a holder is reported at once."""
+LARGE_PART = 0.25
+"""Part of a limit whose fall is reported at once, whether or not the holder was held up."""
+LITTLE_PART = 0.01
+"""Part of a limit that is not worth a report before its time."""
+SLOW_S = 1.0
+"""Time between two requests of a holder whose rate is not taken from the time between them."""
+SLOW_PART = 0.05
+"""Part of a limit up to which the rate of a slow holder is taken from the last seconds."""
+FAIR_PART = 0.9
+"""Part of an equal share.  A held-up holder with less waits for other proxies to give up their shares."""
 FIRST_CREDIT_S = 0.25
 """Credit of a holder that is new here, if other proxies may serve it as well: theirs is not known yet."""
 
 
 class Throttles:
-    """Times that clients were held up by the quotas of one kind, and the seconds that they were told to wait for."""
+    """Times that clients were held up by the quotas of a kind, and the seconds of their waits."""
 
     __slots__ = ("seconds", "times")
 
@@ -37,10 +53,11 @@ class Throttles:
 
 
 class Holding:
-    """One holder's quota of one kind."""
+    """A holder's quota of a kind."""
 
-    __slots__ = ("_before", "_reported_at", "_since", "_was_short", "allowance", "equal", "holder", "kind", "limit",
-                 "on_short", "rate", "throttles", "used_at")  # fmt: skip
+    __slots__ = ("_before", "_held_at", "_is_large", "_reported_at", "_reported_short", "_short_at", "_since",
+                 "_since_held", "_was_short", "allowance", "equal", "holder", "kind", "limit", "on_due", "rate",
+                 "throttles", "used_at")  # fmt: skip
 
     def __init__(
         self, kind: str, holder: Holder, limit: float, share: float, now: float, throttles: Throttles | None = None
@@ -58,11 +75,14 @@ class Holding:
         self.rate = Rate()
         self.used_at = now
         self.throttles = throttles or Throttles()
-        self.on_short: Callable[[], None] = no_op
-        """Called when it is held up for the first time since its last report."""
+        self.on_due: Callable[[], None] = no_op
+        """Called when a report is due at once: it is held up for the first time since its last report, or is used again
+        after a time without reports."""
         self._since = self._before = 0.0  # amount since the last report; rate before that
         self._reported_at = now
-        self._was_short = False
+        self._was_short = self._reported_short = self._is_large = False
+        self._short_at = now - WATCHED_S
+        self._held_at, self._since_held = now, 0.0  # when it was held up last; amount since then
 
     def __repr__(self) -> str:
         return f"<Holding {self.kind} {self.holder} {self.allowance!r} of {self.limit:.0f}/s>"
@@ -70,7 +90,7 @@ class Holding:
     def take(self, amount: float, now: float) -> float:
         """Count an amount.  Return the seconds that its client must wait for."""
         self.take_quietly(amount, now)
-        return self.held_up(self.wait_s(now))
+        return self.held_up(self.wait_s(now), now)
 
     def wait_s(self, now: float) -> float:
         """Return the seconds until its debt is paid, of which a small share here says nothing: shares follow demand."""
@@ -78,37 +98,80 @@ class Holding:
 
     def take_quietly(self, amount: float, now: float) -> None:
         """Count an amount for which nobody waits now."""
-        self.used_at = now
+        was_unused, self.used_at = now - self.used_at >= USED_S, now
+        if was_unused:
+            self.on_due()
         self._since += amount
+        self._since_held += amount
         self.rate.record(amount, now)
         self.allowance.take(amount, now)
 
     def give_back(self, amount: float, now: float) -> None:
-        """Take an amount back that was counted for a request which was not served."""
+        """Take back the counted amount of a request that was not served."""
         self._since = max(0.0, self._since - amount)
+        self._since_held = max(0.0, self._since_held - amount)
         self.rate.record(-amount, now)
         self.allowance.take(-amount, now)
 
-    def held_up(self, seconds: float) -> float:
+    def held_up(self, seconds: float, now: float) -> float:
         """Count a time for which a client waits, and return it."""
         if seconds > 0:
+            self._held_at, self._since_held, self._short_at = now, 0.0, now
             self.throttles.times += 1
             self.throttles.seconds += seconds
             if not self._was_short:
                 self._was_short = True
-                self.on_short()
+                self.on_due()
         return seconds
 
-    def report(self, now: float) -> tuple[float, bool]:
-        """Return the rate since the last report, half of the one before at least, and whether it was held up."""
-        rate, before = self._since / max(now - self._reported_at, REPORT_LEAST_S), self._before
-        was_short = self._was_short or self.allowance.credit(now) < 0
-        self._since, self._before, self._reported_at, self._was_short = 0.0, rate, now, False
-        return max(rate, before / 2), was_short
+    def is_reported(self, now: float) -> bool:
+        """Return whether the holder needs its share: it has used something lately, or has a debt to pay."""
+        return now - self.used_at < USED_S or self.allowance.credit(now) < 0
 
-    def set_share(self, share: float, now: float) -> None:
-        """Change its share of the limit here."""
-        self.allowance.set_limit(share, now)
+    def is_watched(self, now: float) -> bool:
+        """Return whether others may lack what the holder needs no more: it was held up lately, or uses much."""
+        return self._is_large or self._reported_short or now - self._short_at < WATCHED_S
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a watched holder's report is due before its time.
+
+        It is due in two cases.  The holder was held up at its last report, and has recovered since or still waits for
+        the shares of other proxies.  Or it uses less than half of its last reported rate.
+        """
+        if self._reported_short:
+            return self._has_recovered(now) or self.allowance.limit < self.equal * FAIR_PART
+        return self._before > self.limit * LITTLE_PART and self._rate(now) < self._before / 2
+
+    def _has_recovered(self, now: float) -> bool:
+        return self.allowance.credit(now) >= self.allowance.limit * RECOVERED_S
+
+    def _rate(self, now: float) -> float:
+        return self._since / max(now - self._reported_at, REPORT_LEAST_S)
+
+    def report(self, now: float) -> tuple[float, bool]:
+        """Return a rate, and whether the holder was held up since the last report.
+
+        The rate is the use since the last report, half of the last reported rate at least.  A holder that was held up,
+        and has credit again, counts as not held up.  Its first rate then is the use since it was held up.
+        """
+        rate, before, is_watched = self._rate(now), self._before, self.is_watched(now)
+        is_short = self._was_short or self._reported_short or self.allowance.credit(now) < 0
+        if is_short:
+            self._short_at = now
+            if self._has_recovered(now):
+                is_short = False
+                if self._held_at > self._reported_at:
+                    rate = self._since_held / max(now - self._held_at, REPORT_LEAST_S)
+        if now - self.used_at < SLOW_S:
+            rate = max(rate, min(self.rate.per_second(now), self.limit * SLOW_PART))
+        self._is_large = rate >= self.limit * LARGE_PART and now - self._reported_at > REPORT_LEAST_S
+        self._since, self._before, self._reported_at = 0.0, rate, now
+        self._was_short, self._reported_short = False, is_short
+        return rate if is_watched else max(rate, before / 2), is_short
+
+    def set_share(self, share: float, now: float, credit: float = 0.0) -> None:
+        """Change its share of the limit here, and its credit by ``credit``."""
+        self.allowance.set_limit(share, now, credit)
 
 
 class Holdings:

@@ -92,8 +92,8 @@ class Allowance:
         """Return the seconds until no debt is left, if the limit is ``least`` or more by then."""
         return max(0.0, -self.credit(now) / max(self.limit, least))
 
-    def set_limit(self, limit: float, now: float) -> None:
-        """Change the limit from now on."""
+    def set_limit(self, limit: float, now: float, credit: float = 0.0) -> None:
+        """Change the limit from now on, and the credit by ``credit``."""
         self.credit(now)
         self.limit = limit
-        self._credit = min(self._credit, limit * self.burst_s)
+        self._credit = min(self._credit + credit, limit * self.burst_s)

@@ -23,7 +23,6 @@ Without a quota in the store, a request pays for one look at ``is_active``.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
@@ -33,7 +32,7 @@ from bmq.core.aio.eager import start
 from bmq.core.client_text import key_of
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.net.request import Client, CloseQuietly, Outcome, PendingResponse, Request, Response
+from bmq.core.net.request import Outcome, PendingResponse, Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.meta.security.client_quotas import (
     CONSUMER_BYTE_RATE,
@@ -43,7 +42,7 @@ from bmq.meta.security.client_quotas import (
     Holder,
 )
 from bmq.meta.security.quotas_view import QuotasView
-from bmq.proxy.quotas.held_requests import HELD_MAX_S, REFUSED_S, HeldRequests
+from bmq.proxy.quotas.held_requests import HeldRequests
 from bmq.proxy.quotas.holdings import HOLDERS_MAX, Holding, Holdings
 from bmq.proxy.quotas.rates import SAMPLE_S
 from bmq.proxy.quotas.throttled_response import set_throttle_ms
@@ -92,11 +91,7 @@ class RequestQuotas:
         self._view = view
         self._clock = clock
         self._clients: dict[tuple[str, str], _Client | None] = {}
-        self._producers: dict[Client, Holding] = {}
-        """What counted the last produce of each connection: what the connection has waited for."""
-        self._held = HeldRequests()
-        self._last_held: dict[Client, asyncio.Future[None]] = {}
-        """Of each connection, the request that was held last: later ones begin after it."""
+        self._held = HeldRequests(self._producer_of, self.now)
         self._swept = clock.monotonic()
         view.subscribe(self._changed)
         self._changed()
@@ -107,13 +102,8 @@ class RequestQuotas:
     def _changed(self) -> None:
         self.is_active = any(map(self._view.has, KINDS))
         self._clients.clear()
-        self._held.give_back(self.now())
         self.holdings.forget_unlimited(self._view.is_limited)
-        for connection, holding in tuple(self._producers.items()):
-            if not self._view.is_limited(holding.kind, holding.holder):
-                del self._producers[connection]
-                connection.unmute()
-        self._held.look_again()
+        self._held.look_again(self._view.is_limited)
 
     def serve(
         self, request: Request, size: int, call: Callable[[], Response | Awaitable[Response]]
@@ -124,12 +114,18 @@ class RequestQuotas:
         client = self._client_of(request)
         if client is None:
             return call()
-        served = _Served(self, client, request)
+        until = 0.0
         if client.producer is not None and request.api_key == ApiKey.PRODUCE:
-            if self._is_to_be_held(request.client, client.producer):
-                return start(self._serve_held(request, size, call))
-            self._count_produce(served, client.producer, size)
-        return self._begin(served, call)
+            if self._held.is_to_be_held(request.client, client.producer):
+                return start(self._held.serve(request, size, partial(self._begin_held, request, call)))
+            until = self._held.count(request.client, client.producer, size)
+        return self._begin(_Served(self, client, request, until), call)
+
+    def _begin_held(
+        self, request: Request, call: Callable[[], Response | Awaitable[Response]], until: float
+    ) -> Response | Awaitable[Response]:
+        client = self._client_of(request)
+        return call() if client is None else self._begin(_Served(self, client, request, until), call)
 
     def _begin(
         self, served: _Served, call: Callable[[], Response | Awaitable[Response]]
@@ -149,76 +145,16 @@ class RequestQuotas:
             return response
         return served.later(response)
 
-    def _is_to_be_held(self, connection: Client, producer: Holding) -> bool:
-        """Return whether a produce has to wait before it is served."""
-        if connection in self._last_held:
-            return True
-        return self._producers.get(connection) is not producer and producer.wait_s(self.now()) > 0
-
-    def _count_produce(self, served: _Served, producer: Holding, size: int) -> None:
-        served.wait(producer.take(size, self.now()))
-        connection = served.connection
-        if connection not in self._producers:
-            connection.on_close(partial(self._forget, connection))
-        if not connection.is_closed:
-            self._producers[connection] = producer
-
-    def _forget(self, connection: Client) -> None:
-        self._producers.pop(connection, None)
-
-    async def _serve_held(
-        self, request: Request, size: int, call: Callable[[], Response | Awaitable[Response]]
-    ) -> Response:
-        """Serve a produce after what it has to wait for.  Raises CloseQuietly if that is too much."""
-        connection = request.client
-        before, begun = self._last_held.get(connection), asyncio.get_running_loop().create_future()
-        self._last_held[connection] = begun
-        try:
-            if before is not None:
-                await asyncio.wait((before,))
-            served = await self._hold(request, size)
-            response = call() if served is None else self._begin(served, call)
-        finally:
-            begun.set_result(None)
-            if self._last_held[connection] is begun:
-                del self._last_held[connection]
-        return response if isinstance(response, Response) else await response
-
-    async def _hold(self, request: Request, size: int) -> _Served | None:
-        """Count a produce and wait for the debt before it.  Return None if its client has no quota any more."""
-        is_changed = True
-        while is_changed:
-            client = self._client_of(request)
-            if client is None or client.producer is None:
-                return None if client is None else _Served(self, client, request)
-            producer = client.producer
-            debt_s = producer.wait_s(self.now())
-            if debt_s > HELD_MAX_S:
-                request.client.mute(2 * REFUSED_S)  # closed before that is over
-                if await self._held.wait(REFUSED_S, producer, 0.0):
-                    request.client.unmute()
-                    continue
-                producer.held_up(debt_s)
-                raise CloseQuietly(f"{PRODUCER_BYTE_RATE}: {debt_s:.1f} s of it are owed")
-            served = _Served(self, client, request)
-            self._count_produce(served, producer, size)
-            if not debt_s:
-                break
-            try:
-                is_changed = await self._held.wait(debt_s, producer, size)
-            except asyncio.CancelledError:
-                producer.give_back(size, self.now())
-                raise
-            if is_changed:
-                request.client.unmute()
-        return served
-
     def holdings_of(self, kind: str) -> Holdings:
         """Return where the holders of quotas of a kind are counted, among those of other kinds."""
         return self.holdings if kind in SHARED else self.times
 
     def now(self) -> float:
         return self._clock.monotonic()
+
+    def _producer_of(self, request: Request) -> Holding | None:
+        client = self._client_of(request)
+        return None if client is None else client.producer
 
     def _client_of(self, request: Request) -> _Client | None:
         user, client_id = request.client.session.principal.name, request.client_id or ""
@@ -258,17 +194,14 @@ class _Served:
 
     __slots__ = ("_admitted", "_client", "_quotas", "_request", "_until", "processor_s")
 
-    def __init__(self, quotas: RequestQuotas, client: _Client, request: Request) -> None:
+    def __init__(self, quotas: RequestQuotas, client: _Client, request: Request, until: float) -> None:
+        """``until`` is the time until which the client waits already."""
         self._quotas = quotas
         self._client = client
         self._request = request
-        self._until = 0.0
+        self._until = until
         self._admitted = 0
         self.processor_s = 0.0
-
-    @property
-    def connection(self) -> Client:
-        return self._request.client
 
     def begin(self) -> _Client:
         """Have the request's handler see these quotas.  Return the client's."""
@@ -300,7 +233,7 @@ class _Served:
         now = self._quotas.now()
         if consumer.allowance.credit(now) < 0:
             if self._until <= now:  # it is asked again once the fetch has checked its partitions
-                self.wait(consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S))
+                self.wait(consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S, now))
             return False
         self._admitted = size
         seconds = consumer.take(size, now)
@@ -319,11 +252,11 @@ class _Served:
         is_used_up = mutations.allowance.credit(now) < 0
         if is_strict and is_used_up:
             if self._until <= now:  # once for all topics of the request
-                self.wait(mutations.held_up(mutations.wait_s(now)))
+                self.wait(mutations.held_up(mutations.wait_s(now), now))
             raise RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
         mutations.take_quietly(partitions, now)
         if not is_strict:
-            self.wait(mutations.held_up(mutations.wait_s(now)))
+            self.wait(mutations.held_up(mutations.wait_s(now), now))
 
     # ------------------------------------------------------------------------------------------------- its response
 
@@ -356,7 +289,7 @@ class _Served:
             seconds = client.seconds
             seconds.used_at = now
             seconds.rate.record(self.processor_s * 100, now)
-            self.wait(seconds.held_up(min(seconds.rate.wait_s(seconds.limit, now), SAMPLE_S)))
+            self.wait(seconds.held_up(min(seconds.rate.wait_s(seconds.limit, now), SAMPLE_S), now))
         if self._until > now:
             set_throttle_ms(request.api_key, request.api_version, response, round((self._until - now) * 1000) or 1)
 

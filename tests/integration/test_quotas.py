@@ -1,6 +1,7 @@
 """Quotas of a cluster with two proxies, one of which leaves and comes back, and of one process, by real clients.
 
-A byte rate is bounded from above in every window of eleven seconds, Kafka's, by the bytes that the client saw in it.
+A byte rate is bounded from above in every window of eleven seconds, Kafka's, and from below over the whole time, by the
+bytes that the client saw.  The quota is far below what a slow machine can send and read.
 """
 
 from __future__ import annotations
@@ -31,11 +32,16 @@ from tests.services.kafka_tools import run_tool
 
 TOPIC = "orders"
 PARTITIONS = 6
-LIMIT = 1_000_000
+LIMIT = 500_000
 """Bytes a second."""
-VALUE = bytes(10_000)
+VALUE = bytes(5_000)
+BATCH_BYTES = 50_000
 WINDOW_S = 11.0
 SLACK = 1.1
+LEAST = 0.9
+"""Least part of its quota that a client gets if it wants more."""
+WARM_UP_S = 3.0
+"""Time in which shares begin to follow demand: a new leader only confirms shares for 2.5 s, then each proxy reports."""
 STEADY_S = 14.0
 """Time between two changes of the proxies: more than a window."""
 TIMEOUT_S = 120.0
@@ -106,10 +112,10 @@ class Seen:
             assert last > first
         return most
 
-    @property
     def rate(self) -> float:
-        """Bytes a second from the first event to the last."""
-        return sum(size for _, size in self.events) / (self.events[-1][0] - self.events[0][0])
+        """Return the bytes a second from the end of the warm-up to the last event."""
+        begin, end = self.events[0][0] + WARM_UP_S, self.events[-1][0]
+        return sum(size for at, size in self.events if at >= begin) / (end - begin)
 
 
 def come_and_go(cluster: BmqCluster, client: threading.Thread, stop: threading.Event) -> None:
@@ -134,8 +140,8 @@ def test_a_producers_rate_holds_while_a_proxy_leaves_and_comes_back(cluster: Bmq
     def work() -> None:
         producer = Producer(
             {
-                "bootstrap.servers": cluster.bootstrap, "client.id": "writer", "batch.size": 100_000, "linger.ms": 20,
-                "queue.buffering.max.kbytes": 4_000, "enable.idempotence": True, **seen.settings(),
+                "bootstrap.servers": cluster.bootstrap, "client.id": "writer", "batch.size": BATCH_BYTES,
+                "linger.ms": 20, "queue.buffering.max.kbytes": 4_000, "enable.idempotence": True, **seen.settings(),
             }
         )  # fmt: skip
         for number in itertools.count():
@@ -154,12 +160,12 @@ def test_a_producers_rate_holds_while_a_proxy_leaves_and_comes_back(cluster: Bmq
     assert seen.failed == []
     assert seen.throttle_s > 0
     assert seen.most_in_a_window() <= SLACK * WINDOW_S * LIMIT
-    assert seen.rate >= LIMIT / 2, "it was at its quota"
+    assert seen.rate() >= LEAST * LIMIT
     assert throttled(cluster["proxy-0"], "producer_byte_rate") > 0
 
 
 def test_a_consumers_rate_holds_while_a_proxy_leaves_and_comes_back(cluster: BmqCluster) -> None:
-    filler = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": "filler", "batch.size": 100_000})
+    filler = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": "filler", "batch.size": BATCH_BYTES})
     for number in range(8_000):
         filler.produce(TOPIC, VALUE, partition=number % PARTITIONS)
         filler.poll(0)
@@ -184,7 +190,7 @@ def test_a_consumers_rate_holds_while_a_proxy_leaves_and_comes_back(cluster: Bmq
     come_and_go(cluster, threading.Thread(target=work), stop)
     assert seen.throttle_s > 0
     assert seen.most_in_a_window() <= SLACK * WINDOW_S * LIMIT
-    assert seen.rate >= LIMIT / 2, "it was at its quota"
+    assert seen.rate() >= LEAST * LIMIT
 
 
 def test_connections_of_an_address_are_bounded_and_a_client_gets_in(server: BmqServer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
-from bmq.core.rpc.message_fields import Array, Bool, Float64, Row, Text
+from bmq.core.rpc.message_fields import Added, Array, Bool, Float64, Row, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,29 @@ class QuotaDemand(NamedTuple):
 
 QuotaDemands = Annotated[tuple[QuotaDemand, ...], Array(Row.of(QuotaDemand))]
 Floats = Annotated[tuple[tuple[float], ...], Array(Row(Float64))]
+Credits = Annotated[tuple[tuple[float], ...], Added(0, Array(Row(Float64)))]
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaSharesResponse(InternalResponse):
-    """The sender's shares, in the order of the request.  ``error``: this process does not lead."""
+    """The sender's shares and the changes of their credits, in the order of the request.
+
+    ``error``: this process does not lead.  An earlier version's leader leaves credits as they are.
+    """
 
     shares: Floats = ()
+    credits: Credits = ()
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaSharesRequest(InternalRequest[QuotaSharesResponse]):
-    """A request for the sender's shares in limits of the cluster."""
+    """A request for the sender's shares in limits of the cluster.
+
+    ``credits`` has the holders' credits, below 0 a debt, in the order of the demands.  A request of an earlier version
+    has no credits.
+    """
 
     KEY = InternalKey.QUOTA_SHARES
 
     demands: QuotaDemands = ()
+    credits: Credits = ()

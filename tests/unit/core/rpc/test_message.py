@@ -71,6 +71,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
         st.builds(QuotaDemand, st.text(), numbers, numbers, numbers, st.booleans()), max_size=5
     ).map(tuple),
     controller.Floats: st.lists(st.tuples(numbers), max_size=5).map(tuple),
+    controller.Credits: st.lists(st.tuples(numbers), max_size=5).map(tuple),
     broker.TopicSizes: st.lists(st.tuples(st.uuids(), int64), max_size=5).map(tuple),
     broker.NotServedPartitions: st.lists(st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5).map(
         tuple

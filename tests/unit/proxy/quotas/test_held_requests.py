@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from bmq.core.logging.fields import fields_of
 from bmq.core.net.request import CloseQuietly, Request, Response
 from bmq.proxy.quotas.held_requests import HELD_MAX_S, REFUSED_S
+from tests.harness.fakes import FakeClient
 from tests.unit.proxy.quotas.quotas_world import QuotasWorld, muted
 from tests.unit.proxy.quotas.test_request_quotas import ALICE, PRODUCE, PRODUCER, produced, throttle_ms
 
@@ -71,7 +73,9 @@ async def test_a_connection_that_has_waited_is_served_at_once() -> None:
     assert isinstance(w.produce(100, request=request), Response)
 
 
-async def test_a_debt_that_is_too_large_closes_a_new_connection_and_is_no_larger_for_it() -> None:
+async def test_a_debt_that_is_too_large_closes_a_new_connection_and_is_no_larger_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     w = Loop()
     w.produce(int(LIMIT * (HELD_MAX_S + 5)))
     (holding,) = w.quotas.holdings
@@ -80,6 +84,10 @@ async def test_a_debt_that_is_too_large_closes_a_new_connection_and_is_no_larger
         await w.produce(50_000)
     assert holding.wait_s(w.now) == pytest.approx(debt - REFUSED_S)
     assert (len(w.served), holding.throttles.times) == (1, 2)
+    (line,) = caplog.records
+    assert line.getMessage() == "closing a connection: its user owes more of its quota than a request waits for"
+    given = fields_of(line)
+    assert (given["connection"], given["client_id"]) == (FakeClient.peer, "app")
     await asyncio.sleep(5)
     await w.produce(100)
     assert len(w.served) == 2
@@ -132,6 +140,6 @@ async def test_a_closed_connection_is_forgotten() -> None:
     w = Loop()
     request = w.request(PRODUCE)
     w.produce(100, request=request)
-    assert len(w.quotas._producers) == 1
+    assert len(w.quotas._held._producers) == 1
     request.client.close()  # type: ignore[attr-defined]
-    assert not w.quotas._producers
+    assert not w.quotas._held._producers

@@ -15,8 +15,8 @@ from bmq.core.rpc.messages.controller import QuotaSharesRequest, QuotaSharesResp
 from bmq.core.rpc.peers import Peers
 from bmq.meta.cluster.member import Member
 from bmq.meta.security.client_quotas import Holder
-from bmq.proxy.quotas.holdings import Holding, Holdings
-from bmq.proxy.quotas.sharing import LEASE_S, REPORT_S, ROWS_MAX, USED_S, QuotaShares
+from bmq.proxy.quotas.holdings import SLOW_PART, USED_S, WATCHED_S, Holding, Holdings
+from bmq.proxy.quotas.sharing import LEASE_S, LOOK_S, REPORT_S, ROWS_MAX, SOON_S, QuotaShares
 from tests.harness.fakes import FakeView
 
 KIND = "producer_byte_rate"
@@ -33,6 +33,8 @@ class World:
         self.clock = LoopClock()
         self.asked: list[tuple[float, QuotaSharesRequest]] = []
         self.gives = 70.0
+        self.credit: float | None = None
+        """What each credit changes by; None as by a leader of an earlier version."""
         self.fails = False
         self.shares = QuotaShares(self.view, cast(Peers, self), self.clock)
         self.holdings = Holdings(self.shares.of)
@@ -41,7 +43,9 @@ class World:
         self.asked.append((self.now, request))
         if self.fails:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
-        return QuotaSharesResponse(shares=tuple((self.gives,) for _ in request.demands))
+        shares = tuple((self.gives,) for _ in request.demands)
+        credits_ = () if self.credit is None else tuple((self.credit,) for _ in request.demands)
+        return QuotaSharesResponse(shares=shares, credits=credits_)
 
     @property
     def now(self) -> float:
@@ -106,6 +110,86 @@ async def test_a_holder_that_is_held_up_is_reported_soon() -> None:
         assert len(w.asked) == 2
         await asyncio.sleep(0.1)
         assert len(w.asked) == 3
+
+
+async def test_a_holder_that_was_held_up_and_needs_less_is_reported_at_once() -> None:
+    async with sharing("p1", "p2") as w:
+        holding = w.use(40.0)
+        await asyncio.sleep(0.01)
+        assert w.asked[-1][1].demands[0].was_short
+        w.asked.clear()
+        await asyncio.sleep(5.0)
+        reports = [(at, *request.demands[0][2:]) for at, request in w.asked]
+        ended = next(at for at, _, _, was_short in reports if not was_short)
+        recovered = (40.0 - 0.25 * 50.0) / 70.0 + 0.25  # by a share of 70, after a first credit of a quarter second
+        assert ended == pytest.approx(recovered, abs=LOOK_S + SOON_S + 0.01)
+        rates = [rate for at, rate, _, _ in reports if at >= ended]
+        assert max(rates) <= SLOW_PART * holding.limit
+        assert rates[-1] == 0.0
+        assert len(reports) <= 6
+
+
+async def test_a_holder_that_waits_for_the_share_of_others_asks_again_soon() -> None:
+    async with sharing("p1", "p2") as w:
+        w.gives = 1.0
+        w.use(1_000.0)
+        await asyncio.sleep(2.0)
+        assert len(w.asked) >= 6
+        w.gives = 50.0
+        await asyncio.sleep(1.0)
+        w.asked.clear()
+        await asyncio.sleep(4.0)
+        assert 3 <= len(w.asked) <= 5
+
+
+async def test_a_holder_that_uses_less_than_it_reported_is_reported_at_once_if_others_may_lack_it() -> None:
+    async with sharing("p1", "p2") as w:
+        w.use(40.0)
+        while w.now < 1.5:
+            await asyncio.sleep(0.1)
+            w.use(4.0)
+        w.asked.clear()
+        began = w.now
+        await asyncio.sleep(WATCHED_S)
+        assert any(at - began <= 2 * SOON_S + LOOK_S and not request.demands[0].was_short for at, request in w.asked)
+
+
+async def test_a_holder_that_is_used_again_is_reported_at_once() -> None:
+    async with sharing("p1", "p2") as w:
+        w.use()
+        await asyncio.sleep(USED_S + 10.3)
+        w.asked.clear()
+        began = w.now
+        w.use(1.0)
+        await asyncio.sleep(SOON_S + 0.01)
+        assert [at for at, _ in w.asked] == [pytest.approx(began, abs=SOON_S)]
+
+
+@pytest.mark.parametrize("change", [None, 5.0, -20.0])
+async def test_a_credit_changes_with_the_share(change: float | None) -> None:
+    async with sharing("p1", "p2") as w:
+        await asyncio.sleep(1.0)
+        w.credit = change
+        holding = w.use(2.5)
+        await asyncio.sleep(0.01)
+        assert w.asked[-1][1].credits == ((10.0,),)
+        assert holding.allowance.credit(w.now) == pytest.approx(10.0 + (change or 0.0) + 0.7, abs=0.05)
+
+
+async def test_a_debt_is_reported_as_a_credit_below_none() -> None:
+    async with sharing("p1", "p2") as w:
+        await asyncio.sleep(1.0)
+        w.use(100.0)
+        await asyncio.sleep(0.01)
+        assert w.asked[-1][1].credits == ((12.5 - 100.0,),)
+
+
+async def test_no_leader_is_asked_soon_again_because_a_holder_is_short() -> None:
+    async with sharing("p1", "p2") as w:
+        w.fails = True
+        w.use(1_000.0)
+        await asyncio.sleep(4.0)
+        assert len(w.asked) <= 6
 
 
 async def test_what_waits_is_reckoned_by_an_equal_share_at_least() -> None:
