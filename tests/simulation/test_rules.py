@@ -617,6 +617,7 @@ def test_rule_10_the_log_start_moves_in_the_journal_first() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         await write(process, range(6))
+        world.storage.faults = replace(Faults(), ack_s=(0.5, 0.5))  # the proof of the ownership is sooner
         world.judge.start_asked = 4
         await writer_of(process).delete_before(4)
         process.crash()
