@@ -41,7 +41,7 @@ BACKLOG = 1_000
 REFUSED_S = 1.0
 """Time after which a connection past its principal's bound is closed: the wait of a client that connects again."""
 REFUSED_MAX = 100
-"""Connections that wait for that at a time; one more is closed at once, so that they do not use max.connections up."""
+"""Connections of a listener that wait so.  Further ones are closed at once, since they count in max.connections."""
 _log = logging.getLogger(__name__)
 
 

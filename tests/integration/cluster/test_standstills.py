@@ -90,7 +90,7 @@ def test_one_process(tmp_path: Path, request: pytest.FixtureRequest) -> None:
 
 
 def test_three_processes_with_all_roles(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """At most two of the three stand still together."""
+    """Let at most two of the three stand still together."""
     with (
         EtcdCluster() as etcd,
         BmqCluster(

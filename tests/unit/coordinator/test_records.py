@@ -74,7 +74,7 @@ def test_a_group_is_written_in_kafkas_bytes() -> None:
 
 
 def test_a_group_of_a_principal_is_written_as_kafkas_version_4() -> None:
-    """With the principal in a tagged field, which Kafka's readers and BMQ's earlier ones skip."""
+    """Write the principal in a tagged field, which Kafka's readers and BMQ's earlier ones skip."""
     record = GroupRecord("g", replace(GROUP, principal="User:alice"))
     assert encode(record) == (GROUP_KEY, OWNED_VALUE)
     assert decode(GROUP_KEY, OWNED_VALUE) == record
