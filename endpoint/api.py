@@ -1,75 +1,17 @@
-"""The description of one API, and the services that its handler works with."""
+"""The description of one API."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bmq.core.audit.log import NO_AUDIT, Audit
-from bmq.core.clock import Clock
-from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Needs, Rights
-from bmq.endpoint.fetch.fetch_params import Nearer
-from bmq.endpoint.fetch.service import FetchService
-from bmq.endpoint.large_requests import LargeRequests
-from bmq.endpoint.partitions import Owners
-from bmq.endpoint.produce.connection_order import ProduceOrder
-from bmq.endpoint.produce.queue import ProduceQueue
-from bmq.endpoint.quotas import NO_QUOTAS, RequestQuotas
-from bmq.endpoint.response_budget import ResponseBudget
-from bmq.meta.catalog import Catalog
+from bmq.endpoint.authorization.authorizer import Needs
+from bmq.endpoint.scopes import Scopes
 
-
-@dataclass(slots=True, kw_only=True)
-class Services:
-    """Everything that Produce and Fetch use, on a proxy's listeners and on a broker's internal port.
-
-    A process has several of these, which differ by listener and by who calls (`server.node`).  A copy shares each
-    field that its maker does not replace: a bound of the process holds for all copies together.  So no field is made by
-    the class itself when it is copied: each is an argument (``init=True``), and there is no ``__post_init__``.
-    """
-
-    config: NodeConfig
-    clock: Clock
-    metrics: Metrics
-    """Counters of the requests that these services serve: of the clients, or of the process's own requests."""
-    catalog: Catalog
-    owners: Owners
-    fetch_service: FetchService
-    """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
-    responses: ResponseBudget
-    """Bytes of responses, other than records, that are being built or wait to be sent."""
-    produce_queue: ProduceQueue = field(default_factory=ProduceQueue)
-    """Produces that wait for their partition."""
-    large: LargeRequests = field(default_factory=LargeRequests)
-    produce_order: ProduceOrder = field(default_factory=ProduceOrder)
-    """Order of the produces of connections whose large produce is being handed to the owners."""
-    quotas: RequestQuotas = NO_QUOTAS
-    apis: Sequence[Api[Any]] = ()
-    """All APIs that the endpoint serves; `endpoint.dispatch.Endpoint` sets this."""
-    authorizer: Authorizer = ALLOW_ALL
-    """Rights of the clients."""
-    audit: Audit = NO_AUDIT
-    """The audit log of what the clients do."""
-
-    def rights(self, request: Request) -> Rights:
-        """Return the rights of the client that sent the request."""
-        return Rights(self.authorizer, request, self.audit)
-
-    def nearer(self, rack: str) -> Nearer | None:
-        """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
-
-        None: the client fetches from this process, as always on internal ports.
-        """
-        return None
-
-
-S = TypeVar("S", bound=Services, contravariant=True)
-"""Services that an API needs; a subclass of `Services` that has more fits, too."""
+S = TypeVar("S", bound=Scopes[Any, Any], contravariant=True)
+"""Scopes that an API needs; `Scopes` of subclasses that have more fit, too."""
 
 
 class Api(NamedTuple, Generic[S]):

@@ -22,8 +22,9 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
+from bmq.endpoint.scopes import AnyScopes
 
 SOFTWARE_SINCE = 3
 CLIENT_ID_KEPT = 256
@@ -34,7 +35,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """Software names and versions that Kafka accepts (``ApiVersionsRequest``)."""
 
 
-def handle(services: Services, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle(scopes: AnyScopes, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
     if request.client_id is not None:
         request.client.client_id = request.client_id[:CLIENT_ID_KEPT]
     if request.api_version >= SOFTWARE_SINCE:
@@ -42,7 +43,7 @@ def handle(services: Services, request: Request, message: ApiVersionsRequest) ->
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         request.client.client_software = (name[:SOFTWARE_KEPT], version[:SOFTWARE_KEPT])
-    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in services.apis])
+    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in scopes.apis])
 
 
 def unsupported_version(api: Api[Any]) -> ApiVersionsResponse:

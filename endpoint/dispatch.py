@@ -20,24 +20,26 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.core.wire.response_errors import error_codes
-from bmq.endpoint.api import Api, S, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.api_versions import unsupported_version
 from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST
+from bmq.endpoint.scopes import AnyScopes, Caller, P, Scopes, V
 
 RESPONSE_TO_BODY = 4
 """Bytes of the response to a large body, at most, for each byte of the body, if the API gives no estimate."""
 
 
 class Endpoint:
-    """The dispatcher of one kind of listener.  It sets ``services.apis``, which ApiVersions lists."""
+    """The dispatcher of the requests of one kind of caller through one listener."""
 
-    def __init__(self, services: S, apis: Sequence[Api[S]]) -> None:
-        services.apis = tuple(apis)
-        self._services: Services = services
-        self._large = services.large
-        self._clock = services.clock
-        self._quotas = services.quotas
+    def __init__(self, process: P, view: V, caller: Caller, apis: Sequence[Api[Scopes[P, V]]]) -> None:
+        self.scopes: AnyScopes = Scopes(process, view, caller, tuple(apis))
+        self._metrics = caller.metrics
+        self._responses = process.responses
+        self._large = process.large
+        self._clock = process.clock
+        self._quotas = caller.quotas
         self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
         assert all((api.handle is None) != (api.handle_raw is None) for api in apis), "one of the two handles it"
@@ -90,7 +92,7 @@ class Endpoint:
 
     def _call(self, api: Api[Any], request: Request) -> Any:
         if api.handle_raw is not None:
-            return api.handle_raw(self._services, request)
+            return api.handle_raw(self.scopes, request)
         assert api.handle is not None
         if len(request.body) > INLINE_BYTES:
             return self._call_large(api, request)
@@ -98,18 +100,18 @@ class Endpoint:
             message = decode_request(request.api_key, request.api_version, request.body)
         except FormatError as error:
             raise _malformed(api, request, error) from None
-        size = 0 if api.response_bytes is None else api.response_bytes(self._services, message)
+        size = 0 if api.response_bytes is None else api.response_bytes(self.scopes, message)
         if size >= COUNTED_LEAST:
             return self._call_in_room(api, request, message, size)
-        return api.handle(self._services, request, message)
+        return api.handle(self.scopes, request, message)
 
     async def _call_in_room(self, api: Api[Any], request: Request, message: Any, size: int) -> Response:
         """Handle the request and encode its response, once the budget has room for ``size`` bytes."""
         assert api.handle is not None
-        responses = self._services.responses
+        responses = self._responses
         taken = await responses.take(size)
         try:
-            result = api.handle(self._services, request, message)
+            result = api.handle(self.scopes, request, message)
             if hasattr(result, "__await__"):
                 result = await result
             return responses.count(await self._encode(request, result), taken)
@@ -130,8 +132,8 @@ class Endpoint:
                 return await self._call_now(api, request, box)
             size = RESPONSE_TO_BODY * len(request.body)
             if api.response_bytes is not None:
-                size = max(size, api.response_bytes(self._services, box[0]))
-            responses = self._services.responses
+                size = max(size, api.response_bytes(self.scopes, box[0]))
+            responses = self._responses
             taken = await responses.take(size) if size >= COUNTED_LEAST else None
             try:
                 return responses.count(await self._encode(request, await self._call_now(api, request, box)), taken)
@@ -142,7 +144,7 @@ class Endpoint:
 
     async def _call_now(self, api: Api[Any], request: Request, box: list[Any]) -> Any:
         assert api.handle is not None
-        result = api.handle(self._services, request, box[0])
+        result = api.handle(self.scopes, request, box[0])
         if hasattr(result, "__await__"):
             result = await result
         await self._large.free(box)
@@ -186,7 +188,7 @@ class Endpoint:
 
     async def _encode_large(self, request: Request, box: list[Any]) -> list[Buffer]:
         """Count the errors of the one response in `box`, in turns of the loop, and encode it in the thread."""
-        turns, counters = Turns(), self._services.metrics.api(request.api_key)
+        turns, counters = Turns(), self._metrics.api(request.api_key)
         for code in error_codes(box[0]):
             if turns.is_over():
                 await next_turn()
@@ -196,7 +198,7 @@ class Endpoint:
 
     def _count_errors(self, request: Request, message: Any) -> None:
         """Count the error codes of a response with few elements."""
-        counters = self._services.metrics.api(request.api_key)
+        counters = self._metrics.api(request.api_key)
         for code in error_codes(message):
             if code:
                 counters.failed(code)
@@ -209,15 +211,15 @@ class Endpoint:
             self._count_errors(request, result)
             answer = Response(encode_response(request.api_key, request.api_version, request.correlation_id, result))
         if answer.size >= COUNTED_LEAST:
-            self._services.responses.count(answer)
+            self._responses.count(answer)
         ms = (self._clock.monotonic() - request.arrived) * 1000
-        self._services.metrics.api(request.api_key).answered(ms)
+        self._metrics.api(request.api_key).answered(ms)
         return answer
 
     def _refuse(self, header: Header) -> Response:
         if header.api_key == ApiKey.API_VERSIONS and ApiKey.API_VERSIONS in self._apis:
             api = self._apis[ApiKey.API_VERSIONS]
-            self._services.metrics.api(header.api_key).failed(ErrorCode.UNSUPPORTED_VERSION)
+            self._metrics.api(header.api_key).failed(ErrorCode.UNSUPPORTED_VERSION)
             return Response(encode_response(api.key, 0, header.correlation_id, unsupported_version(api)))
         raise CloseConnection(
             f"a request for API {_name(header.api_key)} version {header.api_version}, which is not supported"

@@ -49,9 +49,9 @@ from bmq.proxy.handlers import (
     sasl_handshake,
     sync_group,
 )
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
-ALL_APIS: tuple[Api[ProxyServices], ...] = tuple(
+ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
     api
     for module in (
         produce,

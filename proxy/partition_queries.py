@@ -17,7 +17,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.endpoint.leader_epochs import epoch_error
 from bmq.endpoint.partitions import Owner, Owners
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,20 +34,20 @@ LOOK_S = 1.0
 milliseconds."""
 
 
-async def owner_of(services: ProxyServices, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
+async def owner_of(scopes: ProxyScopes, topic_name: str, partition: int, timeout_s: float | None = None) -> Owner:
     """Return the partition's owner, once it is in WRITE.
 
     Waits for it for ``held_produce_ms``, or for ``timeout_s`` if that is less.  Raises RequestError if the partition
     does not exist or has no such owner in time; retriable unless the partition is OFFLINE.
     """
-    topic = services.catalog.topics.get(topic_name)
+    topic = scopes.process.catalog.topics.get(topic_name)
     if topic is None or not 0 <= partition < topic.partitions:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_name}-{partition} does not exist")
     key = PartitionKey(topic.topic_id, partition)
-    owner = services.owners.get(key)
+    owner = scopes.process.owners.get(key)
     if owner is None:
-        longest_s = services.config.held_produce_ms / 1000
-        owner = await services.owners.wait(key, longest_s if timeout_s is None else min(timeout_s, longest_s))
+        longest_s = scopes.view.config.held_produce_ms / 1000
+        owner = await scopes.process.owners.wait(key, longest_s if timeout_s is None else min(timeout_s, longest_s))
     return owner
 
 

@@ -1,7 +1,7 @@
 """Spans around the parts that serve a request, for requests that are traced.
 
 Everything here wraps: a request that is not sampled goes to the endpoint as without a tracer.  A traced one is served
-by the same handlers with wrapped services::
+by the same handlers with a wrapped process::
 
     Produce                          the request, until the kernel has its response
       held                           the wait in its partition's queue, and again each time an owner gives it back
@@ -18,12 +18,11 @@ by the same handlers with wrapped services::
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import random
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
@@ -33,10 +32,10 @@ from bmq.core.tracing import CURRENT, SampledRecords, Span, SpanKind, Tracer, Va
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import parse_header
 from bmq.core.wire.primitives import CUT_SHORT
-from bmq.endpoint.api import Api, Services
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.partitions import AppendCallback, Owner, Owners
 from bmq.endpoint.produce.queue import ProduceQueue, Waiting
+from bmq.endpoint.scopes import AnyScopes, ProcessServices
 from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.remote_owner import RemoteOwner
 
@@ -57,25 +56,23 @@ class Tracing:
         self.sampled = SampledRecords()
         """Traced batches, for the connections to other processes, whose requests carry the traces on."""
 
-    def of_clients(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]]) -> Dispatch:
+    def of_clients(self, endpoint: Endpoint) -> Dispatch:
         """Return the wrapper of an endpoint for clients."""
-        return TracedEndpoint(endpoint, services, apis, self._tracer, self.sampled)
+        return TracedEndpoint(endpoint, self._tracer, self.sampled)
 
-    def of_processes(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]]) -> Dispatch:
+    def of_processes(self, endpoint: Endpoint) -> Dispatch:
         """Return the wrapper of an endpoint for other processes of the cluster."""
-        return TracedInternalEndpoint(endpoint, services, apis, self._tracer)
+        return TracedInternalEndpoint(endpoint, self._tracer)
 
 
 class TracedEndpoint:
     """A ``Dispatch`` around an ``Endpoint`` for clients; it samples the requests that are traced."""
 
-    def __init__(
-        self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]], tracer: Tracer, sampled: SampledRecords
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, tracer: Tracer, sampled: SampledRecords) -> None:
         self._endpoint = endpoint
         self._ratio = tracer.ratio
         self._random = random.Random().random
-        self._request = _TracedRequests(services, apis, tracer, sampled)
+        self._request = _TracedRequests(endpoint.scopes, tracer, sampled)
         self.is_pipelined = endpoint.is_pipelined
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
@@ -87,9 +84,9 @@ class TracedEndpoint:
 class TracedInternalEndpoint:
     """A ``Dispatch`` around the ``Endpoint`` for other processes; it continues the traces that their requests carry."""
 
-    def __init__(self, endpoint: Endpoint, services: Services, apis: Sequence[Api[Any]], tracer: Tracer) -> None:
+    def __init__(self, endpoint: Endpoint, tracer: Tracer) -> None:
         self._endpoint = endpoint
-        self._request = _TracedRequests(services, apis, tracer, SampledRecords())
+        self._request = _TracedRequests(endpoint.scopes, tracer, SampledRecords())
         self.is_pipelined = endpoint.is_pipelined
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
@@ -112,9 +109,8 @@ def _parents_of(frame: memoryview) -> Parents:
 class _TracedRequests:
     """The service of requests under spans."""
 
-    def __init__(self, services: Services, apis: Sequence[Api[Any]], tracer: Tracer, sampled: SampledRecords) -> None:
-        self._services = services
-        self._apis = apis
+    def __init__(self, scopes: AnyScopes, tracer: Tracer, sampled: SampledRecords) -> None:
+        self._scopes = scopes
         self._tracer = tracer
         self._sampled = sampled
 
@@ -124,12 +120,12 @@ class _TracedRequests:
         `parents` has the contexts of the batches that another process traces; None for a client's request.
         """
         span = self._begin(frame, client, parents)
-        services = copy.copy(self._services)
+        scopes = self._scopes
+        process = scopes.process
         if frame[:2] == _PRODUCE:
-            traced = _TracedPartitions(self._tracer, self._sampled, services.catalog, span, parents)
-            services.owners = _TracedOwners(services.owners, traced)
-            services.produce_queue = _TracedProduceQueue(services.produce_queue, self._services.owners, traced)  # type: ignore[assignment]
-        dispatch: Dispatch = Endpoint(services, self._apis)
+            traced = _TracedPartitions(self._tracer, self._sampled, process.catalog, span, parents)
+            process = cast(ProcessServices, _TracedProcess(process, traced))
+        dispatch: Dispatch = Endpoint(process, scopes.view, scopes.caller, scopes.apis)
         token = CURRENT.set(span)
         try:
             answer = dispatch(frame, client)
@@ -306,6 +302,18 @@ class _TracedAppend:
         self.span.end()
         if self._on_end is not None:
             self._on_end()
+
+
+class _TracedProcess:
+    """The ``ProcessServices`` of one request, whose produce is traced; all else is the process's own."""
+
+    def __init__(self, process: ProcessServices, traced: _TracedPartitions) -> None:
+        self._process = process
+        self.owners = _TracedOwners(process.owners, traced)
+        self.produce_queue = _TracedProduceQueue(process.produce_queue, process.owners, traced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
 
 
 class _TracedOwners:

@@ -1,6 +1,6 @@
 """A broker's internal port: Kafka's Produce and Fetch for the partitions of this process, and the internal APIs.
 
-Requests go through the same handlers as on the clients' port, with other services.  The differences:
+Requests go through the same handlers as on the clients' port, with other scopes.  The differences:
 
 * Only local owners serve.  A request for a partition that is not assigned to this process is refused at once with
   NOT_LEADER_OR_FOLLOWER: one of the two views is behind.  A request for a partition that is being opened is held, since
@@ -25,23 +25,23 @@ from bmq.broker.shard_log_api import CheckOwnership, ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import Clock
-from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Metrics
 from bmq.core.rpc.server import InternalEndpoint
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
 from bmq.endpoint.response_budget import ResponseBudget
+from bmq.endpoint.scopes import AnyScopes, Caller, ListenerView, ProcessServices
 from bmq.meta.catalog import Catalog
 from bmq.storage.block_cache import BlockCache
 
-INTERNAL_APIS: tuple[Api[Services], ...] = (*produce.APIS, *fetch.APIS)
+INTERNAL_APIS: tuple[Api[AnyScopes], ...] = (*produce.APIS, *fetch.APIS)
 
 
-def internal_services(
-    config: NodeConfig,
+def internal_endpoint(
+    view: ListenerView,
     clock: Clock,
     catalog: Catalog,
     assigned: AssignedPartitions,
@@ -49,17 +49,15 @@ def internal_services(
     *,
     pool: BlockCache,
     beside: FetchService | None,
-) -> Services:
-    """Return the services of the internal port.
+) -> Endpoint:
+    """Return the dispatch of Kafka's requests on the internal port, for ``InternalEndpoint.register_kafka``.
 
     ``beside`` is the `FetchService` of the same process's clients, which owners notify of their flushes.  If it is
-    None, owners must notify ``services.fetch_service`` instead.
+    None, owners must notify the fetch service of the endpoint's ``scopes`` instead.
     """
-    metrics = Metrics()
-    return Services(
-        config=config,
+    config, metrics = view.config, Metrics()
+    process = ProcessServices(
         clock=clock,
-        metrics=metrics,
         catalog=catalog,
         owners=assigned,
         fetch_service=FetchService(
@@ -75,11 +73,7 @@ def internal_services(
         ),
         responses=ResponseBudget(config.queued_max_request_bytes),
     )
-
-
-def internal_dispatch(services: Services) -> Endpoint:
-    """Return the dispatch of Kafka's requests, for ``InternalEndpoint.register_kafka``."""
-    return Endpoint(services, INTERNAL_APIS)
+    return Endpoint(process, view, Caller(metrics=metrics), INTERNAL_APIS)
 
 
 def register_broker(

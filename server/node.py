@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
@@ -55,11 +54,10 @@ from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsR
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
-from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import ResponseBudget
+from bmq.endpoint.scopes import Caller, ListenerView
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
@@ -72,17 +70,16 @@ from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.audit.audited_apis import audited
 from bmq.proxy.groups.router import RoutedCoordinator
-from bmq.proxy.metadata_cache import MetadataCache
 from bmq.proxy.reachability.failure_reports import Reports
 from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyServices, ProxyView
 from bmq.proxy.tracing import Tracing
 from bmq.proxy.traffic_api import TrafficApi
 from bmq.server.audit import open_audit
-from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
+from bmq.server.broker_endpoint import internal_endpoint, register_broker
 from bmq.server.broker_role import BrokerRole
 from bmq.server.certificates import open_certificates
 from bmq.server.client_security import ClientSecurity
@@ -149,7 +146,7 @@ class Node:
         self._files = StoredTopics(fs)
         self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
-        self._proxies_by_listener = {
+        self._proxies = {
             listener.name: ClusterProxies(
                 ProxyAddress(config.node_id, "", 0, config.zone), self.view, self.catalog,
                 config.offsets_topic_num_partitions, listener.name,
@@ -157,7 +154,9 @@ class Node:
             for listener in config.kafka_listeners()
         }  # fmt: skip
         """The proxies, with the addresses that clients of each listener get."""
-        self.proxies = next(iter(self._proxies_by_listener.values()))
+        self.proxies = next(iter(self._proxies.values()))
+        self._views = {name: ProxyView(config=config, proxies=proxies) for name, proxies in self._proxies.items()}
+        self._internal_view = ListenerView(config=config)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -194,48 +193,46 @@ class Node:
         )  # fmt: skip
         """The audit log; None without the setting."""
         self.audit: Audit = self.audit_log or NO_AUDIT
-        self._services = ProxyServices(
-            config=config,
+        self.process = ProxyServices(
             clock=clock,
-            metrics=self.metrics,
             catalog=self.catalog,
-            proxies=self.proxies,
             owners=self.owners,
+            fetch_service=self.fetch_service,
+            responses=ResponseBudget(config.queued_max_request_bytes),
             admin=self.admin,
             coordinator=self.coordinator,
             producer_ids=self.producer_ids,
+            scram_users=self.security.scram_users,
             tokens=self.security.tokens,
             client_quotas=self.security.client_quotas,
-            quotas=self.security.quotas,
-            scram_users=self.security.scram_users,
-            fetch_service=self.fetch_service,
             log_levels=self.log_levels,
-            authorizer=self.security.authorizer,
             acls=self.security.acls,
-            audit=self.audit,
-            responses=ResponseBudget(config.queued_max_request_bytes),
         )
-        self._all_services = [self._services]
-        """The services of the clients, and their copies for further listeners and other callers.  A copy shares
-        everything but what `_copy_services` is given: queues, budgets and counts of bytes are the process's."""
-        apis = audited(ALL_APIS) if self.audit.is_on else ALL_APIS
-        self.endpoint = Endpoint(self._services, apis)
-        of_console = self._copy_services(self._services, metrics=Metrics(), quotas=NO_QUOTAS)
-        self.console_endpoint = Endpoint(of_console, apis)
-        """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
-        own = self._copy_services(of_console, authorizer=ALLOW_ALL, audit=NO_AUDIT)
-        self._own_requests = LocalRequests(Endpoint(own, ALL_APIS))
-        """Requests of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
-        self.endpoints: dict[str, Dispatch] = dict.fromkeys(
-            self._proxies_by_listener, self._traced(self.endpoint, self._services)
-        )
+        security, audit = self.security, self.audit
+        clients = Caller(
+            metrics=self.metrics, quotas=security.quotas, authorizer=security.authorizer, audit=audit
+        )  # fmt: skip
+        apis = audited(ALL_APIS) if audit.is_on else ALL_APIS
+        self.client_endpoints = {
+            name: Endpoint(self.process, view, clients, apis) for name, view in self._views.items()
+        }
+        """The endpoint of each listener's clients, by its name, without log-in and traces."""
+        self.endpoint = next(iter(self.client_endpoints.values()))
+        self.endpoints: dict[str, Dispatch] = {
+            name: self._tracing.of_clients(endpoint) if self._tracing is not None else endpoint
+            for name, endpoint in self.client_endpoints.items()
+        }
         """The dispatch of clients' requests, by listener."""
-        for name in list(self._proxies_by_listener)[1:]:
-            services = self._copy_services(
-                self._services, proxies=self._proxies_by_listener[name], metadata=MetadataCache()
-            )
-            self.endpoints[name] = self._traced(Endpoint(services, apis), services)
+        first = next(iter(self._views.values()))
+        console = Caller(metrics=Metrics(), authorizer=security.authorizer, audit=audit)
+        self.console_endpoint = Endpoint(self.process, first, console, apis)
+        """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
+        self.own_endpoint = Endpoint(self.process, first, Caller(metrics=Metrics()), ALL_APIS)
+        """Endpoint of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
+        self._own_requests = LocalRequests(self.own_endpoint)
         self.endpoints.update(self.security.make_gates(self.endpoints, self.metrics, self.audit))
+        self.internal_endpoint: Endpoint | None = None
+        """Dispatch of other processes' Produce and Fetch; None in a process without the broker role."""
         self._relay: Relay | None = None
         self._serve_inside()
         self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
@@ -253,7 +250,7 @@ class Node:
         """Publish the address of each listener, by its name, to this process's clients only."""
         for name, address in addresses.items():
             own = ProxyAddress(self.config.node_id, address.host, address.port, self.config.zone)
-            self._proxies_by_listener[name].move(own)
+            self._proxies[name].move(own)
 
     async def start(self) -> None:
         """Start all roles.  The caller must `close` the node even if this fails.
@@ -265,7 +262,7 @@ class Node:
         await self.catalog.start()
         await self.security.start()
         self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
-        for proxies in self._proxies_by_listener.values():
+        for proxies in self._proxies.values():
             proxies.refresh()
         self.remote_owners.start()
         for lookout in self._lookouts:
@@ -304,11 +301,11 @@ class Node:
     @property
     def held_produces(self) -> int:
         """Number of parts of clients' produces that wait for an owner or for room at it."""
-        return self._services.produce_queue.parts
+        return self.process.produce_queue.parts
 
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""
-        return self.fetch_service.budget.has_waiting or bool(self._services.responses.waiting)
+        return self.fetch_service.budget.has_waiting or bool(self.process.responses.waiting)
 
     async def close(self) -> None:
         """Hand everything over and close all roles, also after a `start` that failed.
@@ -338,16 +335,6 @@ class Node:
                 parts.push_async_callback(self.audit_log.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
-
-    def _copy_services(self, services: ProxyServices, **changes: Any) -> ProxyServices:
-        """Return a copy for another listener or caller, which shares all fields but ``changes``."""
-        copy = replace(services, **changes)
-        self._all_services.append(copy)
-        return copy
-
-    def _traced(self, endpoint: Endpoint, services: ProxyServices) -> Dispatch:
-        """Return the endpoint with traces of its requests; the endpoint itself in a process that traces nothing."""
-        return endpoint if self._tracing is None else self._tracing.of_clients(endpoint, services, ALL_APIS)
 
     def _make_remote_owners(self) -> RemoteOwners:
         peers, cluster = self.joined.peers, self.config.cluster
@@ -475,14 +462,11 @@ class Node:
             register_broker(
                 endpoint, self.broker.assigned, shared.load, shared.open_files, self.broker.fence, ownership.check
             )
-            services = internal_services(
-                self.config, self._clock, self.catalog, self.broker.assigned, self.broker.broker.shared.load,
+            inside = self.internal_endpoint = internal_endpoint(
+                self._internal_view, self._clock, self.catalog, self.broker.assigned, shared.load,
                 pool=self.pool, beside=self.fetch_service,
             )  # fmt: skip
-            inside = internal_dispatch(services)
-            endpoint.register_kafka(
-                inside if self._tracing is None else self._tracing.of_processes(inside, services, INTERNAL_APIS)
-            )
+            endpoint.register_kafka(inside if self._tracing is None else self._tracing.of_processes(inside))
             not_served = NotServedApi(self.broker.broker, self.broker.assigned)
             endpoint.register(PartitionsNotServedRequest, not_served.handle)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
@@ -540,7 +524,7 @@ class Node:
         self._set_member(True)
 
     def _set_member(self, is_member: bool) -> None:
-        for proxies in self._proxies_by_listener.values():
+        for proxies in self._proxies.values():
             proxies.set_member(is_member)
         self._send_away()
 
@@ -549,7 +533,7 @@ class Node:
 
         Each listener's clients must have another.
         """
-        sends_away = all(proxies.sends_away for proxies in self._proxies_by_listener.values())
+        sends_away = all(proxies.sends_away for proxies in self._proxies.values())
         self.fetch_service.send_away(sends_away)
         self.owners.send_away(sends_away)
         self.coordinator.send_away(sends_away)
@@ -557,9 +541,9 @@ class Node:
     def _renumbered(self, node_id: int) -> None:
         """Handle a new proxy id after joining again: publish it to clients, and apply the configs set for it."""
         config = self.config = replace(self.config, node_id=node_id)
-        for services in self._all_services:
-            services.config = config
-        for proxies in self._proxies_by_listener.values():
+        for view in (*self._views.values(), self._internal_view):
+            view.renumber(config)
+        for proxies in self._proxies.values():
             proxies.move(replace(proxies.own, node_id=node_id))
         if self.broker is not None:
             self.broker.reconfigure(config)

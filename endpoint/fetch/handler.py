@@ -41,80 +41,81 @@ from bmq.core.wire.fetch import (
     parse_fetch,
 )
 from bmq.core.wire.primitives import TooManyPartitions
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
+from bmq.endpoint.scopes import AnyScopes
 
 READ_COMMITTED = 1
 KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE: 11}
 """First version whose clients know the error (Kafka's ``KafkaApis.maybeDownConvertStorageError``; KIP-207)."""
 
 
-def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
+def handle(scopes: AnyScopes, request: Request) -> Response | Awaitable[Response]:
     version = request.api_version
     try:
         asked = parse_fetch(request.body, version, PARTITIONS_A_TURN)
     except TooManyPartitions:
-        return _serve_large(services, request)
+        return _serve_large(scopes, request)
     except FormatError as error:
         raise CloseConnection(str(error)) from None
     listed = _listed(asked)
     if asked.replica_id >= 0:
         return _encode(
-            request, FetchResult(results=_refused(listed, _follower_error(services, request))), committed=False
+            request, FetchResult(results=_refused(listed, _follower_error(scopes, request))), committed=False
         )
     committed = asked.isolation_level == READ_COMMITTED
-    fetched = services.fetch_service.fetch(
+    fetched = scopes.process.fetch_service.fetch(
         asked.session_id,
         asked.session_epoch,
         listed,
         _forgotten(asked),
-        _params(services, request, asked),
+        _params(scopes, request, asked),
         by_id=version >= TOPIC_IDS_SINCE,
     )
     if isinstance(fetched, FetchResult):
         return _encode(request, fetched, committed=committed)
-    return _later(services, request, fetched, committed=committed)
+    return _later(scopes, request, fetched, committed=committed)
 
 
-async def _later(services: Services, request: Request, work: Awaitable[FetchResult], *, committed: bool) -> Response:
+async def _later(scopes: AnyScopes, request: Request, work: Awaitable[FetchResult], *, committed: bool) -> Response:
     fetched = await work
     if len(fetched.results) <= PARTITIONS_A_TURN:
         return _encode(request, fetched, committed=committed)
     try:
-        return await services.large.run(_encode_apart, request, fetched, committed)
+        return await scopes.process.large.run(_encode_apart, request, fetched, committed)
     except BaseException:
         if fetched.release is not None:
             fetched.release()
         raise
 
 
-async def _serve_large(services: Services, request: Request) -> Response:
+async def _serve_large(scopes: AnyScopes, request: Request) -> Response:
     """Serve a request with more than PARTITIONS_A_TURN partitions, in turns of the loop."""
-    large = services.large
+    large = scopes.process.large
     async with large.admitted(len(request.body)) as leave:
         try:
             asked, listed = await large.run(_parse_large, request.body, request.api_version)
         except FormatError as error:
             raise CloseConnection(str(error)) from None
         if asked.replica_id >= 0:
-            return await large.run(_encode_refused, request, listed, _follower_error(services, request))
-        work = services.fetch_service.fetch_large(
+            return await large.run(_encode_refused, request, listed, _follower_error(scopes, request))
+        work = scopes.process.fetch_service.fetch_large(
             asked.session_id,
             asked.session_epoch,
             listed,
             _forgotten(asked),
-            _params(services, request, asked),
+            _params(scopes, request, asked),
             by_id=request.api_version >= TOPIC_IDS_SINCE,
             on_park=leave,
         )
         box = [asked, listed]
         committed = asked.isolation_level == READ_COMMITTED
         del asked, listed
-        answer = await _later(services, request, work, committed=committed)
+        answer = await _later(scopes, request, work, committed=committed)
         await large.free(box)
         return answer
 
@@ -128,7 +129,7 @@ def _listed(asked: FetchRequest) -> list[SessionPartition]:
     return [wanted for topic in asked.topics for wanted in _wanted(topic)]
 
 
-def _params(services: Services, request: Request, asked: FetchRequest) -> FetchParams:
+def _params(scopes: AnyScopes, request: Request, asked: FetchRequest) -> FetchParams:
     max_bytes, admit = asked.max_bytes, None
     if request.quota is not None and (allowed := request.quota.fetch_bytes_max) is not None:
         max_bytes, admit = min(max_bytes, allowed), request.quota.admit
@@ -137,16 +138,16 @@ def _params(services: Services, request: Request, asked: FetchRequest) -> FetchP
         max_bytes,
         asked.max_wait_ms / 1000,
         committed=asked.isolation_level == READ_COMMITTED,
-        metrics=services.metrics,
-        nearer=services.nearer(asked.rack_id) if asked.rack_id else None,
-        may_read=services.rights(request).may_read() if services.authorizer.is_on else None,
+        metrics=scopes.caller.metrics,
+        nearer=scopes.view.nearer(asked.rack_id) if asked.rack_id else None,
+        may_read=scopes.caller.rights(request).may_read() if scopes.caller.authorizer.is_on else None,
         admit=admit,
     )
 
 
-def _follower_error(services: Services, request: Request) -> ErrorCode:
+def _follower_error(scopes: AnyScopes, request: Request) -> ErrorCode:
     """Return the error of every partition of a follower's fetch: there are no followers here."""
-    if services.rights(request).allow_on_cluster(AclOperation.CLUSTER_ACTION):
+    if scopes.caller.rights(request).allow_on_cluster(AclOperation.CLUSTER_ACTION):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 

@@ -52,9 +52,10 @@ from bmq.core.wire.produce import (
     encode_produce,
     parse_produce,
 )
-from bmq.endpoint.api import Api, Services
+from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
+from bmq.endpoint.scopes import AnyScopes
 from bmq.meta.catalog import Topic
 
 ZSTD_SINCE = 7
@@ -67,28 +68,28 @@ HANDED_OUT_A_TURN = 100
 again."""
 
 
-def handle(services: Services, request: Request) -> Response | Awaitable[Response]:
-    if services.produce_order.is_held(request.client):
-        return _serve_in_order(services, request)
+def handle(scopes: AnyScopes, request: Request) -> Response | Awaitable[Response]:
+    if scopes.process.produce_order.is_held(request.client):
+        return _serve_in_order(scopes, request)
     asked = _parse_small(request)
     if asked is None:
-        return _serve_in_order(services, request)
-    return Produce(services, request, asked).start(asked)
+        return _serve_in_order(scopes, request)
+    return Produce(scopes, request, asked).start(asked)
 
 
-async def _serve_in_order(services: Services, request: Request) -> Response:
+async def _serve_in_order(scopes: AnyScopes, request: Request) -> Response:
     """Serve a request with more than PARTITIONS_AT_ONCE partitions, or one behind such a request of its connection.
 
     Its parts are handed out in turns of the loop; later produces of this connection wait for that.
     """
     async with AsyncExitStack() as until_answered:
         answer: Response | Awaitable[Response]
-        async with services.produce_order.turn(request.client):
+        async with scopes.process.produce_order.turn(request.client):
             asked = _parse_small(request)
             if asked is None:
-                answer = (await _hand_out_large(services, request, until_answered)).answered()
+                answer = (await _hand_out_large(scopes, request, until_answered)).answered()
             else:
-                answer = Produce(services, request, asked).start(asked)
+                answer = Produce(scopes, request, asked).start(asked)
                 del asked
         return answer if isinstance(answer, Response) else await answer
 
@@ -106,15 +107,15 @@ def _parse_small(request: Request) -> ProduceRequest | None:
         raise CloseConnection(str(error)) from None
 
 
-async def _hand_out_large(services: Services, request: Request, until_answered: AsyncExitStack) -> LargeProduce:
-    large, body, version = services.large, request.body, request.api_version
+async def _hand_out_large(scopes: AnyScopes, request: Request, until_answered: AsyncExitStack) -> LargeProduce:
+    large, body, version = scopes.process.large, request.body, request.api_version
     try:
         async with large.admitted(len(body)):
             count = await large.run(_count, body, version)
         await until_answered.enter_async_context(large.produced(count))
         async with large.admitted(len(body)):
             box = [await large.run(parse_produce, body, version)]
-            produce = LargeProduce(services, request, box[0])
+            produce = LargeProduce(scopes, request, box[0])
             await produce.hand_out_in_turns(box[0])
             await large.free(box)
             return produce
@@ -134,19 +135,19 @@ class Produce:
     """
 
     __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_response", "_rights", "_timeout_ms",
-                 "_topics", "_version", "acks", "held_until", "left", "services")  # fmt: skip
+                 "_topics", "_version", "acks", "held_until", "left", "scopes")  # fmt: skip
 
-    def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
-        self.services = services
+    def __init__(self, scopes: AnyScopes, request: Request, asked: ProduceRequest) -> None:
+        self.scopes = scopes
         self.acks = asked.acks
-        held_ms = services.config.held_produce_ms
+        held_ms = scopes.view.config.held_produce_ms
         if asked.held_ms >= 0:  # the proxy that sent it has held it already
             held_ms = min(held_ms, asked.held_ms)
         self.held_until = asyncio.get_running_loop().time() + held_ms / 1000
         self.left = 0
         self._timeout_ms = asked.timeout_ms
         self._client = request.client
-        self._rights = services.rights(request) if services.authorizer.is_on else None
+        self._rights = scopes.caller.rights(request) if scopes.caller.authorizer.is_on else None
         self._version = request.api_version
         self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
@@ -163,7 +164,7 @@ class Produce:
         if not self.left:
             return self._answer()
         self._response = PendingResponse()
-        self._bucket = self.services.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
+        self._bucket = self.scopes.process.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
         self._forget = self._client.on_close(self._drop)
         return self._response
 
@@ -186,7 +187,7 @@ class Produce:
     ) -> None:
         """Hand out the partitions of ``asked`` up to ``stop`` that are not in ``parts`` yet, and put them there."""
         topic, refusal = self._find(asked.name, asked.topic_id, refusal)
-        counters = self.services.metrics.topic(topic.name) if topic is not None else None
+        counters = self.scopes.caller.metrics.topic(topic.name) if topic is not None else None
         for position, (index, records) in enumerate(asked.partitions[len(parts) : stop], len(parts)):
             part = PartitionProduce(self, index, records, counters)
             parts.append(part)
@@ -197,14 +198,14 @@ class Produce:
                 assert topic is not None
                 part.key, part.topic = PartitionKey(topic.topic_id, index), topic.name
                 if asked.restarts and position in asked.restarts:
-                    self.services.produce_queue.retry_order.restart(self._client, part.key)
+                    self.scopes.process.produce_queue.retry_order.restart(self._client, part.key)
                 self._place(topic, part)
 
     def _find(
         self, name: str | None, topic_id: UUID | None, refusal: RequestError | None
     ) -> tuple[Topic | None, RequestError | None]:
         """Return the topic (None if unknown), and the error of all its parts (None if they may be accepted)."""
-        catalog = self.services.catalog
+        catalog = self.scopes.process.catalog
         if self._version >= TOPIC_IDS_SINCE:
             topic = catalog.by_id(topic_id) if topic_id is not None else None
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
@@ -232,20 +233,20 @@ class Produce:
         if fault is not None:
             part.fail(fault)
             return
-        key, services = part.key, self.services
-        if not services.produce_queue.is_held(key):
-            owner = services.owners.get(key)
+        key, scopes = part.key, self.scopes
+        if not scopes.process.produce_queue.is_held(key):
+            owner = scopes.process.owners.get(key)
             if owner is not None and owner.has_room:
                 part.append(owner)
                 return
-        services.produce_queue.hold(key, part, services.owners, services.config)
+        scopes.process.produce_queue.hold(key, part, scopes.process.owners, scopes.view.config)
 
     def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
         """Note that an idempotent producer's batch got a retriable error.  See ``endpoint.produce.retry_order``.
 
         ``sequence`` is the batch's base sequence.
         """
-        self.services.produce_queue.retry_order.note(self._client, part.key, producer_id, sequence)
+        self.scopes.process.produce_queue.retry_order.note(self._client, part.key, producer_id, sequence)
 
     def may_append(self, part: PartitionProduce, producer_id: int, sequence: int, *, is_again: bool) -> bool:
         """Return whether an idempotent batch may go to its owner: no earlier one is still to be sent again.
@@ -253,7 +254,7 @@ class Produce:
         In versions without topic ids, an earlier one may also have been refused while this process did not know the
         topic.  ``is_again``: it was given back by an owner.
         """
-        retry_order, client = self.services.produce_queue.retry_order, self._client
+        retry_order, client = self.scopes.process.produce_queue.retry_order, self._client
         may_pass = retry_order.may_pass(client, part.key, producer_id, sequence, is_again=is_again)
         if len(retry_order) and self._version < TOPIC_IDS_SINCE:
             unknown = _unknown_key(part.topic, part.partition)
@@ -262,7 +263,7 @@ class Produce:
 
     def hold_first(self, part: PartitionProduce) -> None:
         """Put a part that its owner has given back before all others that wait for the partition."""
-        self.services.produce_queue.hold_first(part.key, part, self.services.owners)
+        self.scopes.process.produce_queue.hold_first(part.key, part, self.scopes.process.owners)
 
     # ---------------------------------------------------------------------------------------------------------- results
 
@@ -294,7 +295,7 @@ class Produce:
 
     def _finish(self, response: PendingResponse) -> None:
         self._response = None
-        self.services.produce_queue.deadlines.remove(self, self._bucket)
+        self.scopes.process.produce_queue.deadlines.remove(self, self._bucket)
         self._forget()
         if response.is_over:  # cancelled: the connection is closed
             self._topics = []
@@ -327,9 +328,9 @@ class LargeProduce(Produce):
 
     __slots__ = ("_all_over", "_large", "_until")
 
-    def __init__(self, services: Services, request: Request, asked: ProduceRequest) -> None:
-        super().__init__(services, request, asked)
-        self._large = services.large
+    def __init__(self, scopes: AnyScopes, request: Request, asked: ProduceRequest) -> None:
+        super().__init__(scopes, request, asked)
+        self._large = scopes.process.large
         loop = asyncio.get_running_loop()
         self._until = loop.time() + min(max(asked.timeout_ms / 1000, 0.0), LONGEST_S)
         self._all_over: asyncio.Future[None] = loop.create_future()

@@ -13,8 +13,8 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import ACKS_ALL, PartitionAnswer
-from bmq.endpoint.api import Services
 from bmq.endpoint.partitions import Appended, Owner
+from bmq.endpoint.scopes import AnyScopes
 
 _COUNT = struct.Struct(">i")
 _COUNT_AT = 57
@@ -25,7 +25,7 @@ _PRODUCER_AT = 43
 class WholeProduce(Protocol):
     """The request that a part belongs to, as the part uses it (``endpoint.produce.handler.Produce``)."""
 
-    services: Services
+    scopes: AnyScopes
     acks: int
     held_until: float
 
@@ -100,7 +100,7 @@ class PartitionProduce(PartitionAnswer):
             count, size = _COUNT.unpack_from(records, _COUNT_AT)[0], len(records)
             self._counters.messages_in += count
             self._counters.bytes_in += size
-            traffic = self._produce.services.metrics.traffic
+            traffic = self._produce.scopes.caller.metrics.traffic
             if traffic is not None:
                 traffic.wrote(self.topic, self.partition, count, size)
 
@@ -142,7 +142,7 @@ class PartitionProduce(PartitionAnswer):
             self._produce.stumbled(self, self._producer_id, self._sequence)
         if self._counters is not None:
             self._counters.failed_produces += 1
-        self._produce.services.metrics.api(ApiKey.PRODUCE).failed(error.code)
+        self._produce.scopes.caller.metrics.api(ApiKey.PRODUCE).failed(error.code)
         self._produce.part_over(error)
 
     def drop(self) -> None:

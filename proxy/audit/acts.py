@@ -14,7 +14,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.security.acls import CLUSTER_NAME, AclOperation, AclPermission, PatternType, ResourceType
 from bmq.core.security.scram import BY_TYPE
 from bmq.core.wire.api_keys import ApiKey
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC.name, ResourceType.GROUP.name, ResourceType.CLUSTER.name
 TOKEN, USER, QUOTA = ResourceType.DELEGATION_TOKEN.name, ResourceType.USER.name, "QUOTA"
@@ -248,9 +248,9 @@ NOT_ADMINISTRATIVE = frozenset(
 """The APIs that change nothing, or what every client changes by its work."""
 
 
-def token_of(services: ProxyServices, message: Any) -> object:
+def token_of(scopes: ProxyScopes, message: Any) -> object:
     """Return the id and owner of the token that the request's HMAC is of; None if there is none."""
-    token = services.tokens.of_hmac(message.hmac) if services.tokens is not None else None
+    token = scopes.process.tokens.of_hmac(message.hmac) if scopes.process.tokens is not None else None
     return None if token is None else (token.id, str(token.owner))
 
 
@@ -279,7 +279,7 @@ WANTED: Mapping[ApiKey, Callable[[Any], Iterable[Act]]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
 }
 """What a request wants, without its response: a client may leave before that, and the act be done all the same."""
-BEFORE: Mapping[ApiKey, Callable[[ProxyServices, Any], object]] = {
+BEFORE: Mapping[ApiKey, Callable[[ProxyScopes, Any], object]] = {
     ApiKey.RENEW_DELEGATION_TOKEN: token_of,
     ApiKey.EXPIRE_DELEGATION_TOKEN: token_of,
 }

@@ -21,7 +21,7 @@ from bmq.core.security.acls import AUTHORIZATION_FAILED, AclOperation, ResourceT
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.api import Api
 from bmq.proxy.audit.acts import ACTS, BEFORE, WANTED, Act
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 _WRITTEN = frozenset(AUTHORIZATION_FAILED.values())
 """Errors of which `endpoint.authorization` has written the denial."""
@@ -29,34 +29,34 @@ _DENIED = frozenset({ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, ErrorCode.DELEGA
 """Denials without an ACL's right."""
 
 
-def audited(apis: Sequence[Api[ProxyServices]]) -> tuple[Api[ProxyServices], ...]:
-    """Return the APIs; the administrative ones with their acts in the audit log of ``services``."""
+def audited(apis: Sequence[Api[ProxyScopes]]) -> tuple[Api[ProxyScopes], ...]:
+    """Return the APIs; the administrative ones with their acts in the audit log of ``scopes``."""
     return tuple(api._replace(handle=partial(_handle, api)) if api.key in ACTS else api for api in apis)
 
 
-def write_created(services: ProxyServices, request: Request, names: Iterable[str]) -> None:
+def write_created(scopes: ProxyScopes, request: Request, names: Iterable[str]) -> None:
     """Write the acts of a Metadata request that has created topics."""
     for name in names:
         act = Act(AclOperation.CREATE, ResourceType.TOPIC.name, name)
-        services.audit.write(_event(request, ApiKey.METADATA, act))
+        scopes.caller.audit.write(_event(request, ApiKey.METADATA, act))
 
 
-async def _handle(api: Api[ProxyServices], services: ProxyServices, request: Request, message: Any) -> Any:
+async def _handle(api: Api[ProxyScopes], scopes: ProxyScopes, request: Request, message: Any) -> Any:
     """Handle an administrative request, and write its acts."""
     assert api.handle is not None
     look = BEFORE.get(api.key)
-    before = look(services, message) if look is not None else None
+    before = look(scopes, message) if look is not None else None
     try:
-        response = api.handle(services, request, message)
+        response = api.handle(scopes, request, message)
         if isawaitable(response):
             response = await response
     except CloseConnection:
         raise  # refused before anything was done
     except BaseException:
         for act in WANTED[api.key](message):
-            services.audit.write(_event(request, api.key, _of_token(act, before), Outcome.UNKNOWN))
+            scopes.caller.audit.write(_event(request, api.key, _of_token(act, before), Outcome.UNKNOWN))
         raise
-    await _write(services.audit, ACTS[api.key](message, response, before), partial(_event, request, api.key))
+    await _write(scopes.caller.audit, ACTS[api.key](message, response, before), partial(_event, request, api.key))
     return response
 
 

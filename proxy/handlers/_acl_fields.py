@@ -10,7 +10,7 @@ from bmq.core.net.request import CloseConnection
 from bmq.core.security.acls import AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from bmq.endpoint.authorization.authorizer import Rights, not_authorized
 from bmq.meta.security.acls import AclStore
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 E = TypeVar("E", ResourceType, PatternType, AclOperation, AclPermission)
 
@@ -47,13 +47,13 @@ def has_unknown(chosen: AclFilter) -> bool:
     return not all(codes)
 
 
-def store_of(services: ProxyServices, rights: Rights, operation: AclOperation) -> AclStore:
+def store_of(scopes: ProxyScopes, rights: Rights, operation: AclOperation) -> AclStore:
     """Return the cluster's ACLs for a client that may do ``operation`` to the cluster.
 
     Raises RequestError CLUSTER_AUTHORIZATION_FAILED, or SECURITY_DISABLED without an authorizer (``AclApis``).
     """
     if not rights.allow_on_cluster(operation):
         raise not_authorized(ResourceType.CLUSTER)
-    if services.acls is None:
+    if scopes.process.acls is None:
         raise RequestError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    return services.acls
+    return scopes.process.acls

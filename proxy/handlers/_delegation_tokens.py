@@ -9,7 +9,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.security.principal import ANONYMOUS, USER_TYPE, Principal
 from bmq.meta.security.delegation_tokens import DelegationTokens
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 NO_TIME = -1
 """Times in a response with an error, as in Kafka."""
@@ -28,20 +28,20 @@ def check_session(request: Request) -> None:
         )
 
 
-def tokens_of(services: ProxyServices) -> DelegationTokens:
+def tokens_of(scopes: ProxyScopes) -> DelegationTokens:
     """Return the tokens.  Raises DELEGATION_TOKEN_AUTH_DISABLED without delegation.token.secret.key."""
-    if services.tokens is None:
+    if scopes.process.tokens is None:
         raise RequestError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "delegation.token.secret.key is not set")
-    return services.tokens
+    return scopes.process.tokens
 
 
 async def changed_expiry(
-    services: ProxyServices, request: Request, change: Callable[[DelegationTokens, Principal], Awaitable[int]]
+    scopes: ProxyScopes, request: Request, change: Callable[[DelegationTokens, Principal], Awaitable[int]]
 ) -> tuple[ErrorCode, int]:
     """Change a token for the client of `request`.  Return the error, and the time at which the token then expires."""
     try:
         check_session(request)
-        return ErrorCode.NONE, await change(tokens_of(services), request.client.session.principal)
+        return ErrorCode.NONE, await change(tokens_of(scopes), request.client.session.principal)
     except RequestError as error:
         return error.code, NO_TIME
 

@@ -17,42 +17,42 @@ from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import Rights
 from bmq.meta.security.client_quotas import MAX_GROUPS
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def is_group_refused(services: ProxyServices, request: Request, group_id: str) -> bool:
+def is_group_refused(scopes: ProxyScopes, request: Request, group_id: str) -> bool:
     """Return whether the client may not read the group, as its members and those that commit its offsets must."""
-    return not services.rights(request).allow_on_group(AclOperation.READ, group_id)
+    return not scopes.caller.rights(request).allow_on_group(AclOperation.READ, group_id)
 
 
-def write_past_bound(services: ProxyServices, request: Request, group_id: str) -> None:
+def write_past_bound(scopes: ProxyScopes, request: Request, group_id: str) -> None:
     """Write into the audit log that the client may not create the group: its user owns as many as it may."""
-    if services.audit.is_on:
+    if scopes.caller.audit.is_on:
         client = request.client
         event = AuditEvent(
             Kind.DENIAL, ApiKey(request.api_key).name, Outcome.DENIED, client.session, client.host, request.client_id,
             AclOperation.READ.name, ResourceType.GROUP.name, group_id, reason=f"{MAX_GROUPS} of the user is reached",
         )  # fmt: skip
-        services.audit.write(event)
+        scopes.caller.audit.write(event)
 
 
 async def ask_about_allowed(
-    services: ProxyServices, request: Request, message: Any, api: GroupApi, operation: AclOperation
+    scopes: ProxyScopes, request: Request, message: Any, api: GroupApi, operation: AclOperation
 ) -> Any:
     """Return the response to a request about several groups; those that the client has no right on get an error."""
-    rights, client = services.rights(request), ClientInfo.of(request)
+    rights, client = scopes.caller.rights(request), ClientInfo.of(request)
     if not rights.is_checked:
-        return await api.call(services.coordinator, message, client)
+        return await api.call(scopes.process.coordinator, message, client)
     message = api.distinct(message)
     allowed = await map_in_turns(lambda group_id: rights.allow_on_group(operation, group_id), api.groups(message))
     if all(allowed):
-        return await api.call(services.coordinator, message, client)
+        return await api.call(scopes.process.coordinator, message, client)
     answers: list[Any] = []
     if any(allowed):
         part = api.part(message, [number for number, is_allowed in enumerate(allowed) if is_allowed])
-        answers = api.answers(await api.call(services.coordinator, part, client))
+        answers = api.answers(await api.call(scopes.process.coordinator, part, client))
     served = iter(answers)
     results = await map_in_turns(
         lambda number: next(served) if allowed[number] else api.refusal(message, number, REFUSED), range(len(allowed))
@@ -92,9 +92,9 @@ def with_topics(message: Any, topics: Sequence[Any]) -> Any:
     return other
 
 
-def name_of(services: ProxyServices, topic: Any, *, by_id: bool) -> str | None:
+def name_of(scopes: ProxyScopes, topic: Any, *, by_id: bool) -> str | None:
     """Return the name of a request's topic; None if it is given by an id that no topic has."""
     if not by_id:
         return topic.name  # type: ignore[no-any-return]
-    found = services.catalog.by_id(topic.topic_id)
+    found = scopes.process.catalog.by_id(topic.topic_id)
     return found.name if found is not None else None

@@ -27,7 +27,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.kv import KvError
 from bmq.meta.security.client_quotas import Entity, InvalidQuota, check_value, make_entity
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 _log = logging.getLogger("bmq.proxy")
 ALTER_S = 30.0
@@ -35,8 +35,8 @@ ALTER_S = 30.0
 Ops = dict[str, float | None]
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    if not services.rights(request).allow_on_cluster(AclOperation.ALTER_CONFIGS):
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    if not scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER_CONFIGS):
         refused = RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
         entries = [_answer(entry, refused) for entry in message.entries]
         return AlterClientQuotasResponse(throttle_time_ms=0, entries=entries)
@@ -58,7 +58,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
             changes[entity] = ops
             places.append(place)
     if changes and not message.validate_only:
-        failed = await _write(services, changes)
+        failed = await _write(scopes, changes)
         for place in places if failed is not None else ():
             errors[place] = failed
     return AlterClientQuotasResponse(
@@ -84,11 +84,11 @@ def _parse(entry: Any) -> tuple[Entity, Ops]:
     return entity, ops
 
 
-async def _write(services: ProxyServices, changes: dict[Entity, Ops]) -> RequestError | None:
+async def _write(scopes: ProxyScopes, changes: dict[Entity, Ops]) -> RequestError | None:
     """Write the changes.  Return the error of all of them, some of which may have been written."""
     try:
         async with asyncio.timeout(ALTER_S):
-            await services.client_quotas.alter(changes)
+            await scopes.process.client_quotas.alter(changes)
     except InvalidQuota as error:
         return RequestError(ErrorCode.POLICY_VIOLATION, str(error))
     except (TimeoutError, KvError) as error:

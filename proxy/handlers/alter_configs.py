@@ -36,7 +36,7 @@ from bmq.proxy.handlers._config_resources import (
     parse_type,
 )
 from bmq.proxy.handlers._parallel import each
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 CONFIGS_MAX = 1_000
 """Configs of one resource in a request: Kafka has some forty for a topic, three hundred for a broker."""
@@ -44,16 +44,18 @@ ALTER_MS = 30_000
 """Time-out of a request: Kafka's request.timeout.ms, also the clients' default."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    return await _alter_all(services, services.rights(request), message, _full_set, AlterConfigsResponse)
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    return await _alter_all(scopes, scopes.caller.rights(request), message, _full_set, AlterConfigsResponse)
 
 
-async def handle_incremental(services: ProxyServices, request: Request, message: Any) -> Any:
-    return await _alter_all(services, services.rights(request), message, _operations, IncrementalAlterConfigsResponse)
+async def handle_incremental(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    return await _alter_all(
+        scopes, scopes.caller.rights(request), message, _operations, IncrementalAlterConfigsResponse
+    )
 
 
 async def _alter_all(
-    services: ProxyServices, rights: Rights, message: Any, read: Callable[[Any], Changes], response: Any
+    scopes: ProxyScopes, rights: Rights, message: Any, read: Callable[[Any], Changes], response: Any
 ) -> Any:
     counts = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
 
@@ -68,8 +70,8 @@ async def _alter_all(
             raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
         changes = read(resource.configs)
         if parse_type(resource.resource_type) is ConfigResourceType.TOPIC:
-            check_access_rights(rights, _changed_access(services, resource.resource_name, changes))
-        await _alter(services, resource, changes, message.validate_only)
+            check_access_rights(rights, _changed_access(scopes, resource.resource_name, changes))
+        await _alter(scopes, resource, changes, message.validate_only)
 
     results = await each(message.resources, alter, ALTER_MS)
 
@@ -86,30 +88,30 @@ async def _alter_all(
     return response(throttle_time_ms=0, responses=answers)
 
 
-async def _alter(services: ProxyServices, resource: Any, changes: Changes, validate_only: bool) -> None:
+async def _alter(scopes: ProxyScopes, resource: Any, changes: Changes, validate_only: bool) -> None:
     name, kind = resource.resource_name, parse_type(resource.resource_type)
     if kind is ConfigResourceType.BROKER_LOGGER:
         if isinstance(changes, Mapping):
             text = "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER"
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
-        parse_node(name, services.config.node_id, has_defaults=False)
-        logger_configs.alter(services.log_levels, changes, validate_only=validate_only)
+        parse_node(name, scopes.view.config.node_id, has_defaults=False)
+        logger_configs.alter(scopes.process.log_levels, changes, validate_only=validate_only)
         return
     if kind is ConfigResourceType.BROKER:
-        node = parse_node(name, services.config.node_id)
-        await services.admin.alter_broker_configs(node, changes, validate_only=validate_only)
+        node = parse_node(name, scopes.view.config.node_id)
+        await scopes.process.admin.alter_broker_configs(node, changes, validate_only=validate_only)
         return
     if not name:
         raise RequestError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_name(name)
-    await services.admin.alter_topic_configs(name, changes, validate_only=validate_only)
+    await scopes.process.admin.alter_topic_configs(name, changes, validate_only=validate_only)
 
 
-def _changed_access(services: ProxyServices, topic: str, changes: Changes) -> Iterable[str]:
+def _changed_access(scopes: ProxyScopes, topic: str, changes: Changes) -> Iterable[str]:
     """Return the names of `ACCESS_CONFIGS` that a request names, or in a whole new set alters or leaves out."""
     if not isinstance(changes, Mapping):
         return [change.name for change in changes]
-    found = services.catalog.topics.get(topic)
+    found = scopes.process.catalog.topics.get(topic)
     before: Mapping[str, str] = found.configs if found is not None else {}
     return [name for name in ACCESS_CONFIGS if changes.get(name) != before.get(name)]
 

@@ -27,7 +27,7 @@ from bmq.core.wire.messages import AlterPartitionReassignmentsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.meta.catalog import Topic
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 TopicResult = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionResult = TopicResult.ReassignablePartitionResponse
@@ -37,16 +37,16 @@ NAMED_MAX = 20
 """Nodes that an error message names."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     error = None
-    if not services.rights(request).allow_on_cluster(AclOperation.ALTER):
+    if not scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER):
         error = not_authorized(ResourceType.CLUSTER)
     responses = []
     turns = Turns()
     for asked in message.topics:
         if turns.is_over():
             await next_turn()
-        judge = partial(_result, services, services.catalog.topics.get(asked.name), error)
+        judge = partial(_result, scopes, scopes.process.catalog.topics.get(asked.name), error)
         results = await map_in_turns(judge, asked.partitions, JUDGED_A_TURN)
         responses.append(TopicResult(name=asked.name, partitions=results))
     return AlterPartitionReassignmentsResponse(
@@ -58,25 +58,25 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     )
 
 
-def _result(services: ProxyServices, topic: Topic | None, error: RequestError | None, asked: Any) -> Any:
+def _result(scopes: ProxyScopes, topic: Topic | None, error: RequestError | None, asked: Any) -> Any:
     code, text = (
-        _judge(services, topic, asked.partition_index, asked.replicas) if error is None else (error.code, error.message)
+        _judge(scopes, topic, asked.partition_index, asked.replicas) if error is None else (error.code, error.message)
     )
     return PartitionResult(partition_index=asked.partition_index, error_code=code, error_message=text)
 
 
 def _judge(
-    services: ProxyServices, topic: Topic | None, index: int, replicas: list[int] | None
+    scopes: ProxyScopes, topic: Topic | None, index: int, replicas: list[int] | None
 ) -> tuple[ErrorCode, str | None]:
     if topic is None or not 0 <= index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
     if replicas is None:
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-    nodes = {proxy.node_id for proxy in services.proxies.addresses}
+    nodes = {proxy.node_id for proxy in scopes.view.proxies.addresses}
     if not replicas or len(set(replicas)) != len(replicas) or not nodes.issuperset(replicas):
         named = f"{replicas[:NAMED_MAX]}{'...' if len(replicas) > NAMED_MAX else ''}"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {named}: name nodes of this cluster, each once"
-    if set(replicas) == set(services.metadata.replicas(topic, index, services.proxies)):
+    if set(replicas) == set(scopes.view.metadata.replicas(topic, index, scopes.view.proxies)):
         return ErrorCode.NONE, None
     return (
         ErrorCode.POLICY_VIOLATION,

@@ -24,18 +24,18 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.meta.security.scram_credentials import SALT_BYTES_MAX, check_new_user, check_user
 from bmq.proxy.handlers._parallel import each
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 ALTER_MS = 30_000
 """Time-out of a request: Kafka's request.timeout.ms, also the clients' default."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> AlterUserScramCredentialsResponse:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> AlterUserScramCredentialsResponse:
     changes = [*message.deletions, *message.upsertions]
     counts = Counter(change.name for change in changes)
     deletions = {id(change) for change in message.deletions}
 
-    is_allowed = services.rights(request).allow_on_cluster(AclOperation.ALTER)
+    is_allowed = scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER)
 
     async def alter(change: Any) -> None:
         if not is_allowed:
@@ -47,17 +47,17 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Alt
         is_deletion, is_twice = id(change) in deletions, counts[change.name] > 1
         if not is_deletion:
             _check_upsertion(change)
-        elif is_twice and services.scram_users.find(mechanism, change.name) is None:
+        elif is_twice and scopes.process.scram_users.find(mechanism, change.name) is None:
             text = "Attempt to delete a user credential that does not exist"
             raise RequestError(ErrorCode.RESOURCE_NOT_FOUND, text)
         if is_twice:
             text = "A user credential cannot be altered twice in the same request"
             raise RequestError(ErrorCode.DUPLICATE_RESOURCE, text)
         if is_deletion:
-            await services.scram_users.remove(change.name, mechanism)
+            await scopes.process.scram_users.remove(change.name, mechanism)
         else:
             credential = credential_of(mechanism, change.salted_password, change.salt, change.iterations)
-            await services.scram_users.put(change.name, mechanism, credential)
+            await scopes.process.scram_users.put(change.name, mechanism, credential)
 
     by_user: dict[str, Any] = {}
     for change in changes:  # as Kafka takes them: deletions first

@@ -28,15 +28,15 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.security.acls import wrong_acl
 from bmq.proxy.handlers._acl_fields import of_code, store_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     acls = await map_in_turns(_acl, message.creations)
     wrong = await map_in_turns(_wrong, acls)
     failed: RequestError | None = None
     try:
-        store = store_of(services, services.rights(request), AclOperation.ALTER)
+        store = store_of(scopes, scopes.caller.rights(request), AclOperation.ALTER)
     except RequestError as error:
         return _response([error] * len(acls))
     try:

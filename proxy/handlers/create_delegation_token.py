@@ -19,10 +19,10 @@ from bmq.core.wire.messages import CreateDelegationTokenResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._delegation_tokens import NO_TIME, check_session, checked, principals, tokens_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     requester = owner = request.client.session.principal
     if message.owner_principal_name:
         owner = Principal(message.owner_principal_type or "", message.owner_principal_name)
@@ -35,11 +35,11 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     try:
         check_session(request)
         if owner != requester:
-            rights = services.rights(request)
+            rights = scopes.caller.rights(request)
             if not rights.allow(AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)):
                 raise RequestError(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "not for this owner")
         renewers = principals(message.renewers)
-        tokens = tokens_of(services)
+        tokens = tokens_of(scopes)
         token = await tokens.create(requester, checked(owner), renewers, message.max_lifetime_ms)
     except RequestError as error:
         response.error_code = error.code

@@ -23,12 +23,12 @@ from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.meta.catalog import Topic
 from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     check_count(message.topics)
-    rights = services.rights(request)
+    rights = scopes.caller.rights(request)
     counts = Counter(topic.name for topic in message.topics)
     wanted = {topic.name: topic for topic in message.topics}
 
@@ -40,13 +40,13 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         if not rights.allow_on_topic(AclOperation.ALTER, name):
             raise not_authorized(ResourceType.TOPIC)
-        topic = services.catalog.topics.get(name)
+        topic = scopes.process.catalog.topics.get(name)
         more = 0 if topic is None else wanted[name].count - topic.partitions
         if more > 0 and not message.validate_only:
             count_mutations(request, more, strict_since=3)
         given = wanted[name].assignments
         assignments = None if given is None else await broker_ids_of(given)
-        return await services.admin.add_partitions(
+        return await scopes.process.admin.add_partitions(
             name, wanted[name].count, assignments, validate_only=message.validate_only
         )
 

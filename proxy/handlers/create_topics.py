@@ -32,7 +32,7 @@ from bmq.meta.catalog import Topic
 from bmq.proxy.handlers._config_resources import check_access_rights
 from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 OPEN_S = 5.0
 """Time to wait for new topics to open; if it takes longer, something is wrong, and the client need not wait for it."""
@@ -43,9 +43,9 @@ RESULTS_A_TURN = 20
 """Topics whose configs are put into the response in a turn of the loop, at half a millisecond each."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     check_count(message.topics)
-    rights = services.rights(request)
+    rights = scopes.caller.rights(request)
     may_create_any = rights.allow_on_cluster(AclOperation.CREATE, is_required=False)
     began = asyncio.get_running_loop().time()
     counts = Counter(topic.name for topic in message.topics)
@@ -58,26 +58,26 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
             raise RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         check_access_rights(rights, (config.name for config in wanted.configs))
         check_partitions(counted)
-        if not message.validate_only and wanted.name not in services.catalog.topics:
+        if not message.validate_only and wanted.name not in scopes.process.catalog.topics:
             count = len(wanted.assignments) or (
-                services.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+                scopes.view.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
             )
             count_mutations(request, count, strict_since=6)
         principal = str(request.client.session.principal)
-        return await _create(services, wanted, message.validate_only, principal)
+        return await _create(scopes, wanted, message.validate_only, principal)
 
     results = await each(once, create, message.timeout_ms)
     made = [result for result in results if isinstance(result, Topic)]
     if not message.validate_only:
-        await _opened(services, made, began + min(OPEN_S, message.timeout_ms / 1000))
+        await _opened(scopes, made, began + min(OPEN_S, message.timeout_ms / 1000))
     twice = RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     pairs = [(wanted.name, result) for wanted, result in zip(once, results, strict=True)]
     pairs += [(name, twice) for name, count in counts.items() if count > 1]
-    answers = await map_in_turns(lambda pair: _result(services, rights, *pair), pairs, RESULTS_A_TURN)
+    answers = await map_in_turns(lambda pair: _result(scopes, rights, *pair), pairs, RESULTS_A_TURN)
     return CreateTopicsResponse(throttle_time_ms=0, topics=answers)
 
 
-async def _create(services: ProxyServices, wanted: Any, validate_only: bool, principal: str) -> Topic:
+async def _create(scopes: ProxyScopes, wanted: Any, validate_only: bool, principal: str) -> Topic:
     if len(wanted.configs) > CONFIGS_MAX:
         text = f"{len(wanted.configs)} configs of one topic, more than {CONFIGS_MAX}"
         raise RequestError(ErrorCode.INVALID_REQUEST, text)
@@ -89,7 +89,7 @@ async def _create(services: ProxyServices, wanted: Any, validate_only: bool, pri
         )
     if len({config.name for config in wanted.configs}) != len(wanted.configs):
         raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    return await services.admin.create_topic(
+    return await scopes.process.admin.create_topic(
         wanted.name,
         wanted.num_partitions,
         wanted.replication_factor,
@@ -100,7 +100,7 @@ async def _create(services: ProxyServices, wanted: Any, validate_only: bool, pri
     )
 
 
-async def _opened(services: ProxyServices, topics: Sequence[Topic], deadline: float) -> None:
+async def _opened(scopes: ProxyScopes, topics: Sequence[Topic], deadline: float) -> None:
     """Wait until the new partitions accept records, so that the first produce finds them open.
 
     They open at the same time, so waiting for one after another takes no longer.  ``deadline`` is on the loop's clock;
@@ -115,11 +115,11 @@ async def _opened(services: ProxyServices, topics: Sequence[Topic], deadline: fl
                     if turns.is_over():
                         await next_turn()
                     key = PartitionKey(topic.topic_id, partition)
-                    if services.owners.get(key) is None:
-                        await services.owners.wait(key, max(0.0, deadline - loop.time()))
+                    if scopes.process.owners.get(key) is None:
+                        await scopes.process.owners.wait(key, max(0.0, deadline - loop.time()))
 
 
-def _result(services: ProxyServices, rights: Rights, name: str, result: Topic | RequestError) -> Any:
+def _result(scopes: ProxyScopes, rights: Rights, name: str, result: Topic | RequestError) -> Any:
     if isinstance(result, RequestError):
         return CreateTopicsResponse.CreatableTopicResult(
             name=name, error_code=result.code, error_message=result.message, configs=[]
@@ -135,7 +135,7 @@ def _result(services: ProxyServices, rights: Rights, name: str, result: Topic | 
             replication_factor=-1,
             configs=[],
         )
-    catalog, node = services.catalog, services.config
+    catalog, node = scopes.process.catalog, scopes.view.config
     described = topic_configs.describe(
         result.configs, node, catalog.broker_configs(None), catalog.broker_configs(node.node_id)
     )

@@ -20,17 +20,17 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.security.acls import AclStore
 from bmq.proxy.handlers._acl_fields import filter_of, has_unknown, store_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Result = DeleteAclsResponse.DeleteAclsFilterResult
 FILTERS_MAX = 1_000
 """Filters of one request: each is compared with every ACL."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     filters = await map_in_turns(filter_of, message.filters)
     try:
-        store = store_of(services, services.rights(request), AclOperation.ALTER)
+        store = store_of(scopes, scopes.caller.rights(request), AclOperation.ALTER)
         if len(filters) > FILTERS_MAX:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(filters)} filters, more than {FILTERS_MAX}")
     except RequestError as error:

@@ -10,11 +10,11 @@ from bmq.core.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import ask_about_allowed
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    response: DeleteGroupsResponse = await ask_about_allowed(services, request, message, DELETE, AclOperation.DELETE)
+async def handle(scopes: ProxyScopes, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    response: DeleteGroupsResponse = await ask_about_allowed(scopes, request, message, DELETE, AclOperation.DELETE)
     return response
 
 

@@ -26,7 +26,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.topic_configs import effective
 from bmq.proxy.partition_queries import QueriedPartition, ask_all, by_topic, list_partitions, owner_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 Partition = Topic.DeleteRecordsPartitionResult
@@ -44,22 +44,22 @@ class RequestedDelete(NamedTuple):
     offset: int
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     timeout_s = max(message.timeout_ms / 1000, TRIED_S)
     refusals: dict[str, ErrorCode] = {}
-    listed, rights = await list_partitions(message.topics, "name", "partition_index"), services.rights(request)
+    listed, rights = await list_partitions(message.topics, "name", "partition_index"), scopes.caller.rights(request)
 
     async def ask(listed: QueriedPartition) -> Any:
         one = RequestedDelete(listed.topic, listed.partition.partition_index, listed.partition.offset)
         if one.topic not in refusals:
             is_allowed = rights.allow_on_topic(AclOperation.DELETE, one.topic)
-            refusals[one.topic] = _refusal(services, one.topic) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            refusals[one.topic] = _refusal(scopes, one.topic) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         code = refusals[one.topic]
         watermark = NO_WATERMARK
         if not code:
             try:
                 async with asyncio.timeout(timeout_s):
-                    owner = await owner_of(services, one.topic, one.partition, timeout_s)
+                    owner = await owner_of(scopes, one.topic, one.partition, timeout_s)
                     watermark = await owner.delete_before(one.offset)
             except RequestError as error:
                 code = error.code
@@ -72,14 +72,14 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _refusal(services: ProxyServices, name: str) -> ErrorCode:
+def _refusal(scopes: ProxyScopes, name: str) -> ErrorCode:
     """Return the error if no record of the topic may be deleted; NONE if some may, or if the topic does not exist."""
-    topic = services.catalog.topics.get(name)
+    topic = scopes.process.catalog.topics.get(name)
     if topic is None:
         return ErrorCode.NONE
     if topic.is_internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    config, catalog = services.config, services.catalog
+    config, catalog = scopes.view.config, scopes.process.catalog
     values = effective(topic.configs, config, catalog.broker_configs(None), catalog.broker_configs(config.node_id))
     if "delete" not in [policy.strip() for policy in values["cleanup.policy"].split(",")]:
         return ErrorCode.POLICY_VIOLATION

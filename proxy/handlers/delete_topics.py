@@ -23,7 +23,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
 from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import each
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 STRICT_SINCE = 5
 """Version whose clients know THROTTLING_QUOTA_EXCEEDED."""
@@ -53,52 +53,52 @@ class RequestedTopic(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     if request.api_version >= 6:
         asked = [RequestedTopic(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [RequestedTopic(name, None) for name in message.topic_names]
-    counts, rights = Counter(asked), TopicRights(services.rights(request))
-    doubly = _named_twice(services, asked)
+    counts, rights = Counter(asked), TopicRights(scopes.caller.rights(request))
+    doubly = _named_twice(scopes, asked)
 
     async def delete(one: RequestedTopic) -> RequestedTopic:
         if counts[one] > 1:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
-        return await _delete(services, request, rights, one, doubly)
+        return await _delete(scopes, request, rights, one, doubly)
 
     results = await each(list(counts), delete, message.timeout_ms)
     pairs = zip(counts, results, strict=True)
-    responses = await map_in_turns(lambda pair: _result(services, rights, request.api_version, *pair), pairs)
+    responses = await map_in_turns(lambda pair: _result(scopes, rights, request.api_version, *pair), pairs)
     return DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
 
 
-def _named_twice(services: ProxyServices, asked: list[RequestedTopic]) -> set[uuid.UUID]:
+def _named_twice(scopes: ProxyScopes, asked: list[RequestedTopic]) -> set[uuid.UUID]:
     """Return the ids of topics that the request names twice: by name and by id."""
     names = {one.name for one in asked if one.topic_id is None}
     ids = (one.topic_id for one in asked if one.topic_id is not None)
-    found = map(services.catalog.by_id, ids)
+    found = map(scopes.process.catalog.by_id, ids)
     return {topic.topic_id for topic in found if topic is not None and topic.name in names}
 
 
 async def _delete(
-    services: ProxyServices, request: Request, rights: TopicRights, one: RequestedTopic, doubly: set[uuid.UUID]
+    scopes: ProxyScopes, request: Request, rights: TopicRights, one: RequestedTopic, doubly: set[uuid.UUID]
 ) -> RequestedTopic:
     """Delete one topic, and return its name and its id (None if unknown).  Raises RequestError if that fails."""
     if one.name is not None and one.topic_id is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if one.topic_id is not None:
-        topic = services.catalog.by_id(one.topic_id)
+        topic = scopes.process.catalog.by_id(one.topic_id)
         if topic is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {one.topic_id}.")
         rights.check(topic.name)
         count_mutations(request, topic.partitions, strict_since=STRICT_SINCE)
-        await services.admin.delete_topic(topic.name, one.topic_id)
+        await scopes.process.admin.delete_topic(topic.name, one.topic_id)
         return RequestedTopic(topic.name, one.topic_id)
     if one.name is None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if not rights.show(one.name, is_required=True):
         raise not_authorized(ResourceType.TOPIC)
-    topic = services.catalog.topics.get(one.name)
+    topic = scopes.process.catalog.topics.get(one.name)
     if topic is not None:  # that a topic does not exist is told to those who may describe it
         rights.check(one.name)
     topic_id = topic.topic_id if topic else None
@@ -108,12 +108,12 @@ async def _delete(
         )
     if topic is not None:
         count_mutations(request, topic.partitions, strict_since=STRICT_SINCE)
-    await services.admin.delete_topic(one.name)
+    await scopes.process.admin.delete_topic(one.name)
     return RequestedTopic(one.name, topic_id)
 
 
 def _result(
-    services: ProxyServices,
+    scopes: ProxyScopes,
     rights: TopicRights,
     version: int,
     one: RequestedTopic,
@@ -126,7 +126,7 @@ def _result(
             code = ErrorCode.INVALID_REQUEST
         result = one
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and one.topic_id is not None:
-            topic = services.catalog.by_id(one.topic_id)
+            topic = scopes.process.catalog.by_id(one.topic_id)
             if topic is not None and rights.show(topic.name):
                 result = RequestedTopic(topic.name, one.topic_id)
     return DeleteTopicsResponse.DeletableTopicResult(

@@ -18,17 +18,17 @@ from bmq.core.wire.messages import DescribeAclsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._acl_fields import filter_of, store_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Resource = DescribeAclsResponse.DescribeAclsResource
 ACL_BYTES = 100
 """Estimate of the bytes of an ACL in the response."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     chosen = filter_of(message)
     try:
-        found = await store_of(services, services.rights(request), AclOperation.DESCRIBE).find(chosen)
+        found = await store_of(scopes, scopes.caller.rights(request), AclOperation.DESCRIBE).find(chosen)
     except RequestError as error:
         return DescribeAclsResponse(
             throttle_time_ms=0, error_code=error.code, error_message=error.message, resources=[]
@@ -53,8 +53,8 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     )
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
-    return ACL_BYTES * len(services.acls) if services.acls is not None else 0
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
+    return ACL_BYTES * len(scopes.process.acls) if scopes.process.acls is not None else 0
 
 
 NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.CLUSTER),)

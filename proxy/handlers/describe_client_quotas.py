@@ -20,23 +20,23 @@ from bmq.core.wire.messages import DescribeClientQuotasResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.security.client_quotas import CLIENT_ID, IP, TYPES, USER, Entity, Values
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 ENTRY_BYTES = 100
 """Of an entity in a response, without its names."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     try:
-        if not services.rights(request).allow_on_cluster(AclOperation.DESCRIBE_CONFIGS):
+        if not scopes.caller.rights(request).allow_on_cluster(AclOperation.DESCRIBE_CONFIGS):
             raise RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
         wanted = _Filter(message)
     except RequestError as error:
         return DescribeClientQuotasResponse(
             throttle_time_ms=0, error_code=error.code, error_message=error.message, entries=None
         )
-    entities = tuple(services.client_quotas.entities.items())
+    entities = tuple(scopes.process.client_quotas.entities.items())
     entries = await map_in_turns(lambda each: _entry(*each) if wanted.matches(each[0]) else None, entities)
     return DescribeClientQuotasResponse(
         throttle_time_ms=0,
@@ -102,8 +102,8 @@ def _entry(entity: Entity, values: Values) -> Any:
     )
 
 
-def response_bytes(services: ProxyServices, message: Any) -> int:
-    return ENTRY_BYTES * len(services.client_quotas.entities)
+def response_bytes(scopes: ProxyScopes, message: Any) -> int:
+    return ENTRY_BYTES * len(scopes.process.client_quotas.entities)
 
 
 NEEDS = (Need(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),)

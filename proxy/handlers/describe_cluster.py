@@ -21,24 +21,24 @@ from bmq.core.wire.messages import DescribeClusterResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.metadata_cache import controller_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     code, text = ErrorCode.NONE, None
     if message.endpoint_type == CONTROLLERS:
         code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is the brokers' endpoint; there is none for controllers."
     elif message.endpoint_type != BROKERS:
         code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {message.endpoint_type}."
-    proxies, rights = services.proxies, services.rights(request)
+    proxies, rights = scopes.view.proxies, scopes.caller.rights(request)
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=code,
         error_message=text,
         endpoint_type=BROKERS,
-        cluster_id=services.catalog.cluster_id,
+        cluster_id=scopes.process.catalog.cluster_id,
         controller_id=-1 if code else controller_of(proxies),
         brokers=[
             DescribeClusterResponse.DescribeClusterBroker(

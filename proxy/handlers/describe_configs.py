@@ -29,7 +29,7 @@ from bmq.meta.config_values import Described
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
 from bmq.proxy.handlers._config_resources import ConfigResourceType, check_rights, parse_node, parse_type
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Config = Result.DescribeConfigsResourceResult
@@ -41,9 +41,9 @@ RESPONSE_BYTES_MAX = 256 << 20
 """Bytes after which no further resource is described: 10,000 topics with synonyms and documentation take 150 MB."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Response:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Response:
     """Describe each resource once, and encode it by itself: there may be 10,000 topics with some forty configs each."""
-    rights = services.rights(request)
+    rights = scopes.caller.rights(request)
     key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
     once = {_identity(each): each for each in message.resources}
     empty = DescribeConfigsResponse(throttle_time_ms=0, results=[])
@@ -51,9 +51,9 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Res
 
     def describe(resource: Any) -> bytes:
         nonlocal size
-        result = _describe(services, rights, resource, message) if size < RESPONSE_BYTES_MAX else _too_much(resource)
+        result = _describe(scopes, rights, resource, message) if size < RESPONSE_BYTES_MAX else _too_much(resource)
         if result.error_code:
-            services.metrics.api(key).failed(result.error_code)
+            scopes.caller.metrics.api(key).failed(result.error_code)
         single = DescribeConfigsResponse(throttle_time_ms=0, results=[result])
         element = encode_element(key, version, empty, single)
         size += len(element)
@@ -73,16 +73,16 @@ def _too_much(resource: Any) -> Any:
     return _result(resource, ErrorCode.INVALID_REQUEST, text)
 
 
-def _describe(services: ProxyServices, rights: Rights, resource: Any, message: Any) -> Any:
+def _describe(scopes: ProxyScopes, rights: Rights, resource: Any, message: Any) -> Any:
     code, text, configs = ErrorCode.NONE, None, []
     try:
         check_rights(rights, AclOperation.DESCRIBE_CONFIGS, resource)
         wanted = set(resource.configuration_keys or ())
         if parse_type(resource.resource_type) is ConfigResourceType.BROKER_LOGGER:
-            return _result(resource, configs=_loggers(services, resource, wanted))
+            return _result(resource, configs=_loggers(scopes, resource, wanted))
         configs = [
             _config(described, message.include_synonyms, message.include_documentation)
-            for described in _configs_of(services, resource)
+            for described in _configs_of(scopes, resource)
             if not wanted or described.key.name in wanted
         ]
     except RequestError as error:
@@ -100,8 +100,8 @@ def _result(resource: Any, code: ErrorCode = ErrorCode.NONE, text: str | None = 
     )
 
 
-def _loggers(services: ProxyServices, resource: Any, wanted: Collection[str]) -> list[Any]:
-    parse_node(resource.resource_name, services.config.node_id, has_defaults=False)
+def _loggers(scopes: ProxyScopes, resource: Any, wanted: Collection[str]) -> list[Any]:
+    parse_node(resource.resource_name, scopes.view.config.node_id, has_defaults=False)
     return [
         Config(
             name=name,
@@ -111,13 +111,13 @@ def _loggers(services: ProxyServices, resource: Any, wanted: Collection[str]) ->
             is_sensitive=False,
             synonyms=[],
         )
-        for name, level in logger_configs.describe(services.log_levels)
+        for name, level in logger_configs.describe(scopes.process.log_levels)
         if not wanted or name in wanted
     ]
 
 
-def _configs_of(services: ProxyServices, resource: Any) -> list[Described]:
-    config, catalog = services.config, services.catalog
+def _configs_of(scopes: ProxyScopes, resource: Any) -> list[Described]:
+    config, catalog = scopes.view.config, scopes.process.catalog
     defaults, own = catalog.broker_configs(None), catalog.broker_configs(config.node_id)
     name = resource.resource_name
     if parse_type(resource.resource_type) is ConfigResourceType.BROKER:
@@ -151,7 +151,7 @@ def _config(described: Described, with_synonyms: bool, with_documentation: bool)
     )
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
     return min(RESPONSE_BYTES_MAX, RESOURCE_BYTES * len(message.resources))
 
 

@@ -22,7 +22,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.security.delegation_tokens import DelegationTokens
 from bmq.proxy.handlers._delegation_tokens import check_session, tokens_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 TOKEN_BYTES = 400
 """Bytes of a token in a response, with a few renewers."""
@@ -30,13 +30,13 @@ _Described = DescribeDelegationTokenResponse.DescribedDelegationToken
 _Renewer = _Described.DescribedDelegationTokenRenewer
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     try:
         check_session(request)
-        tokens = tokens_of(services)
+        tokens = tokens_of(scopes)
     except RequestError as error:
         return DescribeDelegationTokenResponse(error_code=error.code, tokens=[], throttle_time_ms=0)
-    client, rights = request.client.session.principal, services.rights(request)
+    client, rights = request.client.session.principal, scopes.caller.rights(request)
     owners = None
     if message.owners is not None:
         owners = {Principal(each.principal_type, each.principal_name) for each in message.owners}
@@ -68,8 +68,8 @@ def _described(token: DelegationToken, tokens: DelegationTokens) -> Any:
     )  # fmt: skip
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
-    return 0 if services.tokens is None else TOKEN_BYTES * len(services.tokens.tokens)
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
+    return 0 if scopes.process.tokens is None else TOKEN_BYTES * len(scopes.process.tokens.tokens)
 
 
 NEEDS = (

@@ -19,13 +19,13 @@ from bmq.core.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import ask_about_allowed
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    rights = services.rights(request)
+async def handle(scopes: ProxyScopes, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    rights = scopes.caller.rights(request)
     response: DescribeGroupsResponse = await ask_about_allowed(
-        services, request, message, DESCRIBE, AclOperation.DESCRIBE
+        scopes, request, message, DESCRIBE, AclOperation.DESCRIBE
     )
     if rights.is_checked and request.api_version >= 3 and message.include_authorized_operations:
         turns = Turns()

@@ -30,7 +30,7 @@ from bmq.endpoint.authorization.authorizer import Need
 from bmq.endpoint.partitions import Owner
 from bmq.meta.catalog import Topic as CatalogTopic
 from bmq.proxy.partition_queries import LOOK_S, TOGETHER, ask_all, open_owner
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = Result.DescribeLogDirsTopic
@@ -40,13 +40,13 @@ ALL_BYTES = 16 << 20
 """Estimate of the bytes of a response about all partitions, 100,000 of them; corrected once it is encoded."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    if not services.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    if not scopes.caller.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=code, results=[])
-    asked = await _asked_here(services, message.topics)
+    asked = await _asked_here(scopes, message.topics)
     deadline = asyncio.get_running_loop().time() + LOOK_S
-    owners = await ask_all(asked, lambda one: open_owner(services.owners, one[1], deadline), TOGETHER)
+    owners = await ask_all(asked, lambda one: open_owner(scopes.process.owners, one[1], deadline), TOGETHER)
     found = [(name, key, owner) for (name, key), owner in zip(asked, owners, strict=True) if owner is not None]
     sizes = await ask_all(found, _size, TOGETHER)
     topics: dict[str, list[Any]] = {}
@@ -55,16 +55,16 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         if turns.is_over():
             await next_turn()
         if size is None:
-            return _response(services, ErrorCode.KAFKA_STORAGE_ERROR, [])
+            return _response(scopes, ErrorCode.KAFKA_STORAGE_ERROR, [])
         partition = Partition(partition_index=key.partition, partition_size=size, offset_lag=0, is_future_key=False)
         topics.setdefault(name, []).append(partition)
     described = [Topic(name=name, partitions=partitions) for name, partitions in topics.items()]
-    return _response(services, ErrorCode.NONE, described)
+    return _response(scopes, ErrorCode.NONE, described)
 
 
-async def _asked_here(services: ProxyServices, asked: Any) -> list[tuple[str, PartitionKey]]:
+async def _asked_here(scopes: ProxyScopes, asked: Any) -> list[tuple[str, PartitionKey]]:
     """Return the partitions that the request names and this proxy leads, each once.  ``asked`` None: all topics."""
-    catalog, proxies = services.catalog, services.proxies
+    catalog, proxies = scopes.process.catalog, scopes.view.proxies
     if asked is None:
         wanted: list[tuple[CatalogTopic, Sequence[int]]]
         wanted = [(topic, range(topic.partitions)) for _, topic in sorted(catalog.topics.items())]
@@ -97,10 +97,10 @@ async def _size(one: tuple[str, PartitionKey, Owner]) -> int | None:
         return None
 
 
-def _response(services: ProxyServices, code: ErrorCode, topics: list[Any]) -> Any:
+def _response(scopes: ProxyScopes, code: ErrorCode, topics: list[Any]) -> Any:
     result = Result(
         error_code=code,
-        log_dir=without_userinfo(services.config.root) or "bmq-data",
+        log_dir=without_userinfo(scopes.view.config.root) or "bmq-data",
         topics=topics,
         total_bytes=-1,
         usable_bytes=-1,
@@ -109,7 +109,7 @@ def _response(services: ProxyServices, code: ErrorCode, topics: list[Any]) -> An
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
     return ALL_BYTES if message.topics is None else 0
 
 

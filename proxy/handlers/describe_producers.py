@@ -22,7 +22,7 @@ from bmq.core.wire.messages import DescribeProducersResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.proxy.partition_queries import ask_all, owner_of
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 from bmq.storage.checkpoint import ProducerState
 
 Topic = DescribeProducersResponse.TopicResponse
@@ -36,14 +36,14 @@ RESPONSE_BYTES = 1 << 20
 """Estimate of a response's bytes, before its producers are known."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     wanted: dict[str, dict[int, None]] = {}
     turns = Turns()
     for topic in message.topics:
         if turns.is_over():
             await next_turn()
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    told, rights = 0, services.rights(request)
+    told, rights = 0, scopes.caller.rights(request)
 
     async def ask(one: tuple[str, int]) -> Any:
         nonlocal told
@@ -51,7 +51,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         try:
             if not rights.allow_on_topic(AclOperation.READ, name):
                 raise not_authorized(ResourceType.TOPIC)
-            states = await (await owner_of(services, name, index)).producers()
+            states = await (await owner_of(scopes, name, index)).producers()
             if told and states and told + len(states) > PRODUCERS_MAX:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST, "too many producers for one response: ask for fewer partitions"
@@ -87,7 +87,7 @@ def _producer(state: ProducerState) -> Any:
     )
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
     return RESPONSE_BYTES if message.topics else 0
 
 

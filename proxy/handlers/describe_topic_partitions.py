@@ -26,7 +26,7 @@ from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.endpoint.leader_epochs import METADATA_EPOCH
 from bmq.meta.catalog import INTERNAL_TOPICS, Topic
 from bmq.meta.topic_rules import name_error
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 PARTITIONS_MAX = 2_000
 """Kafka's max.request.partition.size.limit."""
@@ -39,11 +39,11 @@ ResponseTopic = Response.DescribeTopicPartitionsResponseTopic
 ResponsePartition = ResponseTopic.DescribeTopicPartitionsResponsePartition
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    rights = services.rights(request)
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    rights = scopes.caller.rights(request)
     asked = [topic.name for topic in message.topics]
     cursor = message.cursor
-    names = sorted(set(asked or services.catalog.topics))
+    names = sorted(set(asked or scopes.process.catalog.topics))
     if cursor is not None:
         if cursor.partition_index < 0 or (asked and cursor.topic_name not in names):
             refused = await map_in_turns(lambda name: _error(name, ErrorCode.INVALID_REQUEST, None), asked)
@@ -60,16 +60,14 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         if cursor is not None and names and names[0] == cursor.topic_name and not allowed[0]:
             start = 0
         names = [name for name, is_shown in zip(names, allowed, strict=True) if is_shown]
-    response = await _page(services, rights, names, start, limit, is_all=not asked)
+    response = await _page(scopes, rights, names, start, limit, is_all=not asked)
     response.topics += await map_in_turns(
         lambda name: _error(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, is_internal=False), hidden
     )
     return response
 
 
-async def _page(
-    services: ProxyServices, rights: Rights, names: list[str], start: int, limit: int, *, is_all: bool
-) -> Any:
+async def _page(scopes: ProxyScopes, rights: Rights, names: list[str], start: int, limit: int, *, is_all: bool) -> Any:
     """Return a response with ``limit`` partitions at most, from partition ``start`` of the first topic on.
 
     A topic that has only an error is listed, too, and counts no partition.
@@ -81,13 +79,13 @@ async def _page(
             await next_turn()
         if limit == 0:
             return _response(topics, Response.Cursor(topic_name=name, partition_index=0))
-        topic = services.catalog.topics.get(name)
+        topic = scopes.process.catalog.topics.get(name)
         if topic is None and not is_all:
             error = name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(_error(name, error, rights.operations(ResourceType.TOPIC, name)))
         if topic is not None:
             stop = min(topic.partitions, start + limit)
-            topics.append(await _topic(services, rights, topic, start, stop))
+            topics.append(await _topic(scopes, rights, topic, start, stop))
             if stop < topic.partitions:
                 return _response(topics, Response.Cursor(topic_name=name, partition_index=stop))
             limit -= max(0, stop - start)
@@ -99,8 +97,8 @@ def _response(topics: list[Any], cursor: Any) -> Any:
     return Response(throttle_time_ms=0, topics=topics, next_cursor=cursor)
 
 
-async def _topic(services: ProxyServices, rights: Rights, topic: Topic, start: int, stop: int) -> Any:
-    places = await services.metadata.places(topic, start, stop, services.proxies)
+async def _topic(scopes: ProxyScopes, rights: Rights, topic: Topic, start: int, stop: int) -> Any:
+    places = await scopes.view.metadata.places(topic, start, stop, scopes.view.proxies)
     return ResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,

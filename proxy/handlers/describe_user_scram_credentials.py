@@ -18,18 +18,18 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import DescribeUserScramCredentialsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 _Result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> DescribeUserScramCredentialsResponse:
-    if not services.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> DescribeUserScramCredentialsResponse:
+    if not scopes.caller.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
         refused = not_authorized(ResourceType.CLUSTER)
         return DescribeUserScramCredentialsResponse(
             throttle_time_ms=0, error_code=refused.code, error_message=refused.message, results=[]
         )
-    view = services.scram_users
+    view = scopes.process.scram_users
     wanted = Counter([each.name for each in message.users]) if message.users else dict.fromkeys(view.users, 1)
 
     def describe(user: str) -> Any:

@@ -20,7 +20,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ElectLeadersResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = Topic.PartitionResult
@@ -29,10 +29,10 @@ ALL_BYTES = 16 << 20
 """Estimate of the bytes of a response about all partitions, 100,000 of them; corrected once it is encoded."""
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    if not services.rights(request).allow_on_cluster(AclOperation.ALTER):
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    if not scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER):
         return await _refuse(message)
-    topics = services.catalog.topics
+    topics = scopes.process.catalog.topics
     if message.topic_partitions is None:
         wanted = [(name, range(topic.partitions)) for name, topic in sorted(topics.items())]
     else:
@@ -70,7 +70,7 @@ def _result(count: int, index: int) -> Any:
     return Partition(partition_id=index, error_code=code, error_message=text)
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
     return ALL_BYTES if message.topic_partitions is None else 0
 
 

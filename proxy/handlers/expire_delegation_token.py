@@ -16,13 +16,13 @@ from bmq.core.wire.messages import ExpireDelegationTokenResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.proxy.handlers._delegation_tokens import changed_expiry
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     period_ms = message.expiry_time_period_ms
     code, expires_ms = await changed_expiry(
-        services,
+        scopes,
         request,
         lambda tokens, principal: tokens.expire(principal, message.hmac, period_ms),
     )

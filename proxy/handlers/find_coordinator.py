@@ -24,7 +24,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 GROUP = 0
 TRANSACTION = 1
@@ -38,58 +38,58 @@ class _Found(NamedTuple):
     port: int = -1
 
 
-async def handle(services: ProxyServices, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(scopes: ProxyScopes, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     key_type = message.key_type if request.api_version >= 1 else GROUP
     if request.api_version >= 4:
         keys = list(dict.fromkeys(message.coordinator_keys))
-        found = await _find_allowed(services, services.rights(request), key_type, keys)
+        found = await _find_allowed(scopes, scopes.caller.rights(request), key_type, keys)
         return FindCoordinatorResponse(
             coordinators=await map_in_turns(
                 lambda each: FindCoordinatorResponse.Coordinator(key=each[0], **_fields(each[1])),
                 zip(keys, found, strict=True),
             )
         )
-    (single,) = await _find_allowed(services, services.rights(request), key_type, [message.key])
+    (single,) = await _find_allowed(scopes, scopes.caller.rights(request), key_type, [message.key])
     return FindCoordinatorResponse(**_fields(single))
 
 
-async def _find_allowed(services: ProxyServices, rights: Rights, key_type: int, keys: list[str]) -> list[_Found]:
+async def _find_allowed(scopes: ProxyScopes, rights: Rights, key_type: int, keys: list[str]) -> list[_Found]:
     """Return the coordinator of each key; an error for a group that the client may not describe."""
     if key_type != GROUP or not rights.is_checked:
-        return await _find_each(services, key_type, keys)
+        return await _find_each(scopes, key_type, keys)
     allowed = await map_in_turns(lambda key: rights.allow_on_group(AclOperation.DESCRIBE, key), keys)
     asked = [key for key, is_in in zip(keys, allowed, strict=True) if is_in]
-    found = iter(await _find_each(services, key_type, asked) if asked else ())
+    found = iter(await _find_each(scopes, key_type, asked) if asked else ())
     refused = _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, not_authorized(ResourceType.GROUP).message)
     return [next(found) if is_in else refused for is_in in allowed]
 
 
-async def _find_each(services: ProxyServices, key_type: int, keys: list[str]) -> list[_Found]:
+async def _find_each(scopes: ProxyScopes, key_type: int, keys: list[str]) -> list[_Found]:
     """Return the coordinator of each key.  The groups of a shard have the same one, so each shard is found once."""
     if key_type != GROUP:
-        return [await _find(services, key_type, "")] * len(keys)
-    shard_of = services.coordinator.shard_of
+        return [await _find(scopes, key_type, "")] * len(keys)
+    shard_of = scopes.process.coordinator.shard_of
     while True:
         shards = await map_in_turns(shard_of, keys)
         first = dict(zip(reversed(shards), reversed(keys), strict=True))
-        found = await asyncio.gather(*(_find(services, key_type, key) for key in first.values()))
+        found = await asyncio.gather(*(_find(scopes, key_type, key) for key in first.values()))
         if all(shard_of(key) == shard for shard, key in first.items()):
             by_shard = dict(zip(first, found, strict=True))
             return [by_shard[shard] for shard in shards]
         # The topic was created meanwhile, with more or fewer shards than this process's setting says.
 
 
-async def _find(services: ProxyServices, key_type: int, key: str) -> _Found:
+async def _find(scopes: ProxyScopes, key_type: int, key: str) -> _Found:
     if key_type == TRANSACTION:
         return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
     if key_type != GROUP:
         return _Found(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
     try:
-        await services.coordinator.ready(key)
+        await scopes.process.coordinator.ready(key)
     except RequestError as error:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    node_id = services.proxies.coordinator_of(services.coordinator.shard_of(key))
-    proxy = next((each for each in services.proxies.addresses if each.node_id == node_id), None)
+    node_id = scopes.view.proxies.coordinator_of(scopes.process.coordinator.shard_of(key))
+    proxy = next((each for each in scopes.view.proxies.addresses if each.node_id == node_id), None)
     if proxy is None:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"node {node_id} is not among the proxies")
     return _Found(ErrorCode.NONE, None, proxy.node_id, proxy.host, proxy.port)

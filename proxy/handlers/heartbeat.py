@@ -19,15 +19,15 @@ from bmq.core.wire.messages import HeartbeatRequest, HeartbeatResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import is_group_refused, refusal
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
 def handle(
-    services: ProxyServices, request: Request, message: HeartbeatRequest
+    scopes: ProxyScopes, request: Request, message: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-    if is_group_refused(services, request, message.group_id):
+    if is_group_refused(scopes, request, message.group_id):
         return refusal(HEARTBEAT, message)
-    return services.coordinator.heartbeat(message, ClientInfo.of(request))
+    return scopes.process.coordinator.heartbeat(message, ClientInfo.of(request))
 
 
 NEEDS = (Need(AclOperation.READ, ResourceType.GROUP),)

@@ -26,12 +26,12 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 _log = logging.getLogger("bmq.proxy")
 
 
-def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awaitable[Any]:
+def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
         _log.warning(
             "refused a client that asks for transactions (transactional id %.100r): they are not supported",
@@ -39,7 +39,7 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awa
             extra=fields(connection=request.client.peer, client_id=request.client_id),
         )
         return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    rights = services.rights(request)
+    rights = scopes.caller.rights(request)
     if not rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE, is_required=False) and not rights.allow_on_some(
         AclOperation.WRITE, ResourceType.TOPIC
     ):
@@ -47,12 +47,12 @@ def handle(services: ProxyServices, request: Request, message: Any) -> Any | Awa
         return _answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (message.producer_id == -1) != (message.producer_epoch == -1):
         return _answer(ErrorCode.INVALID_REQUEST)
-    return _give(services)
+    return _give(scopes)
 
 
-async def _give(services: ProxyServices) -> Any:
+async def _give(scopes: ProxyScopes) -> Any:
     try:
-        return _answer(ErrorCode.NONE, await services.producer_ids.next(), 0)
+        return _answer(ErrorCode.NONE, await scopes.process.producer_ids.next(), 0)
     except RequestError as error:
         return _answer(error.code)
 

@@ -32,15 +32,15 @@ from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import is_group_refused, refusal, write_past_bound
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
-    if is_group_refused(services, request, message.group_id):
+async def handle(scopes: ProxyScopes, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+    if is_group_refused(scopes, request, message.group_id):
         return await refusal(JOIN, message)
-    response = await services.coordinator.join_group(message, ClientInfo.of_creator(request))
+    response = await scopes.process.coordinator.join_group(message, ClientInfo.of_creator(request))
     if response.error_code == ErrorCode.POLICY_VIOLATION:
-        write_past_bound(services, request, message.group_id)
+        write_past_bound(scopes, request, message.group_id)
     return response
 
 

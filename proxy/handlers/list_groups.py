@@ -13,12 +13,12 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListGroupsRequest, ListGroupsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
-    rights = services.rights(request)
-    response = await services.coordinator.list_groups(message, ClientInfo.of(request), services.proxies)
+async def handle(scopes: ProxyScopes, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+    rights = scopes.caller.rights(request)
+    response = await scopes.process.coordinator.list_groups(message, ClientInfo.of(request), scopes.view.proxies)
     if not rights.allow_on_cluster(AclOperation.DESCRIBE, is_required=False):
         shown = await map_in_turns(
             lambda group: rights.allow_on_group(AclOperation.DESCRIBE, group.group_id, is_required=False),

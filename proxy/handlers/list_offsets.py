@@ -44,7 +44,7 @@ from bmq.proxy.partition_queries import (
     list_partitions,
     owner_of,
 )
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 KNOWN_SINCE = {
@@ -83,12 +83,12 @@ class FoundOffset(NamedTuple):
     epoch: int = -1
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     version = message.API_VERSION
     is_told = version >= TIMEOUT_SINCE and message.timeout_ms > 0
     timeout_s = message.timeout_ms / 1000 if is_told else TIMEOUT_S
     committed = version >= 2 and message.isolation_level == READ_COMMITTED
-    listed, rights = await list_partitions(message.topics, "name", "partition_index"), services.rights(request)
+    listed, rights = await list_partitions(message.topics, "name", "partition_index"), scopes.caller.rights(request)
 
     async def ask(listed: QueriedPartition) -> Any:
         each = listed.partition
@@ -98,7 +98,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
             if not rights.allow_on_topic(AclOperation.DESCRIBE, one.topic):
                 raise not_authorized(ResourceType.TOPIC)
             async with asyncio.timeout(timeout_s):
-                found = await _find(services, one, version, committed=committed)
+                found = await _find(scopes, one, version, committed=committed)
         except RequestError as error:
             return _answer(one, error.code, FoundOffset())
         except TimeoutError:
@@ -110,14 +110,14 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
-async def _find(services: ProxyServices, wanted: OffsetQuery, version: int, *, committed: bool) -> FoundOffset:
+async def _find(scopes: ProxyScopes, wanted: OffsetQuery, version: int, *, committed: bool) -> FoundOffset:
     """Return the offset that the client asks for.  Raises RequestError with the code that Kafka would send."""
     timestamp = wanted.timestamp
     if wanted.is_repeated:
         raise RequestError(ErrorCode.INVALID_REQUEST, "the request names the partition twice")
     if timestamp < 0 and version < KNOWN_SINCE.get(timestamp, version + 1):
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} does not have timestamp {timestamp}")
-    owner = await owner_of(services, wanted.topic, wanted.partition)
+    owner = await owner_of(scopes, wanted.topic, wanted.partition)
     is_start = timestamp in (EARLIEST, EARLIEST_LOCAL)
     ends = await (owner.ends() if is_start else owner.flushed_ends())
     check_epoch(ends.epoch, wanted.epoch)

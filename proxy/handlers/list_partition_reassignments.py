@@ -11,12 +11,12 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListPartitionReassignmentsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     code, text = ErrorCode.NONE, None
-    if not services.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
+    if not scopes.caller.rights(request).allow_on_cluster(AclOperation.DESCRIBE):
         error = not_authorized(ResourceType.CLUSTER)
         code, text = error.code, error.message
     return ListPartitionReassignmentsResponse(throttle_time_ms=0, error_code=code, error_message=text, topics=[])

@@ -36,7 +36,7 @@ from bmq.proxy.audit.audited_apis import write_created
 from bmq.proxy.handlers._mutations import NEVER, count_mutations
 from bmq.proxy.handlers._parallel import each
 from bmq.proxy.metadata_cache import COST_OF_TOPIC, COST_PER_STEP, Operations, encode_error
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 CREATE_MS = 5_000
 """Time that a client waits for topics to be created: under any request time-out, over the time of an etcd election."""
@@ -52,18 +52,18 @@ PARTITION_BYTES = 50
 Errors = Mapping[str, ErrorCode]
 
 
-def handle(services: ProxyServices, request: Request, message: Any) -> Response | Awaitable[Response]:
-    rights = services.rights(request)
-    missing = _to_create(services, request.api_version, message)
+def handle(scopes: ProxyScopes, request: Request, message: Any) -> Response | Awaitable[Response]:
+    rights = scopes.caller.rights(request)
+    missing = _to_create(scopes, request.api_version, message)
     if missing:
-        return _create_and_answer(services, request, message, rights, missing)
+        return _create_and_answer(scopes, request, message, rights, missing)
     if _is_all(request.api_version, message):
-        return _answer_all(services, request, message, rights)
-    return _answer(services, request, message, rights, {})
+        return _answer_all(scopes, request, message, rights)
+    return _answer(scopes, request, message, rights, {})
 
 
 async def _create_and_answer(
-    services: ProxyServices, request: Request, message: Any, rights: Rights, missing: list[str]
+    scopes: ProxyScopes, request: Request, message: Any, rights: Rights, missing: list[str]
 ) -> Response:
     failed: dict[str, ErrorCode] = {}
     if rights.is_checked:
@@ -73,14 +73,14 @@ async def _create_and_answer(
             failed = dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             missing = [name for name in missing if name not in failed]
     if missing:
-        count_mutations(request, len(missing) * services.config.num_partitions, strict_since=NEVER)
+        count_mutations(request, len(missing) * scopes.view.config.num_partitions, strict_since=NEVER)
     principal = str(request.client.session.principal)
-    results = await each(missing, partial(services.admin.ensure_topic, principal=principal), CREATE_MS)
-    if services.audit.is_on:
+    results = await each(missing, partial(scopes.process.admin.ensure_topic, principal=principal), CREATE_MS)
+    if scopes.caller.audit.is_on:
         made = [name for name, result in zip(missing, results, strict=True) if not _is_error(result)]
-        write_created(services, request, made)
+        write_created(scopes, request, made)
     failed |= {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
-    return await _answer(services, request, message, rights, failed)
+    return await _answer(scopes, request, message, rights, failed)
 
 
 def _is_error(result: object) -> bool:
@@ -97,13 +97,13 @@ def _is_all(version: int, message: Any) -> bool:
     return message.topics is None or (version == 0 and not message.topics)
 
 
-def _to_create(services: ProxyServices, version: int, message: Any) -> list[str]:
+def _to_create(scopes: ProxyScopes, version: int, message: Any) -> list[str]:
     """Return the names of topics that do not exist, and may and can be created."""
-    if _is_all(version, message) or not services.config.auto_create_topics_enable:
+    if _is_all(version, message) or not scopes.view.config.auto_create_topics_enable:
         return []
     if not message.allow_auto_topic_creation or _is_invalid(version, message.topics):
         return []
-    known = services.catalog.topics
+    known = scopes.process.catalog.topics
     names = dict.fromkeys(topic.name for topic in message.topics if version < 10 or topic.topic_id is None)
     return [name for name in names if name is not None and name not in known and name_error(name) is None]
 
@@ -113,43 +113,41 @@ def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
     return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
 
 
-async def _answer(services: ProxyServices, request: Request, message: Any, rights: Rights, failed: Errors) -> Response:
-    topics = await _elements(services, request.api_version, message, rights, failed)
-    return _around(services, request, message, rights, len(topics), topics)
+async def _answer(scopes: ProxyScopes, request: Request, message: Any, rights: Rights, failed: Errors) -> Response:
+    topics = await _elements(scopes, request.api_version, message, rights, failed)
+    return _around(scopes, request, message, rights, len(topics), topics)
 
 
-def _answer_all(
-    services: ProxyServices, request: Request, message: Any, rights: Rights
-) -> Response | Awaitable[Response]:
+def _answer_all(scopes: ProxyScopes, request: Request, message: Any, rights: Rights) -> Response | Awaitable[Response]:
     """Return the response with all topics, or a coroutine of it if some must be encoded first."""
     if rights.is_checked:
-        return _answer_allowed(services, request, message, rights)
+        return _answer_allowed(scopes, request, message, rights)
     operations = rights.operations(ResourceType.TOPIC, "") if message.include_topic_authorized_operations else None
-    views = (services.catalog, services.proxies)
-    found = services.metadata.all_topics(request.api_version, operations, *views)
+    views = (scopes.process.catalog, scopes.view.proxies)
+    found = scopes.view.metadata.all_topics(request.api_version, operations, *views)
     if found is not None:
         count, joined = found
-        return _around(services, request, message, rights, count, [joined])
+        return _around(scopes, request, message, rights, count, [joined])
 
     async def encode() -> Response:
-        count, joined = await services.metadata.encode_all(request.api_version, operations, *views)
-        return _around(services, request, message, rights, count, [joined])
+        count, joined = await scopes.view.metadata.encode_all(request.api_version, operations, *views)
+        return _around(scopes, request, message, rights, count, [joined])
 
     return encode()
 
 
-async def _answer_allowed(services: ProxyServices, request: Request, message: Any, rights: Rights) -> Response:
+async def _answer_allowed(scopes: ProxyScopes, request: Request, message: Any, rights: Rights) -> Response:
     """Return the response with all topics that the client may describe."""
     turns = Turns(COST_PER_STEP)
     elements: list[bytes] = []
-    for topic in list(services.catalog.topics.values()):
+    for topic in list(scopes.process.catalog.topics.values()):
         if turns.is_over(COST_OF_TOPIC):
             await next_turn()
         if rights.allow_on_topic(AclOperation.DESCRIBE, topic.name, is_required=False):
             operations = _operations(message, rights, topic.name)
-            steps = services.metadata.topic(topic, request.api_version, operations, services.proxies)
+            steps = scopes.view.metadata.topic(topic, request.api_version, operations, scopes.view.proxies)
             elements.append(await run_in_turns(steps))
-    return _around(services, request, message, rights, len(elements), elements)
+    return _around(scopes, request, message, rights, len(elements), elements)
 
 
 def _operations(message: Any, rights: Rights, name: str) -> Operations:
@@ -157,35 +155,35 @@ def _operations(message: Any, rights: Rights, name: str) -> Operations:
 
 
 def _around(
-    services: ProxyServices, request: Request, message: Any, rights: Rights, count: int, topics: list[bytes]
+    scopes: ProxyScopes, request: Request, message: Any, rights: Rights, count: int, topics: list[bytes]
 ) -> Response:
     cluster = rights.cluster_operations() if message.include_cluster_authorized_operations else None
-    return services.metadata.answer(
-        request.api_version, request.correlation_id, count, topics, services.catalog, services.proxies, cluster
+    return scopes.view.metadata.answer(
+        request.api_version, request.correlation_id, count, topics, scopes.process.catalog, scopes.view.proxies, cluster
     )
 
 
-async def _elements(services: ProxyServices, version: int, message: Any, rights: Rights, failed: Errors) -> list[bytes]:
+async def _elements(scopes: ProxyScopes, version: int, message: Any, rights: Rights, failed: Errors) -> list[bytes]:
     """Return the encoded element of each topic that the request names, each once."""
     named = await map_in_turns(
         lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
     )
     asked = dict.fromkeys(named)
     if _is_invalid(version, message.topics):
-        return await map_in_turns(lambda one: _invalid(services, version, one[0] or ""), asked, ENCODED_A_TURN)
+        return await map_in_turns(lambda one: _invalid(scopes, version, one[0] or ""), asked, ENCODED_A_TURN)
     turns = Turns(COST_PER_STEP)
     elements: list[bytes] = []
     for name, topic_id in asked:
-        catalog = services.catalog
+        catalog = scopes.process.catalog
         topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
         if turns.is_over(COST_OF_TOPIC + (topic.partitions % COST_PER_STEP if topic is not None else 0)):
             await next_turn()
-        elements.append(await _element(services, version, message, rights, failed, name, topic_id))
+        elements.append(await _element(scopes, version, message, rights, failed, name, topic_id))
     return elements
 
 
 async def _element(
-    services: ProxyServices,
+    scopes: ProxyScopes,
     version: int,
     message: Any,
     rights: Rights,
@@ -193,31 +191,31 @@ async def _element(
     name: str | None,
     topic_id: uuid.UUID | None,
 ) -> bytes:
-    catalog = services.catalog
+    catalog = scopes.process.catalog
     topic = catalog.by_id(topic_id) if topic_id is not None else catalog.topics.get(name or "")
     known = name if topic is None else topic.name
     if known is not None and not rights.allow_on_topic(AclOperation.DESCRIBE, known):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if topic_id is not None:
-            return _refused(services, version, error, None, topic_id, is_internal=False)
-        return _refused(services, version, error, known, NO_ID, is_internal=False)
+            return _refused(scopes, version, error, None, topic_id, is_internal=False)
+        return _refused(scopes, version, error, known, NO_ID, is_internal=False)
     if topic is not None:
         operations = _operations(message, rights, topic.name)
-        return await run_in_turns(services.metadata.topic(topic, version, operations, services.proxies))
+        return await run_in_turns(scopes.view.metadata.topic(topic, version, operations, scopes.view.proxies))
     if topic_id is not None:
-        return _refused(services, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+        return _refused(scopes, version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
     if name is None:
-        return _invalid(services, version, "")
+        return _invalid(scopes, version, "")
     error = failed.get(name) or name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _refused(services, version, error, name, NO_ID)
+    return _refused(scopes, version, error, name, NO_ID)
 
 
-def _invalid(services: ProxyServices, version: int, name: str) -> bytes:
-    return _refused(services, version, ErrorCode.INVALID_REQUEST, name, NO_ID, is_internal=False)
+def _invalid(scopes: ProxyScopes, version: int, name: str) -> bytes:
+    return _refused(scopes, version, ErrorCode.INVALID_REQUEST, name, NO_ID, is_internal=False)
 
 
 def _refused(
-    services: ProxyServices,
+    scopes: ProxyScopes,
     version: int,
     error: ErrorCode,
     name: str | None,
@@ -226,23 +224,23 @@ def _refused(
     is_internal: bool | None = None,
 ) -> bytes:
     """Return the encoded element of a topic with an error, and count the error."""
-    services.metrics.api(ApiKey.METADATA).failed(error)
+    scopes.caller.metrics.api(ApiKey.METADATA).failed(error)
     if is_internal is None:
         is_internal = name in INTERNAL_TOPICS
     return encode_error(version, error, name, topic_id, is_internal=is_internal)
 
 
-def _response_bytes(services: ProxyServices, message: Any) -> int:
-    topics = services.catalog.topics
+def _response_bytes(scopes: ProxyScopes, message: Any) -> int:
+    topics = scopes.process.catalog.topics
     if _is_all(message.API_VERSION, message):
-        return services.metadata.all_bytes + PARTITION_BYTES * len(topics)
+        return scopes.view.metadata.all_bytes + PARTITION_BYTES * len(topics)
     if message.API_VERSION >= 10:
         # By the number of the id: a UUID's own hash is computed in Python, for each of fifty thousand topics here.
         once = {(topic.name, topic.topic_id and topic.topic_id.int): topic.topic_id for topic in message.topics}
     else:
         once = {(topic.name, None): None for topic in message.topics}
     known = (
-        topics.get(name or "") if topic_id is None else services.catalog.by_id(topic_id)
+        topics.get(name or "") if topic_id is None else scopes.process.catalog.by_id(topic_id)
         for (name, _), topic_id in once.items()
     )
     return PARTITION_BYTES * sum(1 + topic.partitions for topic in known if topic is not None)

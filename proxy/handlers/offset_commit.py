@@ -28,31 +28,31 @@ from bmq.proxy.handlers._group_rights import (
     with_topics,
     write_past_bound,
 )
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
-    if is_group_refused(services, request, message.group_id):
+async def handle(scopes: ProxyScopes, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
+    if is_group_refused(scopes, request, message.group_id):
         return await refusal(COMMIT, message)
-    by_id, rights = request.api_version >= 10, services.rights(request)
+    by_id, rights = request.api_version >= 10, scopes.caller.rights(request)
     allowed, refused = await split_topics(
-        rights, AclOperation.READ, message.topics, lambda topic: name_of(services, topic, by_id=by_id)
+        rights, AclOperation.READ, message.topics, lambda topic: name_of(scopes, topic, by_id=by_id)
     )
     if not refused:
-        return await _commit(services, request, message)
+        return await _commit(scopes, request, message)
     response = await refusal(COMMIT, with_topics(message, refused), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if allowed:
-        served = await _commit(services, request, with_topics(message, allowed))
+        served = await _commit(scopes, request, with_topics(message, allowed))
         response.topics += served.topics
     return response
 
 
-async def _commit(services: ProxyServices, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
+async def _commit(scopes: ProxyScopes, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
     if message.generation_id_or_member_epoch >= 0:  # of a member: its group exists
-        return await services.coordinator.offset_commit(message, ClientInfo.of(request))
-    response = await services.coordinator.offset_commit(message, ClientInfo.of_creator(request))
-    if services.audit.is_on and await _has_error(response, ErrorCode.POLICY_VIOLATION):
-        write_past_bound(services, request, message.group_id)
+        return await scopes.process.coordinator.offset_commit(message, ClientInfo.of(request))
+    response = await scopes.process.coordinator.offset_commit(message, ClientInfo.of_creator(request))
+    if scopes.caller.audit.is_on and await _has_error(response, ErrorCode.POLICY_VIOLATION):
+        write_past_bound(scopes, request, message.group_id)
     return response
 
 

@@ -15,19 +15,19 @@ from bmq.core.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import refusal, split_topics, with_topics
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
 
-async def handle(services: ProxyServices, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    rights = services.rights(request)
+async def handle(scopes: ProxyScopes, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    rights = scopes.caller.rights(request)
     if not rights.allow_on_group(AclOperation.DELETE, message.group_id):
         return await refusal(DELETE_OFFSETS, message)
     allowed, refused = await split_topics(rights, AclOperation.READ, message.topics, lambda topic: topic.name)
     if not refused:
-        return await services.coordinator.offset_delete(message, ClientInfo.of(request))
-    response = await services.coordinator.offset_delete(with_topics(message, allowed), ClientInfo.of(request))
+        return await scopes.process.coordinator.offset_delete(message, ClientInfo.of(request))
+    response = await scopes.process.coordinator.offset_delete(with_topics(message, allowed), ClientInfo.of(request))
     if response.error_code == ErrorCode.NONE:
         for topic in refused:
             partitions = await map_in_turns(_refused, topic.partitions)

@@ -27,46 +27,46 @@ from bmq.core.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.proxy.handlers._group_rights import ask_about_allowed, name_of, refusal, split_topics, with_topics
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Single = OffsetFetchResponse.OffsetFetchResponseTopic
 OfGroup = OffsetFetchResponse.OffsetFetchResponseGroup.OffsetFetchResponseTopics
 
 
-async def handle(services: ProxyServices, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
-    rights, client = services.rights(request), ClientInfo.of(request)
+async def handle(scopes: ProxyScopes, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
+    rights, client = scopes.caller.rights(request), ClientInfo.of(request)
     if not rights.is_checked:
-        return await services.coordinator.offset_fetch(message, client)
+        return await scopes.process.coordinator.offset_fetch(message, client)
     if request.api_version >= 8:
-        return await _fetch_groups(services, request, message, rights)
+        return await _fetch_groups(scopes, request, message, rights)
     if not rights.allow_on_group(AclOperation.DESCRIBE, message.group_id):
         return await refusal(FETCH, message)
-    asked, hidden = await _without_hidden(services, rights, message, by_id=False)
-    response = await services.coordinator.offset_fetch(asked, client)
-    await _hide(services, rights, response, hidden, Single, Single.OffsetFetchResponsePartition)
+    asked, hidden = await _without_hidden(scopes, rights, message, by_id=False)
+    response = await scopes.process.coordinator.offset_fetch(asked, client)
+    await _hide(scopes, rights, response, hidden, Single, Single.OffsetFetchResponsePartition)
     return response
 
 
 async def _fetch_groups(
-    services: ProxyServices, request: Request, message: OffsetFetchRequest, rights: Rights
+    scopes: ProxyScopes, request: Request, message: OffsetFetchRequest, rights: Rights
 ) -> OffsetFetchResponse:
     """Serve versions from 8 on, which may name several groups."""
     groups: list[Any] = []
     hidden: dict[str, list[Any] | None] = {}
     for group in FETCH_GROUPS.distinct(message).groups:
-        asked, hidden[group.group_id] = await _without_hidden(services, rights, group, by_id=request.api_version >= 10)
+        asked, hidden[group.group_id] = await _without_hidden(scopes, rights, group, by_id=request.api_version >= 10)
         groups.append(asked)
     message = OffsetFetchRequest(version=request.api_version, groups=groups, require_stable=message.require_stable)
     response: OffsetFetchResponse = await ask_about_allowed(
-        services, request, message, FETCH_GROUPS, AclOperation.DESCRIBE
+        scopes, request, message, FETCH_GROUPS, AclOperation.DESCRIBE
     )
     for group in response.groups:
-        await _hide(services, rights, group, hidden[group.group_id], OfGroup, OfGroup.OffsetFetchResponsePartitions)
+        await _hide(scopes, rights, group, hidden[group.group_id], OfGroup, OfGroup.OffsetFetchResponsePartitions)
     return response
 
 
 async def _without_hidden(
-    services: ProxyServices, rights: Rights, group: Any, *, by_id: bool
+    scopes: ProxyScopes, rights: Rights, group: Any, *, by_id: bool
 ) -> tuple[Any, list[Any] | None]:
     """Return a group of a request without the topics that the client may not see, and those.
 
@@ -75,13 +75,13 @@ async def _without_hidden(
     if group.topics is None:
         return group, None
     allowed, hidden = await split_topics(
-        rights, AclOperation.DESCRIBE, group.topics, lambda topic: name_of(services, topic, by_id=by_id)
+        rights, AclOperation.DESCRIBE, group.topics, lambda topic: name_of(scopes, topic, by_id=by_id)
     )
     return with_topics(group, allowed), hidden
 
 
 async def _hide(
-    services: ProxyServices,
+    scopes: ProxyScopes,
     rights: Rights,
     group: Any,
     hidden: list[Any] | None,
@@ -92,7 +92,7 @@ async def _hide(
     if group.error_code != ErrorCode.NONE:
         return
     if hidden is None:
-        shown = await map_in_turns(lambda topic: _may_see(services, rights, topic), group.topics)
+        shown = await map_in_turns(lambda topic: _may_see(scopes, rights, topic), group.topics)
         group.topics = [topic for topic, is_shown in zip(group.topics, shown, strict=True) if is_shown]
         return
     for topic in hidden:
@@ -100,12 +100,12 @@ async def _hide(
         group.topics.append(_topic(topic_class, topic, partitions))
 
 
-def _may_see(services: ProxyServices, rights: Rights, topic: Any) -> bool:
+def _may_see(scopes: ProxyScopes, rights: Rights, topic: Any) -> bool:
     """Return whether the client may describe a response's topic.
 
     From another proxy's coordinator it has no name, but an id, from version 10 on.
     """
-    name = topic.name or name_of(services, topic, by_id=True)
+    name = topic.name or name_of(scopes, topic, by_id=True)
     return name is not None and rights.allow_on_topic(AclOperation.DESCRIBE, name, is_required=False)
 
 

@@ -30,7 +30,7 @@ from bmq.proxy.partition_queries import (
     list_partitions,
     owner_of,
 )
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Partition = Topic.EpochEndOffset
@@ -45,8 +45,8 @@ class EpochQuery(NamedTuple):
     epoch: int
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
-    listed, rights = await list_partitions(message.topics, "topic", "partition"), services.rights(request)
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    listed, rights = await list_partitions(message.topics, "topic", "partition"), scopes.caller.rights(request)
     may_ask_all = rights.allow_on_cluster(AclOperation.CLUSTER_ACTION, is_required=False)
 
     async def ask(listed: QueriedPartition) -> Any:
@@ -55,7 +55,7 @@ async def handle(services: ProxyServices, request: Request, message: Any) -> Any
         try:
             if not may_ask_all and not rights.allow_on_topic(AclOperation.DESCRIBE, one.topic):
                 raise not_authorized(ResourceType.TOPIC)
-            owner = await owner_of(services, one.topic, one.partition)
+            owner = await owner_of(scopes, one.topic, one.partition)
             if one.current_epoch >= 0:
                 check_epoch((await owner.ends()).epoch, one.current_epoch)
             epoch, end = await owner.end_of_epoch(one.epoch)

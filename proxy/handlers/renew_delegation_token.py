@@ -15,12 +15,12 @@ from bmq.core.wire.messages import RenewDelegationTokenResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.proxy.handlers._delegation_tokens import changed_expiry
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: Any) -> Any:
+async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     code, expires_ms = await changed_expiry(
-        services, request, lambda tokens, principal: tokens.renew(principal, message.hmac, message.renew_period_ms)
+        scopes, request, lambda tokens, principal: tokens.renew(principal, message.hmac, message.renew_period_ms)
     )
     return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms, throttle_time_ms=0)
 

@@ -16,10 +16,10 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import SaslHandshakeResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-def handle(services: ProxyServices, request: Request, message: Any) -> SaslHandshakeResponse:
+def handle(scopes: ProxyScopes, request: Request, message: Any) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
 

@@ -16,13 +16,13 @@ from bmq.core.wire.messages import SyncGroupRequest, SyncGroupResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import is_group_refused, refusal
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 
 
-async def handle(services: ProxyServices, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
-    if is_group_refused(services, request, message.group_id):
+async def handle(scopes: ProxyScopes, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+    if is_group_refused(scopes, request, message.group_id):
         return await refusal(SYNC, message)
-    return await services.coordinator.sync_group(message, ClientInfo.of(request))
+    return await scopes.process.coordinator.sync_group(message, ClientInfo.of(request))
 
 
 NEEDS = (Need(AclOperation.READ, ResourceType.GROUP),)

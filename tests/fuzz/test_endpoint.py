@@ -13,13 +13,11 @@ import random
 import struct
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.metrics.counters import Metrics
@@ -29,12 +27,10 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import parse_fetch
 from bmq.core.wire.produce import parse_produce
 from bmq.endpoint.api import Api
-from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.large_requests import LargeRequests
-from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.loop import run
+from tests.harness.scopes import make_endpoint, make_scopes
 from tests.harness.seeds import IS_SOAK
 from tests.unit.core.net.world import Peer, turn
 from tests.unit.core.wire.mutations import mutate, sample_frames
@@ -52,7 +48,7 @@ def trivial(api: Api[Any]) -> Api[Any]:
     if api.handle_raw is not None:
         parse = parse_produce if api.key == ApiKey.PRODUCE else parse_fetch
 
-        def raw(services: Any, request: Request) -> Response:
+        def raw(scopes: Any, request: Request) -> Response:
             try:
                 parse(request.body, request.api_version)
             except FormatError as error:
@@ -63,11 +59,11 @@ def trivial(api: Api[Any]) -> Api[Any]:
     return api._replace(handle=_waits if api.key % 3 == 0 else _at_once, response_bytes=None)
 
 
-def _at_once(services: Any, request: Request, message: Any) -> Response:
+def _at_once(scopes: Any, request: Request, message: Any) -> Response:
     return _answer(request)
 
 
-async def _waits(services: Any, request: Request, message: Any) -> Response:
+async def _waits(scopes: Any, request: Request, message: Any) -> Response:
     await asyncio.sleep(0)
     return _answer(request)
 
@@ -88,12 +84,9 @@ class Fuzz:
         self.rng = rng
         self.samples = samples
         self.metrics = Metrics()
-        services: Any = SimpleNamespace(
-            metrics=self.metrics, clock=LoopClock(), apis=(), large=LargeRequests(), responses=ResponseBudget(1 << 30),
-            quotas=NO_QUOTAS,
-        )  # fmt: skip
         config = NodeConfig(socket_request_max_bytes=SIZE_MAX, queued_max_request_bytes=SIZE_MAX)
-        self.listener = StrictListener(Endpoint(services, list(map(trivial, apis))), config, self.metrics)
+        scopes = make_scopes(metrics=self.metrics, responses=ResponseBudget(1 << 30))
+        self.listener = StrictListener(make_endpoint(scopes, list(map(trivial, apis))), config, self.metrics)
         self.peer: Peer | None = None
         self.answered = self.closed = 0
 

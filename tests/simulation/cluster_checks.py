@@ -112,7 +112,7 @@ def kept(process: Process) -> Iterator[str]:
     """Yield what a process holds although no client asks it for anything any more."""
     node = process.node
     assert node is not None
-    holding = node.endpoint._services.produce_queue
+    holding = node.process.produce_queue
     budget = node.fetch_service.budget
     if len(holding) or holding.held_bytes or len(holding.deadlines):
         yield f"produces: {holding!r}, {len(holding.deadlines)} deadlines"

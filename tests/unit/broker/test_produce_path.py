@@ -193,10 +193,10 @@ async def test_log_append_time_is_the_brokers_clock_and_a_duplicates_first_one()
     async with world() as w:
         w.topic(message_timestamp_type="LogAppendTime")
         answer = await w.produce_one(idempotent(0))
-        assert answer.log_append_time_ms == w.services.clock.now_ms()
+        assert answer.log_append_time_ms == w.scopes.process.clock.now_ms()
         again = await w.produce_one(idempotent(0))
         assert again.log_append_time_ms == answer.log_append_time_ms
-        assert (await w.produce_one(batch(), acks=1)).log_append_time_ms == w.services.clock.now_ms()
+        assert (await w.produce_one(batch(), acks=1)).log_append_time_ms == w.scopes.process.clock.now_ms()
 
 
 # ------------------------------------------------------------------------------------------------------- duplicates
@@ -246,9 +246,9 @@ async def test_pipelined_requests_keep_their_order() -> None:
     async with world() as w:
         w.topic()
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(20)]
-        assert len(w.services.produce_queue) == 1
+        assert len(w.scopes.process.produce_queue) == 1
         assert [(await each)[0].base_offset for each in sent] == list(range(20))
-        assert (len(w.services.produce_queue), w.services.produce_queue.held_bytes) == (0, 0)
+        assert (len(w.scopes.process.produce_queue), w.scopes.process.produce_queue.held_bytes) == (0, 0)
         assert not w.client.calls, "nobody is told of the connection's end any more"
 
 
@@ -335,7 +335,7 @@ async def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
         assert (await kept)[0].base_offset == 0
         (stored,) = await read_log(w.fs, 1, w.path())
         assert b"kept" in bytes(stored.data)
-        assert w.services.produce_queue.held_bytes == 0
+        assert w.scopes.process.produce_queue.held_bytes == 0
 
 
 async def test_held_bytes_are_bounded() -> None:
@@ -346,7 +346,7 @@ async def test_held_bytes_are_bounded() -> None:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(30)]
-        assert w.services.produce_queue.held_bytes <= 4096 // 4
+        assert w.scopes.process.produce_queue.held_bytes <= 4096 // 4
         w.kv.faults = KvFaults()
         answers = [(await each)[0] for each in sent]
         codes = [ErrorCode(each.error_code) for each in answers]
@@ -451,7 +451,7 @@ async def test_recompression_has_a_bound_and_ends_with_the_partition() -> None:
         sent = [w.produce({("orders", 0): idempotent(number)}) for number in range(100)]
         await asyncio.sleep(0.001)
         assert not owner.has_room
-        assert len(w.services.produce_queue) == 1
+        assert len(w.scopes.process.produce_queue) == 1
         w.broker.fence_all()
         outcomes = {ErrorCode((await each)[0].error_code) for each in sent[:3]}
         assert outcomes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}

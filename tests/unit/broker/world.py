@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
@@ -26,9 +26,7 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Response
 from bmq.core.records.batch import Batch, Record, build_batch
-from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.produce import handler as produce
-from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
@@ -39,13 +37,14 @@ from bmq.proxy.handlers import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from bmq.proxy.services import ProxyServices
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient
 from tests.harness.members import OneProxy, Registered
+from tests.harness.scopes import change, make_endpoint, make_scopes
 
 MODULES = (produce, list_offsets, offset_for_leader_epoch, delete_records, describe_producers, describe_log_dirs)
+APIS = tuple(api for module in MODULES for api in module.APIS)
 Parts = dict[tuple[str, int], bytes | bytearray | None]
 FIELDS = ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")
 
@@ -111,23 +110,20 @@ class World:
         )
         self.broker.shared.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker, offload=self.offload)
-        self.services = ProxyServices(
+        self.scopes = make_scopes(
             config=self.config,
-            clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
             proxies=OneProxy(ProxyAddress(0, "h", 9092)),
             owners=self.assigned,
-            admin=cast(Any, None),
-            coordinator=cast(Any, None),
-            producer_ids=cast(Any, None),
-            client_quotas=cast(Any, None),
-            scram_users=cast(Any, None),
-            fetch_service=cast(Any, None),
-            responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
-        self.endpoint = Endpoint(self.services, [api for module in MODULES for api in module.APIS])
+        self.endpoint = make_endpoint(self.scopes, APIS)
         await self.broker.start()
+
+    def change(self, **parts: Any) -> None:
+        """Serve further requests with other parts of the scopes."""
+        self.scopes = change(self.scopes, **parts)
+        self.endpoint = make_endpoint(self.scopes, APIS)
 
     async def stop(self) -> None:
         await self.assigned.close()

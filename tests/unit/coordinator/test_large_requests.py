@@ -19,9 +19,9 @@ from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import find_coordinator
-from tests.harness.fakes import all_rights
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.members import OneProxy
+from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.cluster_world import cluster, group_of
 from tests.unit.coordinator.fakes import (
     CLIENT,
@@ -44,10 +44,10 @@ Send = Callable[[GroupCoordinator, Any], Awaitable[Any]]
 
 def find(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
     proxies = OneProxy(ProxyAddress(7, "proxy", 9092))
-    services: Any = SimpleNamespace(coordinator=coordinator, proxies=proxies, rights=all_rights)
+    scopes = make_scopes(coordinator=coordinator, proxies=proxies)
     request: Any = SimpleNamespace(api_version=4)
     message = m.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=names)
-    return _of(find_coordinator.handle(services, request, message), "coordinators")
+    return _of(find_coordinator.handle(scopes, request, message), "coordinators")
 
 
 def describe(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from types import SimpleNamespace
 from typing import Any
 
 from kafka.protocol.consumer import HeartbeatRequest as RawHeartbeat
 from kafka.protocol.metadata import ApiVersionsRequest as RawApiVersions
 
 from bmq.core.clock import LoopClock
-from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request, Response
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire.api_keys import ApiKey
@@ -18,9 +16,8 @@ from bmq.core.wire.messages import HeartbeatResponse
 from bmq.endpoint import api_versions
 from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.large_requests import LargeRequests
-from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.response_budget import ResponseBudget
+from tests.harness.scopes import make_endpoint, make_scopes
 
 
 class Asker:
@@ -44,28 +41,21 @@ class Asker:
 def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
     heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
     produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
-    services: Any = SimpleNamespace(
-        metrics=Metrics(),
-        clock=clock or LoopClock(),
-        apis=(),
-        large=LargeRequests(),
-        responses=ResponseBudget(1 << 30),
-        quotas=NO_QUOTAS,
-    )
-    made = Endpoint(services, [produce, heartbeat, *api_versions.APIS])
-    assert services.apis == (produce, heartbeat, *api_versions.APIS)
+    scopes = make_scopes(clock=clock or LoopClock(), responses=ResponseBudget(1 << 30))
+    made = make_endpoint(scopes, [produce, heartbeat, *api_versions.APIS])
+    assert made.scopes.apis == (produce, heartbeat, *api_versions.APIS)
     return made
 
 
 def counters(made: Endpoint, key: ApiKey = ApiKey.HEARTBEAT) -> Any:
-    return made._services.metrics.api(key)
+    return made.scopes.caller.metrics.api(key)
 
 
-def beat(services: Any, request: Request, message: Any) -> Any:
+def beat(scopes: Any, request: Request, message: Any) -> Any:
     return HeartbeatResponse(throttle_time_ms=0, error_code=27)
 
 
-def beat_raw(services: Any, request: Request) -> Response:
+def beat_raw(scopes: Any, request: Request) -> Response:
     return Response((b"raw",))
 
 

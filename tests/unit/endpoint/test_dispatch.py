@@ -45,7 +45,7 @@ def test_error_codes_are_those_of_the_whole_and_of_every_element() -> None:
 async def test_errors_of_large_answers_are_counted_too() -> None:
     topics = [MetadataResponse.MetadataResponseTopic(error_code=3) for _ in range(LARGE_ELEMENTS)]
 
-    made = endpoint(lambda services, request, asked: MetadataResponse(topics=topics), clock=SystemClock())
+    made = endpoint(lambda scopes, request, asked: MetadataResponse(topics=topics), clock=SystemClock())
     await made(heartbeat(), Asker())  # type: ignore[misc]
     assert counters(made).errors == {3: LARGE_ELEMENTS}
 
@@ -76,12 +76,12 @@ async def test_async_handlers_begin_at_once() -> None:
     gate = asyncio.get_running_loop().create_future()
     begun = []
 
-    async def slow(services: Any, request: Request, message: Any) -> Any:
+    async def slow(scopes: Any, request: Request, message: Any) -> Any:
         begun.append(message.group_id)
         await gate
         return HeartbeatResponse(error_code=5)
 
-    async def quick(services: Any, request: Request, message: Any) -> Any:
+    async def quick(scopes: Any, request: Request, message: Any) -> Any:
         return HeartbeatResponse(error_code=6)
 
     made = endpoint(slow)
@@ -99,9 +99,9 @@ async def test_a_handler_may_return_a_response_or_a_future_of_it() -> None:
     released: list[int] = []
     ready = Response((b"12345678",), lambda: released.append(1))
     future = asyncio.get_running_loop().create_future()
-    made = endpoint(raw=lambda services, request: future)
-    assert endpoint(raw=lambda services, request: ready)(heartbeat(), Asker()) is ready
-    assert endpoint(lambda services, request, message: ready)(heartbeat(), Asker()) is ready
+    made = endpoint(raw=lambda scopes, request: future)
+    assert endpoint(raw=lambda scopes, request: ready)(heartbeat(), Asker()) is ready
+    assert endpoint(lambda scopes, request, message: ready)(heartbeat(), Asker()) is ready
     pending = made(heartbeat(), Asker())
     assert inspect.isawaitable(pending)
     future.set_result(ready)
@@ -113,10 +113,10 @@ async def test_a_handler_may_return_a_response_or_a_future_of_it() -> None:
 @pytest.mark.parametrize("error", [RequestError(ErrorCode.INVALID_REQUEST, "left a handler"), KeyError("x")])
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_bug_in_a_handler_is_logged_with_its_api(error: Exception, is_late: bool) -> None:
-    def fails(services: Any, request: Request, message: Any) -> Any:
+    def fails(scopes: Any, request: Request, message: Any) -> Any:
         raise error
 
-    async def fails_late(services: Any, request: Request, message: Any) -> Any:
+    async def fails_late(scopes: Any, request: Request, message: Any) -> Any:
         await asyncio.sleep(1)
         raise error
 
@@ -131,7 +131,7 @@ async def test_a_bug_in_a_handler_is_logged_with_its_api(error: Exception, is_la
 
 
 async def test_an_async_handler_may_close_the_connection() -> None:
-    async def refuses(services: Any, request: Request, message: Any) -> Any:
+    async def refuses(scopes: Any, request: Request, message: Any) -> Any:
         await asyncio.sleep(0)
         raise CloseConnection("why")
 
@@ -154,10 +154,10 @@ async def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch
 
     monkeypatch.setattr("bmq.endpoint.large_requests.encode_response", encode)
 
-    def at_once(services: Any, request: Request, asked: Any) -> Any:
+    def at_once(scopes: Any, request: Request, asked: Any) -> Any:
         return message
 
-    async def late(services: Any, request: Request, asked: Any) -> Any:
+    async def late(scopes: Any, request: Request, asked: Any) -> Any:
         await asyncio.sleep(0)
         return message
 

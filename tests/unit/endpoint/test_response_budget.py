@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from bmq.core.clock import LoopClock
-from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Client, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import is_flexible
 from bmq.core.wire.messages import request_class
 from bmq.endpoint.api import Api
-from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.large_requests import INLINE_BYTES, LargeRequests
-from bmq.endpoint.quotas import NO_QUOTAS
+from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST, ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.fakes import FakeClient
+from tests.harness.scopes import make_endpoint, make_scopes
 
 LIMIT = 64 << 20
 LARGE = 40 << 20
 
 
-def named(services: Any, message: Any) -> int:
+def named(scopes: Any, message: Any) -> int:
     return int(message.group_id)
 
 
@@ -38,17 +34,10 @@ class World:
         self.built: list[str] = []
         self.error: Exception | None = None
         self.responses = ResponseBudget(LIMIT)
-        services: Any = SimpleNamespace(
-            quotas=NO_QUOTAS,
-            metrics=Metrics(),
-            clock=LoopClock(),
-            apis=(),
-            large=LargeRequests(),
-            responses=self.responses,
-        )
-        self.endpoint = Endpoint(services, [Api(ApiKey.HEARTBEAT, 0, 4, self._handle, response_bytes=estimate)])
+        api = Api(ApiKey.HEARTBEAT, 0, 4, self._handle, response_bytes=estimate)
+        self.endpoint = make_endpoint(make_scopes(responses=self.responses), [api])
 
-    async def _handle(self, services: Any, request: Any, message: Any) -> Response:
+    async def _handle(self, scopes: Any, request: Any, message: Any) -> Response:
         self.built.append(message.group_id)
         await asyncio.sleep(0)
         if self.error is not None:
@@ -105,7 +94,7 @@ async def test_small_ones_pass_large_ones_and_very_small_ones_everything() -> No
 
 
 async def test_the_estimate_is_corrected_once_the_response_is_there() -> None:
-    w = World(lambda services, message: 30 << 20)
+    w = World(lambda scopes, message: 30 << 20)
     answer = await w.ask(COUNTED_LEAST)
     assert w.responses.used == answer.size == COUNTED_LEAST
     send(answer)

@@ -43,21 +43,21 @@ from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
-from bmq.endpoint.response_budget import ResponseBudget
+from bmq.endpoint.scopes import ListenerView
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Member
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
-from bmq.proxy.services import ProxyServices
 from bmq.proxy.tracing import Tracing
-from bmq.server.broker_endpoint import INTERNAL_APIS, internal_dispatch, internal_services, register_broker
+from bmq.server.broker_endpoint import internal_endpoint, register_broker
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient, FakeView
 from tests.harness.members import lone_broker
+from tests.harness.scopes import make_scopes
 
 LATENCY_S = 0.0005
 PING_S = 2.0
@@ -248,17 +248,21 @@ class BrokerProcess:
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=16 << 20))
         self.assigned = AssignedPartitions(self.broker, self.pool)
         load = TrafficCounters()
-        self.services = internal_services(
-            world.config, LoopClock(), world.catalog, self.assigned, load, pool=self.pool, beside=None
+        inside = self.inside = internal_endpoint(
+            ListenerView(config=world.config),
+            LoopClock(),
+            world.catalog,
+            self.assigned,
+            load,
+            pool=self.pool,
+            beside=None,
         )
-        self.broker.shared.flush_listener = self.services.fetch_service
+        self.scopes = inside.scopes
+        self.broker.shared.flush_listener = self.scopes.process.fetch_service
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
         register_broker(self.endpoint, self.assigned, load, self.broker.shared.open_files, ShardFence())
-        inside = internal_dispatch(self.services)
         tracing = world.tracing
-        self.endpoint.register_kafka(
-            inside if tracing is None else tracing.of_processes(inside, self.services, INTERNAL_APIS)
-        )
+        self.endpoint.register_kafka(inside if tracing is None else tracing.of_processes(inside))
 
     def resume(self) -> None:
         waiting, self.stopped = self.stopped or [], None
@@ -267,10 +271,10 @@ class BrokerProcess:
 
     async def close(self) -> None:
         self.stopped = None
-        self.services.fetch_service.drain()
+        self.scopes.process.fetch_service.drain()
         await self.assigned.close()
         await self.broker.close()
-        await self.services.fetch_service.close()
+        await self.scopes.process.fetch_service.close()
         await self.pool.close()
 
 
@@ -330,21 +334,12 @@ class Cluster:
         )
         self.owners = RoutedOwners(self.view, None, self.remote_owners)
         self.fetch_service = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
-        nobody = cast(Any, None)
-        self.services = ProxyServices(
+        self.scopes = make_scopes(
             config=self.config,
-            clock=LoopClock(),
             metrics=self.metrics,
             catalog=self.catalog,
-            proxies=nobody,
             owners=self.owners,
-            admin=nobody,
-            coordinator=nobody,
-            producer_ids=nobody,
-            client_quotas=nobody,
-            scram_users=nobody,
             fetch_service=self.fetch_service,
-            responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
         self.client = FakeClient()
         self._brokers: list[BrokerProcess] = []
@@ -429,7 +424,7 @@ class Cluster:
         topics = [(self.topic.topic_id, [(partition, memoryview(records))])]
         body = memoryview(bytearray(b"".join(encode_produce_request(acks, timeout_ms, topics))))
         asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
-        return asyncio.ensure_future(_produced(produce.handle(self.services, asked)))
+        return asyncio.ensure_future(_produced(produce.handle(self.scopes, asked)))
 
     async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
         params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False, metrics=self.metrics)

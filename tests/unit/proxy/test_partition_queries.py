@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.proxy.partition_queries import (
@@ -21,6 +22,8 @@ from bmq.proxy.partition_queries import (
     open_owner,
     owner_of,
 )
+from bmq.proxy.scopes import ProxyScopes
+from tests.harness.scopes import make_scopes
 from tests.harness.waiting import now
 
 TOPIC = UUID(int=1)
@@ -49,10 +52,10 @@ class FakeOwners:
         return OPENED
 
 
-def services(owners: FakeOwners) -> Any:
+def scopes(owners: FakeOwners) -> ProxyScopes:
     topics = {"t": SimpleNamespace(topic_id=TOPIC, partitions=2)}
-    return SimpleNamespace(
-        catalog=SimpleNamespace(topics=topics), owners=owners, config=SimpleNamespace(held_produce_ms=HELD_S * 1000)
+    return make_scopes(
+        catalog=SimpleNamespace(topics=topics), owners=owners, config=NodeConfig(held_produce_ms=int(HELD_S * 1000))
     )
 
 
@@ -63,14 +66,14 @@ def services(owners: FakeOwners) -> Any:
 async def test_a_partition_that_does_not_exist_has_no_owner(topic: str, partition: int) -> None:
     owners = FakeOwners()
     with pytest.raises(RequestError) as refused:
-        await owner_of(services(owners), topic, partition)
+        await owner_of(scopes(owners), topic, partition)
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert owners.waited_s == []
 
 
 async def test_an_open_owner_is_returned_without_a_wait() -> None:
     owners = FakeOwners()
-    assert await owner_of(services(owners), "t", 1) is OPEN
+    assert await owner_of(scopes(owners), "t", 1) is OPEN
     assert owners.waited_s == []
 
 
@@ -79,7 +82,7 @@ async def test_an_owner_is_waited_for_as_long_as_a_produce_is_held_at_most(
     timeout_s: float | None, waited_s: float
 ) -> None:
     owners = FakeOwners()
-    assert await owner_of(services(owners), "t", 0, timeout_s) is OPENED
+    assert await owner_of(scopes(owners), "t", 0, timeout_s) is OPENED
     assert owners.waited_s == [waited_s]
 
 

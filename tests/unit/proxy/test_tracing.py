@@ -14,12 +14,11 @@ from bmq.core.net.request import Client, CloseConnection, Response
 from bmq.core.tracing import CURRENT, ENTRIES_MAX, SampledRecords, Span, SpanKind, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
-from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.produce import handler as produce
 from bmq.proxy.tracing import TracedEndpoint, Tracing
-from bmq.server.broker_endpoint import internal_dispatch
 from tests.harness.loop import run
+from tests.harness.scopes import make_endpoint
 from tests.unit.proxy.cluster import Cluster, cluster, plain
 
 APIS = (*produce.APIS, *fetch.APIS)
@@ -108,8 +107,8 @@ class World:
         self.cluster = world
         self.tracer = tracer
         world.fetch_service.tracer = tracer
-        endpoint = Endpoint(world.services, APIS)
-        self.endpoint = world.tracing.of_clients(endpoint, world.services, APIS)
+        endpoint = make_endpoint(world.scopes, APIS)
+        self.endpoint = world.tracing.of_clients(endpoint)
         self._number = 0
 
     def frame(self, key: int, version: int, body: bytes) -> memoryview:
@@ -235,7 +234,7 @@ def test_a_broker_that_does_not_trace_serves_what_carries_a_trace() -> None:
 
     async def main(w: World) -> None:
         broker = w.cluster.broker("b1")
-        broker.endpoint.register_kafka(internal_dispatch(broker.services))
+        broker.endpoint.register_kafka(broker.inside)
         assert await w.produce(plain(), 0, 1) == [0, 0]
 
     tracer = story(main)

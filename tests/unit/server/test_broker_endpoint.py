@@ -16,9 +16,10 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Response
 from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.scopes import ListenerView
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.kv_memory import KvFaults
-from bmq.server.broker_endpoint import internal_dispatch, internal_services
+from bmq.server.broker_endpoint import internal_endpoint
 from bmq.server.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from tests.unit.broker.world import World, answered, batch, world
@@ -35,8 +36,8 @@ class Process(World):
         clock = LoopClock()
         self.fetch_service = FetchService(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
         self.broker.shared.flush_listener = self.fetch_service
-        self.internal = internal_services(
-            self.config,
+        self.endpoint = internal_endpoint(
+            ListenerView(config=self.config),
             clock,
             self.catalog,
             self.assigned,
@@ -44,7 +45,7 @@ class Process(World):
             pool=self.pool,
             beside=self.fetch_service,
         )
-        self.endpoint = internal_dispatch(self.internal)
+        self.internal = self.endpoint.scopes.process
 
     async def stop(self) -> None:
         await super().stop()
@@ -120,7 +121,7 @@ async def test_one_copy_of_a_tail_and_one_register() -> None:
         await p.produce({("orders", 0): data}, version=13)
         assert bases(await parked) == [0]
         assert asyncio.get_running_loop().time() == began
-        assert p.internal.metrics.tail_hit_bytes == len(data)
+        assert p.endpoint.scopes.caller.metrics.tail_hit_bytes == len(data)
         assert len(data) <= p.fetch_service.tails.used < 2 * len(data) + 1000
 
 
@@ -141,9 +142,9 @@ async def test_sessions_drains_and_counters_are_apart() -> None:
         await p.produce({("orders", 0): batch()}, version=13)
         assert bases(await going_on) == [0]
         assert p.metrics.topics == {}
-        assert p.internal.metrics.topic("orders").messages_in == 1
+        assert p.endpoint.scopes.caller.metrics.topic("orders").messages_in == 1
         p.catalog.put("orders", None)
-        assert p.internal.metrics.topics == {}
+        assert p.endpoint.scopes.caller.metrics.topics == {}
 
 
 async def test_what_is_served_is_counted_for_the_controller() -> None:
@@ -188,15 +189,21 @@ async def test_the_offsets_topic_is_read_and_not_produced_to() -> None:
 async def test_without_clients_of_its_own_it_stands_alone() -> None:
     async with world() as w:
         pool = BlockCache(w.fs, ReadConfig())
-        services = internal_services(
-            w.config, LoopClock(), w.catalog, w.assigned, w.broker.shared.load, pool=pool, beside=None
+        w.endpoint = internal_endpoint(
+            ListenerView(config=w.config),
+            LoopClock(),
+            w.catalog,
+            w.assigned,
+            w.broker.shared.load,
+            pool=pool,
+            beside=None,
         )
-        w.broker.shared.flush_listener = services.fetch_service
-        w.endpoint = internal_dispatch(services)
+        fetch_service = w.endpoint.scopes.process.fetch_service
+        w.broker.shared.flush_listener = fetch_service
         w.topic()
         await w.produce({("orders", 0): batch()}, version=13)
-        assert services.fetch_service.tails.used > 0
-        await services.fetch_service.close()
+        assert fetch_service.tails.used > 0
+        await fetch_service.close()
         await pool.close()
 
 

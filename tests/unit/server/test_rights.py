@@ -34,9 +34,11 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.apis import ALL_APIS
+from bmq.proxy.scopes import ProxyScopes
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
+from tests.harness.scopes import change, make_endpoint
 from tests.harness.single_node import single_node
 from tests.harness.waiting import until
 from tests.unit.server.rights_table import (
@@ -182,7 +184,7 @@ async def test_the_table_of_rights() -> None:
 
 async def test_without_an_authorizer_everything_is_allowed_and_there_are_no_acls() -> None:
     async with running(NodeConfig(offsets_topic_num_partitions=1)) as node:
-        assert node._services.authorizer is ALLOW_ALL
+        assert node.endpoint.scopes.caller.authorizer is ALLOW_ALL
         for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
             case = CASES[key]
             codes = set(error_codes(await ask(node, ALICE, case.version, case.request())))
@@ -449,7 +451,9 @@ class Counting:
 
 async def test_a_request_asks_once_a_partition_at_most() -> None:
     async with running() as node:
-        counting = node._services.authorizer = Counting()
+        counting = Counting()
+        scopes = change(cast(ProxyScopes, node.endpoint.scopes), authorizer=counting)
+        node.endpoint = make_endpoint(scopes, scopes.apis)
         Topic = kafka.protocol.producer.ProduceRequest.TopicProduceData
         batch = bytes(build_batch([Record(value=b"v")]))
         for count in (1, 3):

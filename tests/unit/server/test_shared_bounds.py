@@ -24,10 +24,12 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import encode_request
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
+from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.quotas import NO_QUOTAS
+from bmq.endpoint.scopes import Scopes
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.proxy.services import ProxyServices
+from bmq.proxy.scopes import ProxyScopes
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -48,10 +50,6 @@ READERS = 16
 PARTITIONS = 4_000
 """Partitions of the topic whose Metadata is a large response: about 130 kB."""
 
-# Fields of which the callers and listeners have their own; a process has one of each other field.
-BY_LISTENER = {"proxies", "metadata"}
-BY_CALLER = {"metrics", "quotas", "authorizer", "audit", "apis"}
-
 
 @contextlib.asynccontextmanager
 async def node_of(config: NodeConfig = CONFIG) -> AsyncIterator[Node]:
@@ -60,54 +58,79 @@ async def node_of(config: NodeConfig = CONFIG) -> AsyncIterator[Node]:
         yield node
 
 
-def all_services(node: Node) -> dict[str, ProxyServices]:
-    """Return the services of each listener's clients, of the console, and of the process itself."""
-    endpoints: dict[str, Any] = {
-        **node.endpoints,
-        "console": node.console_endpoint,
-        "process": node._own_requests._dispatch,
-    }
-    return {name: endpoint._services for name, endpoint in endpoints.items()}
+def all_endpoints(node: Node) -> dict[str, Endpoint]:
+    """Return the endpoint of each listener's clients, of the console, and of the process itself."""
+    return {**node.client_endpoints, "console": node.console_endpoint, "process": node.own_endpoint}
 
 
-async def test_each_field_is_shared_by_all_copies_or_differs_on_purpose() -> None:
-    """A field that a copy makes for itself is a bound that holds once a listener, not once a process."""
+def all_scopes(node: Node) -> dict[str, ProxyScopes]:
+    return {name: cast(ProxyScopes, endpoint.scopes) for name, endpoint in all_endpoints(node).items()}
+
+
+OWNERS = {
+    "process": {  # of the process: all listeners and callers share it
+        "clock", "catalog", "owners", "fetch_service", "responses", "produce_queue", "large", "produce_order", "admin",
+        "coordinator", "producer_ids", "scram_users", "tokens", "client_quotas", "log_levels", "acls",
+    },
+    "view": {"config", "proxies", "metadata"},  # of a listener
+    "caller": {"metrics", "quotas", "authorizer", "audit"},  # of a kind of caller
+    "": {"apis"},  # of the endpoint
+}  # fmt: skip
+
+
+async def test_each_budget_queue_and_counter_has_one_owner() -> None:
+    """A new field must be written into the table; the scope that has it decides who shares it."""
     async with node_of() as node:
-        of = all_services(node)
+        of = all_scopes(node)
         assert list(of) == ["INSIDE", "OUTSIDE", "console", "process"]
-        for field in fields(ProxyServices):
-            assert field.init, f"{field.name} is made anew in each copy"
-            values = [getattr(services, field.name) for services in of.values()]
-            if field.name not in BY_LISTENER | BY_CALLER:
-                assert all(value is values[0] for value in values), field.name
-            elif field.name in BY_CALLER - {"apis"}:
-                assert values[0] is values[1], f"{field.name} is of all clients"
-        assert of["INSIDE"].proxies is of["console"].proxies is of["process"].proxies
-        assert of["INSIDE"].proxies is not of["OUTSIDE"].proxies
-        assert of["INSIDE"].metadata is not of["OUTSIDE"].metadata
-        assert of["INSIDE"].metrics is node.metrics
-        assert of["console"].metrics is not node.metrics
-        assert of["process"].metrics is not node.metrics
-        assert of["INSIDE"].quotas is node.security.quotas
-        assert [of[name].quotas for name in ("console", "process")] == [NO_QUOTAS, NO_QUOTAS]
-        assert of["INSIDE"].authorizer is of["console"].authorizer is node.security.authorizer
-        assert of["process"].authorizer is ALLOW_ALL
-        assert (of["INSIDE"].audit.is_on, of["console"].audit.is_on, of["process"].audit.is_on) == (True, True, False)
+        for scopes in of.values():
+            for name in ("process", "view", "caller"):
+                assert {each.name for each in fields(getattr(scopes, name))} == OWNERS[name]
+        assert {each.name for each in fields(Scopes)} == OWNERS.keys() - {""} | OWNERS[""]
+        assert all(scopes.process is node.process for scopes in of.values())
+        assert of["INSIDE"].view is of["console"].view is of["process"].view
+        assert of["INSIDE"].view.proxies is not of["OUTSIDE"].view.proxies
+        assert of["INSIDE"].view.metadata is not of["OUTSIDE"].view.metadata
+        callers = {name: scopes.caller for name, scopes in of.items()}
+        assert callers["INSIDE"] is callers["OUTSIDE"]
+        assert len({id(caller.metrics) for caller in callers.values()}) == 3
+        assert callers["INSIDE"].metrics is node.metrics
+        assert callers["INSIDE"].quotas is node.security.quotas
+        assert [callers[name].quotas for name in ("console", "process")] == [NO_QUOTAS, NO_QUOTAS]
+        assert callers["INSIDE"].authorizer is callers["console"].authorizer is node.security.authorizer
+        assert callers["process"].authorizer is ALLOW_ALL
+        assert [caller.audit.is_on for caller in callers.values()] == [True, True, True, False]
 
 
-async def test_all_copies_get_a_new_node_id() -> None:
+async def test_the_internal_port_shares_only_what_belongs_to_the_process_as_a_whole() -> None:
+    """Budgets are the port's own: clients that do not read must not hold up other processes."""
+    async with node_of() as node:
+        assert node.internal_endpoint is not None
+        inside, clients = node.internal_endpoint.scopes, all_scopes(node)["INSIDE"]
+        shared = {each.name for each in fields(inside.process)
+                  if getattr(inside.process, each.name) is getattr(clients.process, each.name)}  # fmt: skip
+        assert shared == {"clock", "catalog"}
+        assert inside.caller.metrics is not node.metrics
+        assert inside.view is not clients.view
+        assert inside.caller.authorizer is ALLOW_ALL
+
+
+async def test_all_listeners_get_a_new_node_id() -> None:
     async with node_of() as node:
         node._renumbered(7)
-        assert {name: each.config.node_id for name, each in all_services(node).items()} == {
+        assert {name: each.view.config.node_id for name, each in all_scopes(node).items()} == {
             "INSIDE": 7, "OUTSIDE": 7, "console": 7, "process": 7,
         }  # fmt: skip
+        assert node.internal_endpoint is not None
+        assert node.internal_endpoint.scopes.view.config.node_id == 7
 
 
 async def test_room_that_any_listener_or_caller_waits_for_is_wanted() -> None:
     async with node_of() as node:
-        for services in all_services(node).values():
-            taken = await services.responses.take(CONFIG.queued_max_request_bytes)
-            waiting = asyncio.ensure_future(services.responses.take(CONFIG.queued_max_request_bytes))
+        for scopes in all_scopes(node).values():
+            responses = scopes.process.responses
+            taken = await responses.take(CONFIG.queued_max_request_bytes)
+            waiting = asyncio.ensure_future(responses.take(CONFIG.queued_max_request_bytes))
             await asyncio.sleep(0)
             assert node.is_response_room_wanted()
             taken.release()
@@ -136,8 +159,9 @@ async def test_requests_of_the_process_itself_count_nowhere_as_clients() -> None
         assert metrics.traffic is not None
         metrics.traffic.roll(1.0)
         assert not metrics.traffic.last.topics
-        counters = all_services(node)["console"].metrics.topics["orders"]
-        assert (counters.produces, counters.fetches, counters.bytes_out) == (2, 4, 2 * len(batch))
+        for caller in ("console", "process"):
+            counters = all_scopes(node)[caller].caller.metrics.topics["orders"]
+            assert (counters.produces, counters.fetches, counters.bytes_out) == (1, 2, len(batch))
 
 
 def metadata(number: int) -> bytes:
@@ -185,4 +209,4 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         assert node.metrics.connections_stuck_closed > 0
         sockets.close()
         await until(lambda: not node.metrics.connections)
-        assert all(services.responses.used == 0 for services in all_services(node).values())
+        assert node.process.responses.used == 0

@@ -104,7 +104,7 @@ class World:
             self.audit,
         )  # fmt: skip
 
-    def _beat(self, services: Any, request: Any, message: Any) -> HeartbeatResponse:
+    def _beat(self, scopes: Any, request: Any, message: Any) -> HeartbeatResponse:
         session = request.client.session
         assert (session.listener, session.protocol) == ("OUTSIDE", "SASL_PLAINTEXT")
         self.principals.append(str(session.principal))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,14 +13,10 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Client, CloseConnection, Request, Response
 from bmq.core.records.batch import Ends
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.api import Services
-from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.fetch.handler import APIS, handle
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
-from bmq.proxy.metadata_cache import MetadataCache
-from bmq.proxy.services import ProxyServices
 from bmq.storage.filesystem import StorageUnavailable
-from tests.harness.fakes import all_rights
+from tests.harness.scopes import make_scopes
 from tests.unit.endpoint.serving import World, batch_of, serving
 from tests.unit.proxy.handlers.admin_serving import Spread
 
@@ -61,13 +55,8 @@ async def fetch(world: World, version: int, topics: list[Any], *, proxies: Proxi
         },
         topics=topics,
     )
-    view = SimpleNamespace(
-        fetch_service=world.fetch_service, proxies=proxies, metadata=MetadataCache(), rights=all_rights,
-        authorizer=ALLOW_ALL, metrics=world.metrics,
-    )  # fmt: skip
-    view.nearer = partial(ProxyServices.nearer, cast(ProxyServices, view))
-    services = cast(Services, view)
-    answer = handle(services, asked(version, bytes(message.encode(version=version))))
+    scopes = make_scopes(fetch_service=world.fetch_service, proxies=proxies, metrics=world.metrics)
+    answer = handle(scopes, asked(version, bytes(message.encode(version=version))))
     if not isinstance(answer, Response):
         answer = await answer
     if answer.release is not None:
@@ -176,9 +165,9 @@ async def test_a_follower_is_refused(version: int) -> None:
 
 async def test_a_malformed_fetch_closes_the_connection() -> None:
     async with serving(has_sessions=True) as world:
-        services = cast(Services, SimpleNamespace(fetch_service=world.fetch_service))
+        scopes = make_scopes(fetch_service=world.fetch_service)
         with pytest.raises(CloseConnection):
-            handle(services, asked(12, b"\0\0\0"))
+            handle(scopes, asked(12, b"\0\0\0"))
 
 
 # ---------------------------------------------------------------------------------------------- the client's rack

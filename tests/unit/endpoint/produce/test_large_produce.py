@@ -34,7 +34,7 @@ Data = ProduceRequest.TopicProduceData
 async def serving(**options: Any) -> AsyncIterator[World]:
     async with world(**options) as made:
         yield made
-        assert len(made.services.produce_order) == 0
+        assert len(made.scopes.process.produce_order) == 0
 
 
 def send(w: World, parts: Sequence[tuple[int, bytes | bytearray]], **options: Any) -> asyncio.Future[list[Any]]:
@@ -118,8 +118,8 @@ async def test_held_parts_are_dropped_with_their_connection() -> None:
             large.cancel()
             behind.cancel()
             await asyncio.wait([large, behind])
-            assert len(w.services.produce_order) == 0
-            assert w.services.produce_queue.held_bytes == 0
+            assert len(w.scopes.process.produce_order) == 0
+            assert w.scopes.process.produce_queue.held_bytes == 0
         w.assign()
         (answer,) = await w.produce({("orders", 0): batch()})
         assert answer.base_offset == 0, "nothing of what was dropped is written"
@@ -170,17 +170,17 @@ async def test_more_than_the_limit_closes_the_connection() -> None:
 async def test_large_produces_in_flight_are_bounded_and_the_next_one_waits() -> None:
     async with serving() as w:
         w.topic("orders", assign=False)
-        w.services.large._produced.limit = MANY + 1
+        w.scopes.process.large._produced.limit = MANY + 1
         first = send(w, [(0, batch()) for _ in range(MANY)])
         w.client = FakeClient()
         second = send(w, [(0, batch()) for _ in range(MANY)])
-        await until(lambda: bool(w.services.large._produced.waiting))
-        held = w.services.produce_queue.held_bytes
+        await until(lambda: bool(w.scopes.process.large._produced.waiting))
+        held = w.scopes.process.produce_queue.held_bytes
         w.assign()
         assert [each.base_offset for each in await first] == list(range(MANY))
         assert [each.base_offset for each in await second] == list(range(MANY, 2 * MANY))
         assert held <= MANY * len(batch())
-        assert (w.services.large._produced.used, w.services.large._produced.waiting) == (0, 0)
+        assert (w.scopes.process.large._produced.used, w.scopes.process.large._produced.waiting) == (0, 0)
 
 
 async def test_a_malformed_large_produce_closes_the_connection() -> None:

@@ -71,7 +71,7 @@ async def test_a_part_that_fails_with_the_one_before_it_counts_once() -> None:
     async with world() as w:
         w.topic(partitions=2, assign=False)
         owners = RemoteOwners()
-        w.services.owners = owners
+        w.change(owners=owners)
         first = w.produce({("orders", 0): batch()})
         parts = [
             Data.PartitionProduceData(index=0, records=bytes(idempotent(0))),
@@ -117,7 +117,7 @@ async def test_the_bad_records_that_another_process_names_reach_the_client() -> 
     async with world() as w:
         w.topic(assign=False)
         owners = RemoteOwners()
-        w.services.owners = owners
+        w.change(owners=owners)
         response = w.produce({("orders", 0): two_good_and_a_bad()})
         await asyncio.sleep(0)
         (part,) = owners.link.sent
@@ -142,7 +142,7 @@ async def test_bytes_too_few_for_a_batch_go_to_no_owner() -> None:
     async with world() as w:
         w.topic(assign=False)
         owners = RemoteOwners()
-        w.services.owners = owners
+        w.change(owners=owners)
         for size in (1, 22, HEADER_BYTES - 1):
             (answer,) = await w.produce({("orders", 0): bytes(batch()[:size])})
             assert answer.error_code == ErrorCode.CORRUPT_MESSAGE

@@ -8,24 +8,21 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.messages import DescribeConfigsResponse
 from bmq.endpoint.partitions import Owner, PartitionView
-from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.meta.security.scram_credentials import ScramCredentials
-from bmq.proxy.services import ProxyServices
 from tests.harness.fakes import FakeClient
 from tests.harness.members import OneProxy
+from tests.harness.scopes import make_scopes
 from tests.unit.controller.admin.world import AdminWorld
 
 RESPONSES = {ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse}
@@ -90,32 +87,27 @@ class AdminServing(AdminWorld):
     def __init__(self, *, proxies: Proxies | None = None, config: NodeConfig | None = None, **kwargs: Any) -> None:
         super().__init__(config=config, bounds=self, **kwargs)
         self.owners = FakeOwners()
-        self.services = ProxyServices(
+        self.scopes = make_scopes(
             config=self.config,
-            clock=LoopClock(),
-            metrics=Metrics(),
             catalog=self.catalog,
             proxies=proxies or OneProxy(ProxyAddress(self.config.node_id, "here", 9092)),
             owners=self.owners,
             admin=self.admin,
-            coordinator=cast(Any, None),
             producer_ids=ProducerIds(self.kv, "c"),
             client_quotas=QuotasView(self.kv, "c"),
             scram_users=ScramCredentials(self.kv, "c"),
-            fetch_service=cast(Any, None),
-            responses=ResponseBudget(self.config.queued_max_request_bytes),
         )
 
     def find_bound(self, kind: str, principal: str) -> int | None:
-        return self.services.client_quotas.find_bound(kind, principal)
+        return self.scopes.process.client_quotas.find_bound(kind, principal)
 
     async def start(self) -> None:
         await super().start()
-        await self.services.client_quotas.start()
+        await self.scopes.process.client_quotas.start()
 
     async def close(self) -> None:
-        await self.services.client_quotas.close()
-        await self.services.producer_ids.close()
+        await self.scopes.process.client_quotas.close()
+        await self.scopes.process.producer_ids.close()
         await super().close()
 
     def request(self, key: int, version: int, body: bytes = b"") -> Request:
@@ -125,7 +117,7 @@ class AdminServing(AdminWorld):
         """Return the handler's response; request and response pass through their wire formats."""
         body = message.encode(version=version)
         message = type(message).decode(body, version=version)
-        response = api.handle(self.services, self.request(api.key, version), message)
+        response = api.handle(self.scopes, self.request(api.key, version), message)
         if isinstance(response, Awaitable):
             response = await response
         if isinstance(response, Response):
@@ -135,7 +127,7 @@ class AdminServing(AdminWorld):
 
     async def ask_raw(self, api: Any, version: int, message: Any) -> bytes:
         decoded = decode_request(api.key, version, memoryview(message.encode(version=version)))
-        answer = api.handle(self.services, self.request(api.key, version), decoded)
+        answer = api.handle(self.scopes, self.request(api.key, version), decoded)
         if isinstance(answer, Awaitable):
             answer = await answer
         assert isinstance(answer, Response)

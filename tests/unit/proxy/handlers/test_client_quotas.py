@@ -150,6 +150,6 @@ async def test_a_store_that_does_not_answer_and_too_many_entities_are_errors(mon
         async def fails(*_: object) -> Any:
             raise KvUnavailable("down")
 
-        monkeypatch.setattr(w.services.client_quotas._kv, "commit", fails)
+        monkeypatch.setattr(w.scopes.process.client_quotas._kv, "commit", fails)
         results = await alter(w, entry(ALICE, producer_byte_rate=1.0), entry([]))
         assert [code for code, _ in results] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST]

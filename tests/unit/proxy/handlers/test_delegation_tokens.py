@@ -27,6 +27,7 @@ from bmq.proxy.handlers import (
     expire_delegation_token,
     renew_delegation_token,
 )
+from tests.harness.scopes import change
 from tests.unit.proxy.handlers.admin_requests import versions
 from tests.unit.proxy.handlers.admin_serving import AdminServing, serving
 
@@ -112,7 +113,7 @@ async def proxy() -> AsyncIterator[Proxy]:
     async with serving() as serves:
         tokens = DelegationTokens(serves.kv, "c", LoopClock(), "secret", TokenLifetimes())
         await tokens.start()
-        serves.services.tokens = tokens
+        serves.scopes = change(serves.scopes, tokens=tokens)
         try:
             yield Proxy(serves)
         finally:
@@ -164,7 +165,7 @@ async def test_strangers_and_tokens_may_not_ask(api: Any) -> None:
             for version in versions(api):
                 answer = await p.ask(api, message, version)
                 assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-        assert not p.serves.services.tokens.tokens  # type: ignore[union-attr]
+        assert not p.serves.scopes.process.tokens.tokens  # type: ignore[union-attr]
 
 
 async def test_a_client_with_a_certificate_may_ask() -> None:
@@ -175,11 +176,12 @@ async def test_a_client_with_a_certificate_may_ask() -> None:
 
 async def test_without_the_secret_there_are_no_tokens() -> None:
     async with proxy() as p:
-        tokens, p.serves.services.tokens = p.serves.services.tokens, None
+        tokens = p.serves.scopes.process.tokens
+        p.serves.scopes = change(p.serves.scopes, tokens=None)
         p.be("alice")
         for api, message in requests():
             assert (await p.ask(api, message)).error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
-        p.serves.services.tokens = tokens
+        p.serves.scopes = change(p.serves.scopes, tokens=tokens)
 
 
 async def test_renewers_and_owners_are_users() -> None:
@@ -201,7 +203,9 @@ async def test_renewers_and_owners_are_users() -> None:
 
 async def test_a_token_of_another_owner_needs_the_right_to_make_it() -> None:
     async with proxy() as p:
-        p.serves.services.authorizer = FewRights({(AclOperation.CREATE_TOKENS, ResourceType.USER, "User:bob")})
+        p.serves.scopes = change(
+            p.serves.scopes, authorizer=FewRights({(AclOperation.CREATE_TOKENS, ResourceType.USER, "User:bob")})
+        )
         p.be("alice")
         denied = await p.create(owner="carol")
         assert denied.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
@@ -220,11 +224,14 @@ async def test_clients_see_their_own_tokens_and_those_that_they_may_describe() -
         for name, renewers in (("alice", ("bob",)), ("bob", ()), ("carol", ()), ("dave", ())):
             p.be(name)
             ids[name] = (await p.create(renewers=renewers)).token_id
-        p.serves.services.authorizer = FewRights(
-            {
-                (AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, ids["carol"]),
-                (AclOperation.DESCRIBE_TOKENS, ResourceType.USER, "User:dave"),
-            }
+        p.serves.scopes = change(
+            p.serves.scopes,
+            authorizer=FewRights(
+                {
+                    (AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, ids["carol"]),
+                    (AclOperation.DESCRIBE_TOKENS, ResourceType.USER, "User:dave"),
+                }
+            ),
         )
         p.be("alice")
         assert set(await p.described()) == {ids["alice"], ids["carol"], ids["dave"]}
@@ -233,4 +240,4 @@ async def test_clients_see_their_own_tokens_and_those_that_they_may_describe() -
         none = await p.ask(DESCRIBE, DescribeDelegationTokenRequest(owners=[]))
         assert (none.error_code, none.tokens) == (0, [])
         assert DESCRIBE.response_bytes is not None
-        assert DESCRIBE.response_bytes(p.serves.services, None) >= 4 * 100
+        assert DESCRIBE.response_bytes(p.serves.scopes, None) >= 4 * 100

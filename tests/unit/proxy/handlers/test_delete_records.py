@@ -14,7 +14,7 @@ from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.proxy.handlers import delete_records
 from bmq.proxy.handlers.delete_records import NO_WATERMARK
 from tests.harness.waiting import now
-from tests.unit.proxy.handlers.owned_topic import FakeOwner, services_of
+from tests.unit.proxy.handlers.owned_topic import FakeOwner, scopes_of
 
 Wanted = DeleteRecordsRequest.DeleteRecordsTopic
 TOPICS = {
@@ -32,7 +32,7 @@ async def ask(owner: FakeOwner, *wanted: tuple[str, int, int], timeout_ms: int =
     ]
     message: Any = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
     unused: Any = None
-    response = await delete_records.handle(services_of({0: owner}, topics=TOPICS), unused, message)
+    response = await delete_records.handle(scopes_of({0: owner}, topics=TOPICS), unused, message)
     assert [topic.name for topic in response.topics] == [name for name, _, _ in wanted]
     found = [topic.partitions[0] for topic in response.topics]
     assert [each.partition_index for each in found] == [index for _, index, _ in wanted]

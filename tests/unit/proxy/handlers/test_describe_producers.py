@@ -11,7 +11,7 @@ from bmq.core.records.batch import MAX_SEQUENCE
 from bmq.core.wire.messages import DescribeProducersRequest
 from bmq.proxy.handlers import describe_producers
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
-from tests.unit.proxy.handlers.owned_topic import FakeOwner, services_of
+from tests.unit.proxy.handlers.owned_topic import FakeOwner, scopes_of
 
 Wanted = DescribeProducersRequest.TopicRequest
 
@@ -24,7 +24,7 @@ async def ask(owners: dict[int, FakeOwner], *wanted: tuple[str, list[int]]) -> A
     topics = [Wanted(name=name, partition_indexes=indexes) for name, indexes in wanted]
     message: Any = DescribeProducersRequest(topics=topics)
     unused: Any = None
-    return (await describe_producers.handle(services_of(owners), unused, message)).topics
+    return (await describe_producers.handle(scopes_of(owners), unused, message)).topics
 
 
 async def test_a_producer_is_described_by_its_last_batch() -> None:

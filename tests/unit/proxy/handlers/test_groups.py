@@ -21,7 +21,6 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.codec_client import decode_response, encode_response_body
 from bmq.core.wire.header import response_is_flexible
 from bmq.endpoint.api import Api
-from bmq.endpoint.authorization.authorizer import Rights
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import (
@@ -38,8 +37,8 @@ from bmq.proxy.handlers import (
     sync_group,
 )
 from tests.harness.audit import HeldAudit
-from tests.harness.fakes import all_rights
 from tests.harness.members import OneProxy
+from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
 
 MODULES = (
@@ -55,9 +54,7 @@ class Caller:
     def __init__(self, world: World) -> None:
         members = OneProxy(ProxyAddress(7, "proxy", 9092))
         self.audit = HeldAudit()
-        self.services: Any = SimpleNamespace(
-            coordinator=world.coordinator, proxies=members, rights=all_rights, audit=self.audit
-        )
+        self.scopes = make_scopes(coordinator=world.coordinator, proxies=members, audit=self.audit)
         self.client: Any = SimpleNamespace(
             host="10.0.0.1", peer="10.0.0.1:1", is_closed=False, session=ANONYMOUS_SESSION
         )
@@ -68,7 +65,7 @@ class Caller:
         body = memoryview(bytes(message.encode(version=version)))
         request = Request(int(api.key), version, 1, "client", body, self.client, 0.0)
         assert api.handle is not None
-        response = api.handle(self.services, request, decode_request(int(api.key), version, body))
+        response = api.handle(self.scopes, request, decode_request(int(api.key), version, body))
         if inspect.isawaitable(response):
             response = await response
         head = 5 if response_is_flexible(int(api.key), version) else 4
@@ -362,15 +359,15 @@ async def test_all_offsets_of_another_proxys_group_are_those_of_topics_that_the_
     acls = AclIndex([everything, *denied, everything._replace(resource_type=ResourceType.GROUP)])
     authorizer = CachedAuthorizer(acls, (), allows_without_acls=False)
     topics = {ids[name]: SimpleNamespace(name=name) for name in ("orders", "secret")}
-    services: Any = SimpleNamespace(
+    scopes = make_scopes(
         coordinator=SimpleNamespace(offset_fetch=elsewhere),
         catalog=SimpleNamespace(by_id=topics.get),
-        rights=lambda request: Rights(authorizer, request),
+        authorizer=authorizer,
     )
     client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", session=ANONYMOUS_SESSION)
     body = memoryview(bytes(asked.encode(version=version)))
     request = Request(int(ApiKey.OFFSET_FETCH), version, 1, "client", body, client, 0.0)
-    response = await offset_fetch.handle(services, request, decode_request(ApiKey.OFFSET_FETCH, version, body))
+    response = await offset_fetch.handle(scopes, request, decode_request(ApiKey.OFFSET_FETCH, version, body))
     if version >= 10:
         assert [topic.topic_id for topic in response.groups[0].topics] == [ids["orders"]]
     else:

@@ -12,7 +12,7 @@ from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.handlers.list_offsets import KNOWN_SINCE, TIMEOUT_S
 from tests.harness.waiting import now
-from tests.unit.proxy.handlers.owned_topic import ENDS, FakeOwner, services_of
+from tests.unit.proxy.handlers.owned_topic import ENDS, FakeOwner, scopes_of
 
 Topic = ListOffsetsRequest.ListOffsetsTopic
 API = list_offsets.APIS[0]
@@ -31,7 +31,7 @@ async def ask(
     )  # fmt: skip
     decoded: Any = ListOffsetsRequest.decode(message.encode(version=version), version=version)
     unused: Any = None
-    response = await list_offsets.handle(services_of({0: owner}), unused, decoded)
+    response = await list_offsets.handle(scopes_of({0: owner}), unused, decoded)
     (found, *others) = response.topics[0].partitions
     assert all(each.error_code == found.error_code for each in others)
     return ErrorCode(found.error_code), found.offset, found.timestamp, found.leader_epoch

@@ -16,11 +16,11 @@ from bmq.core.net.request import CloseConnection
 from bmq.core.security.acls import RESOURCE_OPERATIONS, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import MetadataRequest, MetadataResponse
-from bmq.endpoint.dispatch import Endpoint
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import metadata
 from bmq.proxy.metadata_cache import COST_PER_STEP
 from tests.harness.fakes import FakeClient
+from tests.harness.scopes import make_endpoint
 from tests.unit.proxy.handlers.admin_serving import AdminServing, Spread, decode, serving
 from tests.unit.proxy.turns import Turns
 
@@ -59,7 +59,7 @@ async def test_ten_thousand_partitions_are_encoded_once() -> None:
     async with serving() as w:
         topic = await w.admin.create_topic("big", 10_000)
         first = await w.ask_raw(API, 12, asks("big"))
-        cache = w.services.metadata
+        cache = w.scopes.view.metadata
         for _ in range(100):
             assert await w.ask_raw(API, 12, asks("big")) == first
         assert cache.encoded_topics == 1
@@ -80,15 +80,15 @@ async def test_another_topics_change_does_not_encode_this_one_again() -> None:
             await w.admin.create_topic(f"t{n}", 3)
         everything = MetadataRequest(topics=None)
         assert len((await ask(w, 12, everything)).topics) == 50
-        assert w.services.metadata.encoded_topics == 50
+        assert w.scopes.view.metadata.encoded_topics == 50
         await w.admin.create_topic("new")
         await w.admin.delete_topic("t7")
         found = (await ask(w, 12, everything)).topics
         assert {topic.name for topic in found} == set(w.catalog.topics)
-        assert w.services.metadata.encoded_topics == 51
+        assert w.scopes.view.metadata.encoded_topics == 51
         await w.admin.add_partitions("new", 4)
         assert len((await ask(w, 12, asks("new"))).topics[0].partitions) == 4
-        assert repr(w.services.metadata) == "MetadataCache(topics=50, encoded=52)"
+        assert repr(w.scopes.view.metadata) == "MetadataCache(topics=50, encoded=52)"
 
 
 async def test_a_partition_always_has_a_leader_and_never_an_epoch() -> None:
@@ -207,7 +207,7 @@ async def test_bytes_that_are_not_a_metadata_request_close_the_connection(versio
     async with serving() as w:
         head = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1) + b"\0" * (version >= 9)
         with pytest.raises(CloseConnection, match=f"METADATA version {version}"):
-            Endpoint(w.services, metadata.APIS)(memoryview(bytearray(head + b"\x7f\xff\xff\xff")), FakeClient())
+            make_endpoint(w.scopes, metadata.APIS)(memoryview(bytearray(head + b"\x7f\xff\xff\xff")), FakeClient())
 
 
 async def test_a_metadata_request_for_an_existing_topic_writes_nothing() -> None:
@@ -231,7 +231,7 @@ async def test_deleted_topics_leave_the_cache() -> None:
             await ask(w, 12, asks(f"t{n}", "kept"))
             await w.admin.delete_topic(f"t{n}")
         await ask(w, 12, asks("kept"))
-        assert repr(w.services.metadata) == "MetadataCache(topics=1, encoded=21)"
+        assert repr(w.scopes.view.metadata) == "MetadataCache(topics=1, encoded=21)"
 
 
 async def test_named_topics_are_encoded_in_turns_by_their_partitions() -> None:

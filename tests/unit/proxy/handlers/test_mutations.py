@@ -30,7 +30,7 @@ class Quota:
 async def ask(w: AdminServing, api: Any, version: int, message: Any, quota: Quota) -> Any:
     request: Request = w.request(api.key, version)
     request.quota = cast(RequestQuota, quota)
-    response = api.handle(w.services, request, message)
+    response = api.handle(w.scopes, request, message)
     return await response if hasattr(response, "__await__") else response
 
 

@@ -9,7 +9,7 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.messages import OffsetForLeaderEpochRequest
 from bmq.proxy.handlers import offset_for_leader_epoch
-from tests.unit.proxy.handlers.owned_topic import ENDS, FakeOwner, services_of
+from tests.unit.proxy.handlers.owned_topic import ENDS, FakeOwner, scopes_of
 
 Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
@@ -19,7 +19,7 @@ async def ask(owner: FakeOwner, partition: int = 0, *, current: int = -1) -> tup
     wanted = Topic.OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=5)
     message: Any = OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic="t", partitions=[wanted])])
     unused: Any = None
-    response = await offset_for_leader_epoch.handle(services_of({0: owner}), unused, message)
+    response = await offset_for_leader_epoch.handle(scopes_of({0: owner}), unused, message)
     (found,) = response.topics[0].partitions
     assert (response.topics[0].topic, found.partition) == ("t", partition)
     return ErrorCode(found.error_code), found.leader_epoch, found.end_offset

@@ -45,8 +45,8 @@ async def test_bounds_are_set_and_described_as_other_quotas() -> None:
         }
         ((code, text),) = await bound(w, None, max_topics=0.5)
         assert (code, text) == (ErrorCode.INVALID_REQUEST, "max_topics cannot be a fractional value.")
-        assert w.services.client_quotas.find_bound("max_topics", "User:bob") == 3
-        assert w.services.client_quotas.find_bound("max_topics", "Other:bob") is None
+        assert w.scopes.process.client_quotas.find_bound("max_topics", "User:bob") == 3
+        assert w.scopes.process.client_quotas.find_bound("max_topics", "Other:bob") is None
 
 
 async def test_topics_past_a_users_bound_are_refused_by_policy() -> None:

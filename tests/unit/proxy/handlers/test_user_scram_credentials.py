@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from kafka.protocol.admin.users import AlterUserScramCredentialsRequest as Alter
@@ -15,6 +15,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.security.scram import SCRAM_SHA_256, credential_of_password
 from bmq.core.wire.api_keys import ApiKey
 from bmq.proxy.handlers import alter_user_scram_credentials, describe_user_scram_credentials
+from tests.harness.scopes import change
 from tests.unit.proxy.handlers.admin_serving import AdminServing
 
 (ALTER,) = alter_user_scram_credentials.APIS
@@ -25,11 +26,11 @@ SALTED = hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", 4096)
 @asynccontextmanager
 async def serving() -> AsyncIterator[AdminServing]:
     world = AdminServing()
-    await world.services.scram_users.start()
+    await world.scopes.process.scram_users.start()
     try:
         yield world
     finally:
-        await world.services.scram_users.close()
+        await world.scopes.process.scram_users.close()
         await world.close()
 
 
@@ -69,7 +70,7 @@ async def test_a_credential_is_set_described_and_deleted() -> None:
             ("alice", ErrorCode.NONE),
             ("bob", ErrorCode.NONE),
         ]
-        users = world.services.scram_users
+        users = world.scopes.process.scram_users
         assert users.find(SCRAM_SHA_256, "alice") == credential_of_password(SCRAM_SHA_256, "secret", 4096, b"salt")
         assert await alter(world, upsertion(mechanism=2)) == [("alice", ErrorCode.NONE)]
         assert await described(world) == {"alice": [(1, 4096), (2, 4096)], "bob": [(2, 16384)]}
@@ -130,12 +131,12 @@ class Nobody:
 async def test_who_has_no_right_changes_and_sees_nothing() -> None:
     async with serving() as world:
         await alter(world, upsertion())
-        world.services.authorizer = cast(Any, Nobody())
+        world.scopes = change(world.scopes, authorizer=Nobody())
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert await alter(world, deletion(), upsertion("bob")) == [("alice", refused), ("bob", refused)]
         response = await world.ask(DESCRIBE, 0, Describe(users=None))
         assert (response.error_code, list(response.results)) == (refused, [])
-        assert list(world.services.scram_users.users) == ["alice"]
+        assert list(world.scopes.process.scram_users.users) == ["alice"]
 
 
 def test_the_apis_are_kafkas() -> None:

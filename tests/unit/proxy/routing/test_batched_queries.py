@@ -263,7 +263,7 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
     ]
     message = SimpleNamespace(API_VERSION=7, isolation_level=0, topics=[Topic(name="orders", partitions=asked)])
     request: Any = SimpleNamespace(api_key=ApiKey.LIST_OFFSETS, client=FakeClient(), client_id=None)
-    (topic,) = (await list_offsets.handle(world.services, request, message)).topics
+    (topic,) = (await list_offsets.handle(world.scopes, request, message)).topics
     return list(topic.partitions)
 
 

@@ -25,6 +25,7 @@ from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import describe_topic_partitions, list_offsets, metadata, offset_for_leader_epoch
 from tests.harness.members import OneProxy
+from tests.harness.scopes import change
 from tests.unit.proxy.cluster import Cluster, cluster, plain
 from tests.unit.proxy.handlers.admin_serving import decode
 
@@ -45,12 +46,12 @@ class ProxyClient:
 
     def __init__(self, world: Cluster) -> None:
         self.world = world
-        world.services.proxies = OneProxy(ProxyAddress(0, "here", 9092))
+        world.scopes = change(world.scopes, proxies=OneProxy(ProxyAddress(0, "here", 9092)))
 
     async def _ask(self, api: Any, version: int, message: Any, kind: Any) -> Any:
         body = memoryview(bytearray(message.encode(version=version)))
         request = Request(api.key, version, 1, "me", body, cast(Client, self.world.client), 0.0)
-        found = api.handle(self.world.services, request, type(message).decode(bytes(body), version=version))
+        found = api.handle(self.world.scopes, request, type(message).decode(bytes(body), version=version))
         if isinstance(found, Awaitable):
             found = await found
         if isinstance(found, Response):

@@ -19,6 +19,7 @@ from bmq.storage import checkpoint
 from bmq.storage.checkpoint import ProducerState
 from tests.harness.fakes import FakeClient
 from tests.harness.loop_stops import TurnCounter
+from tests.harness.scopes import change
 from tests.unit.proxy.cluster import PING_S, answers, cluster, idempotent, plain, values
 
 pytestmark = pytest.mark.slow
@@ -80,7 +81,7 @@ async def test_a_partition_that_comes_back_is_not_refused_for_what_was_refused_b
         sent = world.send(idempotent(1))
         world.move(0, "b2")
         assert (await sent).error_code == ErrorCode.NONE
-        assert len(world.broker("b1").services.produce_queue.retry_order) == 1
+        assert len(world.broker("b1").scopes.process.produce_queue.retry_order) == 1
         await answers([world.send(idempotent(number)) for number in range(2, 5)])
         world.move(0, "b1")
         began = asyncio.get_running_loop().time()
@@ -139,9 +140,9 @@ async def test_rule_9_batches_of_a_client_that_has_gone_are_dropped() -> None:
         await asyncio.sleep(0.01)
         owner = world.remote_owners._owner(world.key())
         assert owner.route.is_idle
-        assert world.services.produce_queue.parts == 1
+        assert world.scopes.process.produce_queue.parts == 1
         client.close()
-        assert world.services.produce_queue.parts == world.services.produce_queue.held_bytes == 0
+        assert world.scopes.process.produce_queue.parts == world.scopes.process.produce_queue.held_bytes == 0
         world.bury("b1", "b2")
         await answers([world.send(plain(b"later"))])
         assert await values(world) == ["x", "later"]
@@ -180,7 +181,7 @@ async def test_batches_that_a_lost_broker_may_have_accepted_are_not_answered_as_
         await asyncio.sleep(0.01)
         later = world.send(plain())
         assert await answers([sent, later]) == [("REQUEST_TIMED_OUT", -1), ("NOT_LEADER_OR_FOLLOWER", -1)]
-        assert len(world.services.produce_queue) == world.services.produce_queue.held_bytes == 0
+        assert len(world.scopes.process.produce_queue) == world.scopes.process.produce_queue.held_bytes == 0
 
 
 async def test_rule_9_batches_given_back_go_before_waiting_ones_and_keep_their_time_limit() -> None:
@@ -197,7 +198,7 @@ async def test_rule_9_batches_given_back_go_before_waiting_ones_and_keep_their_t
         began = loop.time()
         later = world.send(idempotent(1))
         await asyncio.sleep(0.1)
-        assert world.services.produce_queue.parts == 1
+        assert world.scopes.process.produce_queue.parts == 1
         world.kill("b2")
         world.network.cut("b1")
         assert (await sent).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -259,7 +260,7 @@ async def test_credit_bounds_the_bytes_in_flight() -> None:
         assert owner.route.bytes < 12_000
         assert not owner.has_room
         assert world.remote_owners._owner(world.key(1)).has_room
-        assert len(world.services.produce_queue) == 1
+        assert len(world.scopes.process.produce_queue) == 1
         world.broker("b1").resume()
         assert [code for code, _ in await answers(sent)] == ["NONE"] * 30
         assert [each for each in await values(world) if "/" in each] == [f"7/{number}" for number in range(30)]
@@ -447,7 +448,7 @@ async def test_partitions_of_this_process_are_appended_to_directly() -> None:
         own = world.broker("b2")
         routed = RoutedOwners(world.view, own.assigned, world.remote_owners)
         world.view.own = "b2"
-        world.services.owners = routed
+        world.scopes = change(world.scopes, owners=routed)
         world.fetch_service._owners = routed
         own.broker.shared.flush_listener = world.fetch_service
         sent = []
@@ -470,7 +471,8 @@ async def test_rule_9_a_partition_that_moves_to_this_process_waits_for_its_earli
     async with cluster() as world:
         own = world.broker("b2")
         world.view.own = "b2"
-        routed = world.services.owners = RoutedOwners(world.view, own.assigned, world.remote_owners)
+        routed = RoutedOwners(world.view, own.assigned, world.remote_owners)
+        world.scopes = change(world.scopes, owners=routed)
         await routed.wait(world.key(), 5)
         world.broker("b1").stopped = []
         first = [world.send(idempotent(number)) for number in range(2)]

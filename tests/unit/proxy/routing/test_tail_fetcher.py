@@ -52,12 +52,12 @@ async def test_an_idle_session_asks_twice_a_second() -> None:
 async def test_a_session_that_the_broker_has_forgotten_begins_again() -> None:
     async with cluster() as world:
         await world.fetch(world.want(0))
-        sessions = world.broker("b1").services.fetch_service.sessions
+        sessions = world.broker("b1").scopes.process.fetch_service.sessions
         link = world.remote_owners._tail_links["b1"]
         await asyncio.sleep(0.1)
         session = sessions.get(link._session.id)
         assert session is not None
-        world.broker("b1").services.fetch_service.end_session(session)
+        world.broker("b1").scopes.process.fetch_service.end_session(session)
         await asyncio.sleep(1)
         parked = asyncio.ensure_future(world.fetch(world.want(0), max_wait_s=30))
         await world.send(plain())

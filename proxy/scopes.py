@@ -1,15 +1,16 @@
-"""The services that a proxy's handlers use, beyond those of Produce and Fetch."""
+"""The scopes of a proxy's handlers: what they use beyond the services of Produce and Fetch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from bmq.controller.admin.api import Admin
 from bmq.coordinator.api import GroupCoordinator
 from bmq.core.logging.levels import LogLevels
-from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.fetch_params import Nearer
+from bmq.endpoint.scopes import ListenerView, ProcessServices, Scopes
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.security.acls import AclStore
@@ -19,12 +20,10 @@ from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.metadata_cache import MetadataCache
 
 
-@dataclass(slots=True, kw_only=True)
-class ProxyServices(Services):
-    """Everything that a handler of clients' requests may use.  There is one for each listener."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyServices(ProcessServices):
+    """Everything that a proxy has once for all of its handlers."""
 
-    proxies: Proxies
-    """Proxies as this listener's clients see them: each under the address that it advertises for them."""
     admin: Admin
     """Controller, wherever it runs: changes topics and configs."""
     coordinator: GroupCoordinator
@@ -37,8 +36,21 @@ class ProxyServices(Services):
     log_levels: LogLevels = field(default_factory=LogLevels)
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ProxyView(ListenerView):
+    """The cluster as the clients of one listener see it."""
+
+    proxies: Proxies
+    """Proxies, each under the address that it advertises for this listener's clients."""
     metadata: MetadataCache = field(default_factory=MetadataCache)
+    """Encoded Metadata, which names those addresses."""
 
     def nearer(self, rack: str) -> Nearer | None:
         """Return a function that chooses a proxy in `rack` to fetch from; None if this proxy is in it."""
         return None if self.proxies.own.zone == rack else partial(self.metadata.nearer, rack, self.proxies)
+
+
+ProxyScopes: TypeAlias = Scopes[ProxyServices, ProxyView]
+"""The scopes of each handler of clients' requests."""

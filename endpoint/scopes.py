@@ -1,0 +1,116 @@
+"""The three scopes of a request: its process, the listener that it came through, and the kind of its caller.
+
+============== ==================================================== ==================================================
+scope          one for each                                         holds
+============== ==================================================== ==================================================
+process        `ProcessServices`: process; a broker's internal      what the process has once: budgets, queues, the
+               port has its own                                     fetch service, the owners of partitions
+listener       `ListenerView`: listener                             what its clients see: addresses, node id, settings
+caller         `Caller`: kind of caller (clients, console,          rights, quotas, audit log, counters
+               internal port, the process itself)
+============== ==================================================== ==================================================
+
+A handler gets them as `Scopes`.  No scope is ever copied: two endpoints that share a bound have the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from bmq.core.audit.log import NO_AUDIT, Audit
+from bmq.core.clock import Clock
+from bmq.core.config import NodeConfig
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.request import Request
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Rights
+from bmq.endpoint.fetch.fetch_params import Nearer
+from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.partitions import Owners
+from bmq.endpoint.produce.connection_order import ProduceOrder
+from bmq.endpoint.produce.queue import ProduceQueue
+from bmq.endpoint.quotas import NO_QUOTAS, RequestQuotas
+from bmq.endpoint.response_budget import ResponseBudget
+from bmq.meta.catalog import Catalog
+
+if TYPE_CHECKING:
+    from bmq.endpoint.api import Api
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessServices:
+    """Everything that Produce and Fetch use and that a process has once, whatever the listener and the caller.
+
+    All clients of a process share each bound here: a queue, a budget, a cache.
+    """
+
+    clock: Clock
+    catalog: Catalog
+    owners: Owners
+    """Owners of the partitions, here and in other processes."""
+    fetch_service: FetchService
+    """Tail cache, block reads, long polls and fetch sessions: everything that serves Fetch."""
+    responses: ResponseBudget
+    """Bytes of responses, other than records, that are being built or wait to be sent."""
+    produce_queue: ProduceQueue = field(default_factory=ProduceQueue)
+    """Produces that wait for their partition."""
+    large: LargeRequests = field(default_factory=LargeRequests)
+    produce_order: ProduceOrder = field(default_factory=ProduceOrder)
+    """Order of the produces of connections whose large produce is being handed to the owners."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ListenerView:
+    """The process as the clients of one listener see it."""
+
+    config: NodeConfig
+    """Settings of the process, with the node id that clients see.  `renumber` replaces it."""
+
+    def renumber(self, config: NodeConfig) -> None:
+        """Adopt the settings with a new node id, after the process has joined its cluster again."""
+        self.config = config
+
+    def nearer(self, rack: str) -> Nearer | None:
+        """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
+
+        None: the client fetches from this process, as always on internal ports.
+        """
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """One kind of caller: its rights, its quotas, and where its requests are counted and recorded."""
+
+    metrics: Metrics
+    """Counters of the caller's requests."""
+    quotas: RequestQuotas = NO_QUOTAS
+    authorizer: Authorizer = ALLOW_ALL
+    """Rights of the caller's clients."""
+    audit: Audit = NO_AUDIT
+    """The audit log of what the caller does."""
+
+    def rights(self, request: Request) -> Rights:
+        """Return the rights of the client that sent the request."""
+        return Rights(self.authorizer, request, self.audit)
+
+
+P = TypeVar("P", bound=ProcessServices, covariant=True)
+V = TypeVar("V", bound=ListenerView, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Scopes(Generic[P, V]):
+    """The three scopes of an endpoint, which each of its handlers gets."""
+
+    process: P
+    view: V
+    caller: Caller
+    apis: Sequence[Api[Any]] = ()
+    """All APIs of the endpoint, which ApiVersions lists."""
+
+
+AnyScopes: TypeAlias = Scopes[ProcessServices, ListenerView]
+"""The scopes of Produce and Fetch, which proxies' listeners and brokers' internal ports serve."""
