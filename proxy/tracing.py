@@ -52,17 +52,17 @@ class Tracing:
     """The wrappers that a process with a tracer puts around its endpoints."""
 
     def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+        self.tracer = tracer
         self.sampled = SampledRecords()
         """Traced batches, for the connections to other processes, whose requests carry the traces on."""
 
     def of_clients(self, endpoint: Endpoint) -> Dispatch:
         """Return the wrapper of an endpoint for clients."""
-        return TracedEndpoint(endpoint, self._tracer, self.sampled)
+        return TracedEndpoint(endpoint, self.tracer, self.sampled)
 
     def of_processes(self, endpoint: Endpoint) -> Dispatch:
         """Return the wrapper of an endpoint for other processes of the cluster."""
-        return TracedInternalEndpoint(endpoint, self._tracer)
+        return TracedInternalEndpoint(endpoint, self.tracer)
 
 
 class TracedEndpoint:

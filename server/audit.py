@@ -27,7 +27,7 @@ class AuditTopic:
         self,
         name: str,
         find: Callable[[str], Topic | None],
-        requests: Callable[[], Requests],
+        requests: Requests,
         key: Callable[[], bytes],
         now_ms: Callable[[], int],
     ) -> None:
@@ -51,7 +51,7 @@ class AuditTopic:
         batch = build_batch(records, base_timestamp=self._now_ms())
         try:
             partition = partition_of(key, topic.partitions)
-            await self._requests().produce(UUID(str(topic.topic_id)), partition, memoryview(batch))
+            await self._requests.produce(UUID(str(topic.topic_id)), partition, memoryview(batch))
         except RequestError as error:
             raise NotWritten(f"topic {self._name!r}: {error.code.name} {error}") from None
 
@@ -66,7 +66,7 @@ def open_audit(
     *,
     node: Callable[[], int],
     find: Callable[[str], Topic | None],
-    requests: Callable[[], Requests],
+    requests: Requests,
 ) -> AuditLog | None:
     """Return the audit log; None if the process has none.  Raises ConfigError if its file cannot be opened.
 

@@ -105,7 +105,7 @@ class ClusterMember:
         self._check.start()
 
     async def _check_secret(self) -> None:
-        """Ask members by connections that nobody else uses: what they say of a process that has not joined is no news.
+        """Ask members over connections of this check alone: a refusal before the join must not count as a lost member.
 
         Raises ConfigError if one does not accept this process's secret.
         """

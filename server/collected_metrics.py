@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bmq.broker.log_sizes import LogSizes
-from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.offsets.lag import GroupLag
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.refresh import Refresh
 from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.high_watermarks import HighWatermarks
-from bmq.server.broker_role import BrokerRole
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.roles.broker import BrokerRole
+from bmq.server.roles.controller import ControllerRole
+from bmq.server.roles.coordinator import CoordinatorRole
 from bmq.server.storage_room import StorageRoom
 
 LOG_SIZES_S = 15.0
@@ -37,12 +36,12 @@ class Collected:
         joined: ClusterMember,
         *,
         broker: BrokerRole | None,
-        coordinator: Coordinator | None,
+        coordinator: CoordinatorRole | None,
+        controller: ControllerRole | None,
         room: StorageRoom,
-        leads: Callable[[], bool],
     ) -> None:
-        """Take `leads`, which returns whether this process leads: the leader alone reads storage's `room`."""
-        self._leads = leads
+        """Collect the numbers of the roles; ``room`` is read by the leader alone."""
+        self._controller = controller
         self._room_refresh = Refresh(lambda: _read(room), ROOM_S, "the room of storage")
         self.group_lag: GroupLag | None = None
         self.log_sizes: LogSizes | None = None
@@ -52,7 +51,7 @@ class Collected:
         if coordinator is not None:
             local = broker.assigned.open_owner if broker is not None else None
             ends = HighWatermarks(joined.view, local, joined.peers)
-            self.group_lag = GroupLag(coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
+            self.group_lag = GroupLag(coordinator.coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
             interval_s = config.metrics_group_lag_ms / 1000
             self._lag_refresh = Refresh(self.group_lag.refresh, interval_s, "the lag of groups")
             self._refreshes.append(self._lag_refresh)
@@ -65,7 +64,7 @@ class Collected:
         """Start a collection in the background, unless the last one is recent."""
         for refresh in self._refreshes:
             refresh.request()
-        if self._leads():
+        if self._controller is not None and self._controller.is_leader:
             self._room_refresh.request()
 
     async def count_group_lag(self) -> None:

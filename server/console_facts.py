@@ -20,7 +20,6 @@ from bmq.console.state import (
     TopicDetails,
     TopicFacts,
 )
-from bmq.coordinator.coordinator import Coordinator
 from bmq.core.errors import RequestError
 from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter
@@ -38,6 +37,7 @@ from bmq.server.group_lag_history import GroupLagHistory
 from bmq.server.node import Node
 from bmq.server.own_metrics import OwnMetrics
 from bmq.server.partitions_not_served import partitions_not_served
+from bmq.server.roles.coordinator import CoordinatorRole
 from bmq.server.storage_facts import segments_of
 from bmq.server.topic_sizes import ClusterTopicSizes
 from bmq.server.traffic import cluster_traffic, rates_of
@@ -84,9 +84,9 @@ def console_state(
         group=groups.group,
         committed=groups.committed,
         operations=Operations(node),
-        kafka=LocalRequests(node.console_endpoint),
+        kafka=LocalRequests(node.proxy.console_endpoint),
         authorizer=node.security.authorizer,
-        audit=node.audit,
+        audit=node.proxy.audit,
         registry=registry,
         own_metrics=OwnMetrics(node, meter, descriptors).read,
         history=(history or ClusterHistory(node)).facts,
@@ -122,17 +122,17 @@ class _Facts:
             role.broker.storage_trouble if role is not None else "",
             _store_trouble(self._node),
             _partitions_not_served(self._node),
-            _degraded(self._node.own_coordinator),
+            _degraded(self._node.coordinator),
             _quarantined(self._node),
         )
         return True, "; ".join(filter(None, not_served))
 
     def gauges(self) -> Gauges:
-        catalog, coordinator = self._node.catalog, self._node.own_coordinator
+        catalog, role = self._node.catalog, self._node.coordinator
         sizes = self._node.collected.log_sizes
         return Gauges(
             partitions_by_state=self._states(),
-            groups_by_state=coordinator.groups_by_state() if coordinator is not None else None,
+            groups_by_state=role.coordinator.groups_by_state() if role is not None else None,
             topics=len(catalog.topics),
             partitions=sum(topic.partitions for topic in catalog.topics.values()),
             log_bytes_by_topic=sizes.by_topic if sizes is not None else {},
@@ -150,7 +150,7 @@ class _Facts:
             node_id=node.config.node_id,
             brokers=[
                 BrokerFacts(node_id=proxy.node_id, host=proxy.host, port=proxy.port, rack=proxy.zone or None)
-                for proxy in node.proxies.addresses
+                for proxy in node.views.first.proxies.addresses
             ],
             topics=len(node.catalog.topics),
             partitions=sum(topic.partitions for topic in node.catalog.topics.values()),
@@ -204,7 +204,7 @@ class _Facts:
         A partition that this process has yet to open is not waited for, since its state is known here.
         """
         key = PartitionKey(topic.topic_id, number)
-        owners, role = self._node.owners, self._node.broker
+        owners, role = self._node.proxy.owners, self._node.broker
         assigned = self._node.view.owner_of(key)
         is_elsewhere = assigned not in ("", self._node.view.own)
         try:
@@ -273,9 +273,9 @@ def _partitions_not_served(node: Node) -> str:
     return f"{partition}{more} cannot be served: {why}"
 
 
-def _degraded(coordinator: Coordinator | None) -> str:
+def _degraded(role: CoordinatorRole | None) -> str:
     """Return which groups are not served, and why; "" if all are.  Clients of other groups are served."""
-    not_loaded = coordinator.shards_not_loaded() if coordinator is not None else {}
+    not_loaded = role.coordinator.shards_not_loaded() if role is not None else {}
     if not not_loaded:
         return ""
     number, why = min(not_loaded.items())

@@ -51,7 +51,7 @@ class Groups:
         Only groups of the page are described, since a description has all members.  Raises RequestError if no shard's
         groups can be listed.
         """
-        listing = await self._node.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
+        listing = await self._node.proxy.coordinator.list_all_groups(m.ListGroupsRequest(version=4), _CONSOLE)
         missing = dict(listing.missing)
         groups = listing.groups
         if is_visible is not None:
@@ -124,7 +124,7 @@ class Groups:
         Raises RequestError if its coordinator cannot be asked, or refuses.
         """
         request = m.OffsetFetchRequest(version=7, group_id=group_id, topics=None, require_stable=False)
-        offsets = await self._node.coordinator.offset_fetch(request, _CONSOLE)
+        offsets = await self._node.proxy.coordinator.offset_fetch(request, _CONSOLE)
         _check(offsets.error_code)
         return [
             CommittedFacts(
@@ -138,7 +138,7 @@ class Groups:
         ]
 
     async def _described(self, group_ids: list[str]) -> m.DescribeGroupsResponse:
-        return await self._node.coordinator.describe_groups(
+        return await self._node.proxy.coordinator.describe_groups(
             m.DescribeGroupsRequest(version=6, groups=group_ids), _CONSOLE
         )
 

@@ -44,12 +44,12 @@ class GroupLagHistory:
 
     def register(self) -> None:
         """Register the internal API by which other members read the samples.  To be called once."""
-        if self._node.own_coordinator is not None:
+        if self._node.coordinator is not None:
             self._node.joined.endpoint.register(GroupLagRequest, self._answer)
 
     async def run(self) -> None:
         """Sample the groups of this process until it is cancelled; return at once in one without a coordinator."""
-        while self._node.own_coordinator is not None:
+        while self._node.coordinator is not None:
             await self.sample()
             await asyncio.sleep(INTERVAL_MS / 1000)
 

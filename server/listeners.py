@@ -41,17 +41,17 @@ class Sockets:
         """The port of each of Kafka's listeners, by name; the bound one once it listens."""
         if PROXY in node.config.roles:
             self._kafka = Listener(
-                node.endpoint, node.config, node.metrics,
+                node.proxy.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
-                rates=node.security.connection_rates, bounds=node.security.connection_bounds, audit=node.audit,
+                rates=node.security.connection_rates, bounds=node.security.connection_bounds, audit=node.proxy.audit,
                 standstill=node.joined.standstill,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             strangers = Strangers()
             node.joined.endpoint.on_known = strangers.known
             self._internal = Listener(
-                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers, audit=node.audit,
-                standstill=node.joined.standstill,
+                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers,
+                audit=node.proxy.audit, standstill=node.joined.standstill,
             )  # fmt: skip
 
     async def start(self) -> None:
@@ -83,7 +83,7 @@ class Sockets:
             node.joined.is_at(internal=_internal_address(config, port), http=self._http_address())
         if self._kafka is not None:
             self._ports = {each.name: each.port for each in self._listeners}
-            node.move(self._addresses())  # for clients that connect before the last socket listens
+            node.views.move(self._addresses())  # for clients that connect before the last socket listens
             setting = "listeners" if config.listeners else "--listen"
             for each in self._listeners:
                 self._ports[each.name] = await self._listen_to_clients(each, setting)
@@ -97,7 +97,7 @@ class Sockets:
         name = address.name
         gate = self._node.security.gates.get(name)
         return await _listen(
-            self._kafka, address, setting, is_shared=is_shared, dispatch=self._node.endpoints[name],
+            self._kafka, address, setting, is_shared=is_shared, dispatch=self._node.proxy.dispatches[name],
             on_open=None if gate is None else gate.opened, session=Session(listener=name, protocol=address.protocol),
             tls=self._node.certificates.get(name),
         )  # fmt: skip
@@ -130,8 +130,9 @@ class Sockets:
         """
         loop = asyncio.get_running_loop()
         limit_s = self._config.drain_ms / 1000
-        deadline = self._node.close_by = loop.time() + limit_s
-        await self._node.leave(deadline - (CLIENTS_SHARE * limit_s if self._kafka is not None else 0.0))
+        deadline = loop.time() + limit_s
+        clients_s = CLIENTS_SHARE * limit_s if self._kafka is not None else 0.0
+        await self._node.leave(deadline - clients_s, close_by=deadline)
         self._node.drain()
         if self._kafka is not None:
             _log.info("draining: %d connections", len(self._kafka.connections))

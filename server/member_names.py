@@ -1,4 +1,4 @@
-"""Names that operators may use for a member: its incarnation, a unique prefix of that, or one of its addresses."""
+"""Operators' names of a member: its incarnation, a unique prefix of the incarnation, or one of its addresses."""
 
 from __future__ import annotations
 

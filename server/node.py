@@ -11,34 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
-from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.repair.repair import Repair, RepairReport, RepairRequest, find_partition
-from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.controller.admin.cluster import LeaderAdmin
-from bmq.controller.admin.server import AdminService
-from bmq.controller.kv_commit import Guard
-from bmq.controller.member_client import PeerMemberClient
-from bmq.controller.quota_shares_api import QuotaSharesApi
-from bmq.controller.service import Controller
-from bmq.controller.store_age import StoreAge
-from bmq.controller.store_upkeep import StoreUpkeep, maintained
-from bmq.controller.topics.access_walks import AccessWalks
-from bmq.controller.topics.deletion import TopicCleaner
-from bmq.controller.topics.topics import REPLICAS_MAX, TopicAdmin
-from bmq.coordinator.coordinator import Coordinator
-from bmq.coordinator.server import Forwarding
-from bmq.coordinator.shard.log import ShardLogs
-from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
+from bmq.controller.store_upkeep import maintained
 from bmq.core.aio.subscribers import no_op
-from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -46,65 +30,56 @@ from bmq.core.logging.fields import fields
 from bmq.core.logging.levels import LogLevels
 from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
-from bmq.core.net.request import Buffer, Dispatch
-from bmq.core.rpc.messages.broker import LogSizesRequest, PartitionsNotServedRequest
-from bmq.core.rpc.messages.controller import QuotaSharesRequest
-from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.messages.broker import LogSizesRequest
 from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsRequest
-from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.service import FetchService
-from bmq.endpoint.response_budget import ResponseBudget
-from bmq.endpoint.scopes import Caller, ListenerView
-from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog, Topic
-from bmq.meta.cluster.admission import ShardOwnership
+from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
-from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
-from bmq.meta.producer_ids import ProducerIds
-from bmq.meta.proxy_addresses import ProxyAddress
-from bmq.proxy.apis import ALL_APIS
-from bmq.proxy.audit.audited_apis import audited
-from bmq.proxy.groups.router import RoutedCoordinator
-from bmq.proxy.reachability.failure_reports import Reports
-from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
-from bmq.proxy.relay.pool import RelayPool
-from bmq.proxy.relay.server import Relay
-from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
-from bmq.proxy.scopes import ProxyServices, ProxyView
 from bmq.proxy.tracing import Tracing
-from bmq.proxy.traffic_api import TrafficApi
-from bmq.server.audit import open_audit
-from bmq.server.broker_endpoint import internal_endpoint, register_broker
-from bmq.server.broker_role import BrokerRole
 from bmq.server.certificates import open_certificates
 from bmq.server.client_security import ClientSecurity
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.collected_metrics import Collected
-from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
-from bmq.server.local_shard_log import LocalShardLogs
+from bmq.server.listener_views import ListenerViews
 from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.roles.broker import BrokerRole
+from bmq.server.roles.controller import ControllerRole
+from bmq.server.roles.coordinator import CoordinatorRole
+from bmq.server.roles.parts import Parts
+from bmq.server.roles.proxy import ProxyRole
 from bmq.server.storage_room import StorageRoom
-from bmq.storage.access_files import AccessFiles
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
-from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.filesystem import FileSystem
 
 log = logging.getLogger(__name__)
-REPLICAS_WAIT_S = 5.0
-"""Time-out of storage's number of datanodes."""
 LEAVES_METADATA_S = 1.0
 """Pause of a draining proxy before it closes connections, in which the other proxies stop naming it in Metadata."""
+
+
+class Role(Protocol):
+    """A role of one process."""
+
+    async def start(self) -> None:
+        """Begin.  Raises StorageError, KvError or BmqError if storage or the metadata store refuses."""
+
+    def drain(self) -> None:
+        """Respond to all requests that wait for something, and let none wait any more."""
+
+    async def close(self) -> None:
+        """Hand over and end everything, also after a `start` that failed."""
 
 
 class Node:
     """The roles of one process.
 
-    `start` them; then `endpoints` dispatch Kafka's requests; `close` hands everything over.
+    `start` them; then ``proxy.dispatches`` serve Kafka's requests; `close` hands everything over.
     """
 
     def __init__(
@@ -120,7 +95,6 @@ class Node:
         tracer: Tracer | None = None,
     ) -> None:
         """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id."""
-        self._tracing = Tracing(tracer) if tracer is not None else None
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
@@ -130,9 +104,6 @@ class Node:
             self.certificates[joined.tls.name] = joined.tls
         self.log_levels = LogLevels()
         self.is_serving = False
-        self.close_by: float | None = (
-            None  # on the loop's clock: partitions not handed over by then are left as they are
-        )
         self.on_leave: Callable[[], None] = no_op
         """Called when an operator drains the process, so that it ends."""
         self.on_failed: Callable[[str], None] = no_op
@@ -143,99 +114,45 @@ class Node:
         self.fs = fs
         self._kv = kv
         self._clock = clock
-        self._files = StoredTopics(fs)
         self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
-        self._proxies = {
-            listener.name: ClusterProxies(
-                ProxyAddress(config.node_id, "", 0, config.zone), self.view, self.catalog,
-                config.offsets_topic_num_partitions, listener.name,
-            )
-            for listener in config.kafka_listeners()
-        }  # fmt: skip
-        """The proxies, with the addresses that clients of each listener get."""
-        self.proxies = next(iter(self._proxies.values()))
-        self._views = {name: ProxyView(config=config, proxies=proxies) for name, proxies in self._proxies.items()}
-        self._internal_view = ListenerView(config=config)
+        self.views = ListenerViews(config, self.view, self.catalog)
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
+        self._parts = parts = Parts(
+            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog, files=StoredTopics(fs),
+            pool=self.pool, security=self.security, tracing=Tracing(tracer) if tracer is not None else None,
+            on_failed=self._failed,
+        )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
-            self.broker = BrokerRole(
-                config, fs, kv, clock, self.catalog, joined, self.pool,
-                broker_config=broker_config, janitor_config=janitor_config,
-            )  # fmt: skip
-            self.broker.broker.on_failed = self._failed
-        self.remote_owners = self._make_remote_owners()
-        self.owners = RoutedOwners(
-            self.view, self.broker.assigned if self.broker is not None else None, self.remote_owners
-        )
-        self.fetch_service = FetchService(config, self.catalog, self.owners, self.pool, clock, self.metrics)
-        self.fetch_service.tracer = tracer
-        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
-        self.controller: Controller | None = None
-        self.admin = self._make_admin()
-        self._forwarding: Forwarding | None = None
-        self.own_coordinator = self._make_own_coordinator()
-        self.coordinator = RoutedCoordinator(
-            self.view, self.proxies, joined.peers, self.catalog, self._offsets_topic,
-            shards=config.offsets_topic_num_partitions, local=self.own_coordinator,
+            self.broker = BrokerRole(parts, broker_config=broker_config, janitor_config=janitor_config)
+        self.controller: ControllerRole | None = None
+        if CONTROLLER in config.roles:
+            self.controller = ControllerRole(parts, self.views.first.proxies)
+        service = self.controller.service if self.controller is not None else None
+        self.admin = RemoteAdmin(self.view, self.catalog, joined.peers, clock, local=service)
+        offsets_topic = partial(self.admin.ensure_topic, OFFSETS_TOPIC)
+        self.coordinator: CoordinatorRole | None = None
+        if COORDINATOR in config.roles:
+            self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic)
+        self.proxy = ProxyRole(
+            parts, self.views, self.metrics, self.log_levels, self.admin, offsets_topic,
+            broker=self.broker, controller=self.controller, coordinator=self.coordinator,
         )  # fmt: skip
-        self.storage_room = StorageRoom(config.root, self.fs)
+        roles: tuple[Role | None, ...] = (self.broker, self.controller, self.proxy, self.coordinator)
+        self._roles: Sequence[Role] = [role for role in roles if role is not None]
+        """The roles in the order in which they start and drain; they close from the last to the first.  A coordinator's
+        shards are logs of partitions, and clients' requests need both, and partitions of the broker go last."""
+        self.storage_room = StorageRoom(config.root, fs)
         self.collected = Collected(
-            config, self.catalog, joined, broker=self.broker, coordinator=self.own_coordinator,
-            room=self.storage_room, leads=lambda: self.controller is not None and self.controller.leading is not None,
+            config, self.catalog, joined, broker=self.broker, coordinator=self.coordinator, room=self.storage_room,
+            controller=self.controller,
         )  # fmt: skip
         """Numbers that are collected in the background, for `/metrics` and the console."""
-        self.producer_ids = ProducerIds(kv, config.cluster)
-        self.audit_log = open_audit(
-            config, clock, joined.member.incarnation, node=lambda: self.config.node_id,
-            find=lambda name: self.catalog.topics.get(name), requests=lambda: self._own_requests,
-        )  # fmt: skip
-        """The audit log; None without the setting."""
-        self.audit: Audit = self.audit_log or NO_AUDIT
-        self.process = ProxyServices(
-            clock=clock,
-            catalog=self.catalog,
-            owners=self.owners,
-            fetch_service=self.fetch_service,
-            responses=ResponseBudget(config.queued_max_request_bytes),
-            admin=self.admin,
-            coordinator=self.coordinator,
-            producer_ids=self.producer_ids,
-            scram_users=self.security.scram_users,
-            tokens=self.security.tokens,
-            client_quotas=self.security.client_quotas,
-            log_levels=self.log_levels,
-            acls=self.security.acls,
-        )
-        security, audit = self.security, self.audit
-        clients = Caller(
-            metrics=self.metrics, quotas=security.quotas, authorizer=security.authorizer, audit=audit
-        )  # fmt: skip
-        apis = audited(ALL_APIS) if audit.is_on else ALL_APIS
-        self.client_endpoints = {
-            name: Endpoint(self.process, view, clients, apis) for name, view in self._views.items()
-        }
-        """The endpoint of each listener's clients, by its name, without log-in and traces."""
-        self.endpoint = next(iter(self.client_endpoints.values()))
-        self.endpoints: dict[str, Dispatch] = {
-            name: self._tracing.of_clients(endpoint) if self._tracing is not None else endpoint
-            for name, endpoint in self.client_endpoints.items()
-        }
-        """The dispatch of clients' requests, by listener."""
-        first = next(iter(self._views.values()))
-        console = Caller(metrics=Metrics(), authorizer=security.authorizer, audit=audit)
-        self.console_endpoint = Endpoint(self.process, first, console, apis)
-        """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
-        self.own_endpoint = Endpoint(self.process, first, Caller(metrics=Metrics()), ALL_APIS)
-        """Endpoint of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
-        self._own_requests = LocalRequests(self.own_endpoint)
-        self.endpoints.update(self.security.make_gates(self.endpoints, self.metrics, self.audit))
         self.internal_endpoint: Endpoint | None = None
         """Dispatch of other processes' Produce and Fetch; None in a process without the broker role."""
-        self._relay: Relay | None = None
         self._serve_inside()
-        self._lookouts = self._make_lookouts() if PROXY in config.roles else ()
         # After the proxies, so that these are up to date; and last: a node that could not be wired must not be called.
         self.view.subscribe(lambda change: self._send_away() if change.members else None)
 
@@ -243,41 +160,26 @@ class Node:
 
     def is_at(self, addresses: Mapping[str, Address]) -> None:
         """Publish the address of each listener, by its name, to this process's clients and to the cluster."""
-        self.move(addresses)
+        self.views.move(addresses)
         self.joined.is_at(kafka=next(iter(addresses.values())), listeners=tuple(addresses.items()))
-
-    def move(self, addresses: Mapping[str, Address]) -> None:
-        """Publish the address of each listener, by its name, to this process's clients only."""
-        for name, address in addresses.items():
-            own = ProxyAddress(self.config.node_id, address.host, address.port, self.config.zone)
-            self._proxies[name].move(own)
 
     async def start(self) -> None:
         """Start all roles.  The caller must `close` the node even if this fails.
 
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
-        if self.audit_log is not None:
-            self.audit_log.start()
         await self.catalog.start()
         await self.security.start()
-        self.producer_ids.rebuild_count = self._files.rebuild_count = self.joined.root.rebuild_count
-        for proxies in self._proxies.values():
-            proxies.refresh()
-        self.remote_owners.start()
-        for lookout in self._lookouts:
-            lookout.start()
-        if self.broker is not None:
-            await self.broker.start()
-        if self.controller is not None:
-            await self.controller.start()
-        if self.own_coordinator is not None:
-            await self.own_coordinator.start()
+        self._parts.files.rebuild_count = self.joined.root.rebuild_count
+        self.views.refresh()
+        for role in self._roles:
+            await role.start()
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, close_by: float) -> None:
         """Leave the cluster: hand partitions and shards over to other processes, and disappear from Metadata.
 
-        Returns by ``deadline``, on the event loop's clock.
+        Returns by ``deadline``, on the event loop's clock.  A later `close` leaves partitions as they are that are not
+        handed over by ``close_by``.
         """
         loop = asyncio.get_running_loop()
         broker, changed = self.broker, asyncio.Event()
@@ -286,26 +188,25 @@ class Node:
             max(0.0, deadline - loop.time()), lambda: broker is not None and broker.has_partitions, changed
         )
         if self.broker is not None:
+            self.broker.close_by = close_by
             await self.broker.wait_moved(max(0.0, deadline - loop.time()))
         if PROXY in self.config.roles and len(self.view.members) > 1:
             await asyncio.sleep(min(LEAVES_METADATA_S, max(0.0, deadline - loop.time())))
 
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more: clients' connections are about to close."""
-        self.fetch_service.drain()
-        self.remote_owners.drain()
-        self.coordinator.drain()
-        if self.own_coordinator is not None:
-            self.own_coordinator.drain()
+        for role in self._roles:
+            role.drain()
 
     @property
     def held_produces(self) -> int:
         """Number of parts of clients' produces that wait for an owner or for room at it."""
-        return self.process.produce_queue.parts
+        return self.proxy.services.produce_queue.parts
 
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""
-        return self.fetch_service.budget.has_waiting or bool(self.process.responses.waiting)
+        proxy = self.proxy
+        return proxy.fetch_service.budget.has_waiting or bool(proxy.services.responses.waiting)
 
     async def close(self) -> None:
         """Hand everything over and close all roles, also after a `start` that failed.
@@ -316,73 +217,11 @@ class Node:
             parts.push_async_callback(self.catalog.close)
             parts.push_async_callback(self.security.close)
             parts.push_async_callback(self.pool.close)
-            parts.push_async_callback(self.remote_owners.close)
-            if self.broker is not None:
-                parts.push_async_callback(self.broker.close, self.close_by)
-            parts.push_async_callback(self.producer_ids.close)
-            for lookout in reversed(self._lookouts):
-                parts.push_async_callback(lookout.close)
-            if self.controller is not None:
-                parts.push_async_callback(self.controller.close)
-            parts.push_async_callback(self.fetch_service.close)
-            if self.own_coordinator is not None:
-                parts.push_async_callback(self.own_coordinator.close)
-            for link in (self.coordinator, self._forwarding, self._relay):
-                if link is not None:
-                    parts.callback(link.close)
+            for role in self._roles:
+                parts.push_async_callback(role.close)
             parts.push_async_callback(self.collected.close)
-            if self.audit_log is not None:
-                parts.push_async_callback(self.audit_log.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
-
-    def _make_remote_owners(self) -> RemoteOwners:
-        peers, cluster = self.joined.peers, self.config.cluster
-        return RemoteOwners(
-            self.view,
-            peers,
-            FetchListener(self),
-            lambda key: self.fetch_service.poll.is_followed(key),
-            credit_bytes=self.config.internal_credit_bytes,
-            held_s=self.config.held_produce_ms / 1000,
-            relays=RelayPool(self.view, peers, self.config.zone, lambda: read_unreachable(self._kv, cluster)),
-            sampled=self._tracing.sampled if self._tracing is not None else None,
-        )
-
-    def _make_admin(self) -> RemoteAdmin:
-        """Return the administration of topics, configs and the cluster, and make this process's controller."""
-        joined, service = self.joined, None
-        if CONTROLLER in self.config.roles:
-            members = PeerMemberClient(joined.peers)
-            self.controller = Controller(
-                self.config, self._kv, joined.view, self.catalog, members, self._clock,
-                topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
-                upkeep=self._make_upkeep, age=self._make_age, on_failed=self._failed,
-                since_outage_s=lambda: joined.membership.since_outage_s,
-            )  # fmt: skip
-            leader = LeaderAdmin(self.controller, self.catalog, members)
-            service = AdminService(self.controller, joined.view, leader)
-            service.register(joined.endpoint)
-            shares = QuotaSharesApi(self.controller, joined.view, self._clock)
-            joined.endpoint.register(QuotaSharesRequest, shares.handle, role=PROXY)
-        return RemoteAdmin(joined.view, self.catalog, joined.peers, self._clock, local=service)
-
-    def _make_topics(self, guard: Guard) -> TopicAdmin:
-        return TopicAdmin(
-            self._kv, self.config.cluster, self.catalog, self.config, self._files, self._clock,
-            replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self.proxies.addresses],
-            guard=guard, has_node_configs=not is_shared(self.config.meta), access_files=AccessFiles(self.fs),
-            bounds=self.security.client_quotas,
-        )  # fmt: skip
-
-    def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
-        store, config = self.maintained_store, self.config
-        if store is None:
-            return None
-        return StoreUpkeep(self._kv, store, config.cluster, self._clock, config.etcd_history_ms, guard=guard)
-
-    def _make_age(self, guard: Guard) -> StoreAge:
-        return StoreAge(self._kv, self.fs, self.config.cluster, self._files.rebuild_count, guard=guard)
 
     @property
     def maintained_store(self) -> Maintained | None:
@@ -394,58 +233,8 @@ class Node:
         """Counts and times of the calls to the metadata store; None if it runs in this process."""
         return self._kv if isinstance(self._kv, CallTimes) else None
 
-    @property
-    def cleaner(self) -> TopicCleaner | None:
-        """The topic cleaner that runs here; None unless this process leads."""
-        return self.controller.cleaner if self.controller is not None else None
-
-    @property
-    def access_walks(self) -> AccessWalks | None:
-        """The walks that run here; None unless this process leads."""
-        return self.controller.access if self.controller is not None else None
-
-    def _make_access(self, guard: Guard) -> AccessWalks:
-        return AccessWalks(
-            self._kv, self.config.cluster, self.catalog, self.config, AccessFiles(self.fs), self._clock,
-            guard=guard, shared=self.config.shared_access(),
-        )  # fmt: skip
-
-    def _make_cleaner(self, guard: Guard) -> TopicCleaner:
-        return TopicCleaner(self._kv, self.config.cluster, self._files, self._clock, guard=guard)
-
-    def _make_own_coordinator(self) -> Coordinator | None:
-        """Return the coordinator of this process's shards; None in a process without the role.
-
-        Logs of partitions that this process owns end when it loses them.
-        """
-        local = None
-        if self.broker is not None:
-            local = LocalShardLogs(self.broker.assigned, self.catalog, self.pool, self.broker.fence)
-            self.broker.broker.shared.flush_listener = FetchAndShardListener(self.fetch_service, local)
-        if COORDINATOR not in self.config.roles:
-            return None
-        remote = RemoteShardLogs(self.view, self.catalog, self.joined.peers)
-        logs: ShardLogs = remote
-        if local is not None:
-            logs = RoutedShardLogs(self.view, self.catalog, local, remote)
-        return Coordinator(
-            self.config, self._clock, logs, self._offsets_topic, self.catalog, self.view,
-            bounds=self.security.client_quotas,
-        )  # fmt: skip
-
-    def _make_lookouts(self) -> tuple[Reports, UnreachableBrokers]:
-        """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
-        joined, controller = self.joined, self.controller
-        here = partial(_report, controller, joined.view.own) if controller is not None else no_op
-        reports = Reports(self.view, joined.peers, here)
-        unreachable = UnreachableBrokers(
-            self._kv, self.config.cluster, self.view, joined.peers,
-            is_up=self.remote_owners.is_up, lease=lambda: joined.membership.lease,
-        )  # fmt: skip
-        return reports, unreachable
-
     def _serve_inside(self) -> None:
-        """Register the internal APIs of this process, by its roles, and the callbacks of its membership."""
+        """Register the internal APIs of the process itself, and the callbacks of its membership."""
         joined, endpoint = self.joined, self.joined.endpoint
         endpoint.register(LeaveRequest, self._asked_to_leave, role=CONTROLLER)
         endpoint.register(LogLevelsRequest, LogLevelsApi(self.log_levels).handle)
@@ -457,29 +246,9 @@ class Node:
             lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")
         )
         if self.broker is not None:
-            ownership = ShardOwnership(self._kv, self.config.cluster, joined.view, self.catalog)
-            shared = self.broker.broker.shared
-            register_broker(
-                endpoint, self.broker.assigned, shared.load, shared.open_files, self.broker.fence, ownership.check
-            )
-            inside = self.internal_endpoint = internal_endpoint(
-                self._internal_view, self._clock, self.catalog, self.broker.assigned, shared.load,
-                pool=self.pool, beside=self.fetch_service,
-            )  # fmt: skip
-            endpoint.register_kafka(inside if self._tracing is None else self._tracing.of_processes(inside))
-            not_served = NotServedApi(self.broker.broker, self.broker.assigned)
-            endpoint.register(PartitionsNotServedRequest, not_served.handle)
+            self.internal_endpoint = self.broker.serve_inside(self.proxy.fetch_service)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
             endpoint.register(LogSizesRequest, sizes.handle)
-        if PROXY in self.config.roles:
-            self._relay = Relay(joined.view, joined.peers)
-            endpoint.register(RelayRequest, self._relay.handle)
-        if self.traffic is not None:
-            endpoint.register(TrafficRequest, TrafficApi(self.traffic, self.catalog).handle)
-        if self.own_coordinator is not None:
-            forwarding = self._forwarding = Forwarding(self.own_coordinator, self.view)
-            endpoint.register(ForwardRequest, forwarding.handle)
-            endpoint.register(ShardsNotLoadedRequest, forwarding.list_not_loaded)
 
     def quarantined(self) -> Mapping[str, str]:
         """Return the store's keys and the topics that this process cannot use, each with the reason.
@@ -524,8 +293,7 @@ class Node:
         self._set_member(True)
 
     def _set_member(self, is_member: bool) -> None:
-        for proxies in self._proxies.values():
-            proxies.set_member(is_member)
+        self.views.set_member(is_member)
         self._send_away()
 
     def _send_away(self) -> None:
@@ -533,22 +301,16 @@ class Node:
 
         Each listener's clients must have another.
         """
-        sends_away = all(proxies.sends_away for proxies in self._proxies.values())
-        self.fetch_service.send_away(sends_away)
-        self.owners.send_away(sends_away)
-        self.coordinator.send_away(sends_away)
+        self.proxy.send_away(self.views.sends_away)
 
     def _renumbered(self, node_id: int) -> None:
         """Handle a new proxy id after joining again: publish it to clients, and apply the configs set for it."""
         config = self.config = replace(self.config, node_id=node_id)
-        for view in (*self._views.values(), self._internal_view):
-            view.renumber(config)
-        for proxies in self._proxies.values():
-            proxies.move(replace(proxies.own, node_id=node_id))
+        self.views.renumber(config)
         if self.broker is not None:
-            self.broker.reconfigure(config)
-        if self.controller is not None and self.controller.topics is not None:
-            self.controller.topics.config = config
+            self.broker.renumber(config)
+        if self.controller is not None:
+            self.controller.renumber(config)
 
     def _may_be_asked(self) -> bool:
         return self.broker is None or not self.broker.broker.is_gray
@@ -568,31 +330,7 @@ class Node:
             self.pool.forget(place.path.log(plan.name))
         return report
 
-    # ----------------------------------------------------------------------------------------------------- questions
-
-    async def _offsets_topic(self) -> Topic:
-        return await self.admin.ensure_topic(OFFSETS_TOPIC)
-
-    async def _replicas_max(self) -> int:
-        """Return the number of live datanodes; `REPLICAS_MAX` if storage does not report it.
-
-        So topics can be created while storage does not respond: HDFS adds missing replicas once there are more nodes.
-        """
-        try:
-            async with asyncio.timeout(REPLICAS_WAIT_S):
-                return await self.fs.replicas_max()
-        except (StorageError, TimeoutError) as error:
-            log.info(
-                "storage does not report its number of datanodes, so any replication factor is accepted",
-                extra=fields(error=error),
-            )
-            return REPLICAS_MAX
-
 
 def _no_clients() -> int:
     """Close nothing: no socket for clients is open."""
     return 0
-
-
-def _report(controller: Controller, by: str, incarnation: str, why: str) -> None:
-    controller.report(by, incarnation)

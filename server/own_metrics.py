@@ -42,7 +42,7 @@ class OwnMetrics:
             *self._of_group_lag(),
             OwnMetric("quarantined", text, len(node.quarantined())),
             *self._of_certificates(),
-            *audit_metrics(node.audit_log),
+            *audit_metrics(node.proxy.audit_log),
             *self._of_quotas(),
             *self._of_cluster(),
             *self._of_leader(),
@@ -143,9 +143,10 @@ class OwnMetrics:
         return tuple(quota_metrics(quotas, quotas.now()))
 
     def _of_coordinator(self) -> Own:
-        coordinator = self._node.own_coordinator
-        if coordinator is None:
+        role = self._node.coordinator
+        if role is None:
             return ()
+        coordinator = role.coordinator
         text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
         refused = "Requests that would have created a group past max_groups of their user"
         return [
@@ -190,7 +191,8 @@ class OwnMetrics:
 
     def _of_deleted_topics(self) -> Own:
         """Return the numbers of the process that removes deleted topics from storage."""
-        cleaner = self._node.cleaner
+        role = self._node.controller
+        cleaner = role.cleaner if role is not None else None
         if cleaner is None:
             return ()
         return (
@@ -204,7 +206,8 @@ class OwnMetrics:
         """Return how far files have the owner, group and mode of their topics: the leader's walks, and own refusals."""
         text = "New files that storage did not give the owner or group of their topic, see the log"
         refused = OwnMetric("storage_access_refused", text, REFUSALS.total, True)
-        walks = self._node.access_walks
+        role = self._node.controller
+        walks = role.access_walks if role is not None else None
         if walks is None:
             return (refused,)
         return (
@@ -217,8 +220,8 @@ class OwnMetrics:
 
     def _of_etcd_database(self) -> Own:
         """Return the numbers of the leader, which reads etcd's status."""
-        controller = self._node.controller
-        upkeep = controller.upkeep if controller is not None else None
+        role = self._node.controller
+        upkeep = role.controller.upkeep if role is not None else None
         if upkeep is None or upkeep.status is None:
             return ()
         status = upkeep.status
@@ -232,8 +235,8 @@ class OwnMetrics:
 
     def _of_storage_room(self) -> Own:
         """Return the room of storage, of the leader; 0 where storage does not report a number."""
-        controller, known = self._node.controller, self._node.storage_room.known
-        if controller is None or controller.leading is None or known is None:
+        role, known = self._node.controller, self._node.storage_room.known
+        if role is None or not role.is_leader or known is None:
             return ()
         space, usage = known["space"], known["usage"]
         return (
@@ -274,8 +277,8 @@ class OwnMetrics:
     def _of_cluster(self) -> Own:
         """Return the numbers of a cluster's member."""
         node = self._node
-        joined, remote, view = node.joined, node.remote_owners, node.view
-        is_leader = node.controller is not None and node.controller.leading is not None
+        joined, remote, view = node.joined, node.proxy.remote_owners, node.view
+        is_leader = node.controller is not None and node.controller.is_leader
         return (
             OwnMetric(
                 "kafka_controller_kafkacontroller_activecontrollercount", "Whether this process leads", int(is_leader)
@@ -303,8 +306,8 @@ class OwnMetrics:
         )
 
     def _of_leader(self) -> Own:
-        controller = self._node.controller
-        term = controller.leading if controller is not None else None
+        role = self._node.controller
+        term = role.controller.leading if role is not None else None
         if term is None:
             return ()
         dead = "Members that this leader has declared dead"
@@ -330,17 +333,17 @@ class OwnMetrics:
         node = self._node
         pool, budget = node.pool, node.config.cache_bytes
         return (
-            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.fetch_service.tails.used),
+            OwnMetric("tail_cache_bytes", "Bytes that the tail cache holds", node.proxy.fetch_service.tails.used),
             OwnMetric("block_cache_bytes", "Bytes of blocks read from storage that are kept", pool.cached_bytes),
             OwnMetric(
                 "fetch_response_bytes_held",
                 "Bytes of fetch responses that are being made or sent",
-                node.fetch_service.budget.response_bytes,
+                node.proxy.fetch_service.budget.response_bytes,
             ),
             OwnMetric(
                 "fetch_responses_waiting",
                 "Fetches that wait for memory for their response",
-                node.fetch_service.budget.waiting,
+                node.proxy.fetch_service.budget.waiting,
             ),
             OwnMetric("cache_budget_bytes", "Bytes that caches and responses may take together", budget),
             OwnMetric("block_cache_hits", "Blocks found in the block cache", pool.hits, True),
@@ -351,11 +354,11 @@ class OwnMetrics:
 
     def _of_stages(self) -> Own:
         node = self._node
-        produce: dict[str, Histogram] = {"route": node.remote_owners.route_ms}
+        produce: dict[str, Histogram] = {"route": node.proxy.remote_owners.route_ms}
         if node.broker is not None:
             shared = node.broker.broker.shared
             produce |= {"queue": shared.queue_ms, "flush": shared.flush_ms}
-        fetch = {"wait": node.fetch_service.wait_ms, "read": node.fetch_service.read_ms}
+        fetch = {"wait": node.proxy.fetch_service.wait_ms, "read": node.proxy.fetch_service.read_ms}
         return (
             OwnHistogram("produce_stage_seconds", "Seconds that produced batches spent in a stage", produce, "stage"),
             OwnHistogram("fetch_stage_seconds", "Seconds that fetches spent in a stage", fetch, "stage"),

@@ -1,4 +1,4 @@
-"""The files that hold a process's secrets, and those among them that every user of the machine may read."""
+"""Files with a process's secrets, and the files among them that every user of the machine may read."""
 
 from __future__ import annotations
 

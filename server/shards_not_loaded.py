@@ -14,7 +14,8 @@ async def shards_not_loaded(node: Node) -> list[NotLoadedFacts]:
 
     A coordinator that does not respond is left out: its state shows it, and the groups that are missing.
     """
-    own = node.own_coordinator.shards_not_loaded() if node.own_coordinator is not None else {}
+    role = node.coordinator
+    own = role.coordinator.shards_not_loaded() if role is not None else {}
     found = [(number, node.view.own, why) for number, why in own.items()]
     responses = await ask_members(node, others_with(node, COORDINATOR), ShardsNotLoadedRequest())
     for name, response in responses.items():

@@ -33,7 +33,7 @@ class StorageRoom:
         return self.known
 
     async def _ask(self) -> StorageFacts:
-        """Return the facts that storage reports; those that it does not report in time are null, with the reason."""
+        """Return the facts that storage reports in time; the others are null, with the reason."""
         facts = StorageFacts(
             root=without_userinfo(self._root), datanodes=None, space=None, usage=None,
             is_in_safe_mode=False, missing_blocks=0, error="",

@@ -61,14 +61,14 @@ async def _node() -> AsyncIterator[Node]:
         await node.admin.create_topic(TOPIC, PARTITIONS, 1, {})
         topic = node.catalog.topics[TOPIC]
         for partition in range(PARTITIONS):
-            await node.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
+            await node.proxy.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
         yield node
 
 
 async def _ask(node: Node, frame: bytes) -> int:
     """Return the size of the response, or of the text for which the connection is closed."""
     try:
-        answer = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
+        answer = node.proxy.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
         if not isinstance(answer, Response):
             answer = await asyncio.wait_for(answer, PATIENCE_S)
         return answer.size
@@ -135,7 +135,7 @@ def test_the_collector_is_as_it_was() -> None:
 
             async def ask() -> None:
                 nonlocal during
-                waiting = node.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
+                waiting = node.proxy.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
                 assert not isinstance(waiting, Response)
                 task = asyncio.ensure_future(waiting)
                 await asyncio.sleep(0)

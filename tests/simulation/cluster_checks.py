@@ -112,14 +112,14 @@ def kept(process: Process) -> Iterator[str]:
     """Yield what a process holds although no client asks it for anything any more."""
     node = process.node
     assert node is not None
-    holding = node.process.produce_queue
-    budget = node.fetch_service.budget
+    holding = node.proxy.services.produce_queue
+    budget = node.proxy.fetch_service.budget
     if len(holding) or holding.held_bytes or len(holding.deadlines):
         yield f"produces: {holding!r}, {len(holding.deadlines)} deadlines"
     if budget.memory.used or budget.storage.used:
         yield f"room for answers: {budget!r}"
-    if node.remote_owners is not None:
-        yield from (repr(each) for each in node.remote_owners._owners.values() if not each.is_idle)
+    if node.proxy.remote_owners is not None:
+        yield from (repr(each) for each in node.proxy.remote_owners._owners.values() if not each.is_idle)
     if node.broker is not None and node.broker.broker.shared.budget.used:
         yield f"room for records: {node.broker.broker.shared.budget!r}"
     listener = process.sockets._kafka if process.sockets is not None else None
@@ -136,7 +136,7 @@ async def check_quiet(world: ClusterWorld) -> None:
 
     for place in world.places:
         node = place.process.node if place.process is not None else None
-        remote = node.remote_owners if node is not None else None
+        remote = node.proxy.remote_owners if node is not None else None
         lost = [each for each in remote._owners.values() if each.route.is_idle and each.route.bytes] if remote else []
         assert not lost, f"{place}: credit that nobody gives back: {lost}"
     begin = world.loop.time()

@@ -79,7 +79,9 @@ class Server:
                     world.config, self.fs, self.kv, LoopClock(), self.joined, broker_config=SMALL, janitor_config=BUSY
                 )
                 node.is_at({PLAINTEXT: Address(host=self.name, port=9092)})
-                self.listener = Listener(node.endpoint, world.config, node.metrics, standstill=self.joined.standstill)
+                self.listener = Listener(
+                    node.proxy.endpoint, world.config, node.metrics, standstill=self.joined.standstill
+                )
                 await node.start()
             except Exception as error:  # noqa: BLE001  # ``bmq serve`` would say so, end, and be started again
                 world.starts_failed.append(repr(error))

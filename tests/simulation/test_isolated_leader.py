@@ -27,7 +27,7 @@ def leader(one: Story) -> str:
     """Return the host of the leader; empty while none leads."""
     for host in CONTROLLERS:
         node = one.process(host).node
-        if node is not None and node.controller is not None and node.controller.leading is not None:
+        if node is not None and node.controller is not None and node.controller.controller.leading is not None:
             return host
     return ""
 

@@ -105,12 +105,12 @@ def _process(world: ClusterWorld, host: str) -> Process:
 def _reaches(world: ClusterWorld, proxy: str, broker: str) -> bool:
     node = _process(world, proxy).node
     assert node is not None
-    assert node.remote_owners is not None
-    return node.remote_owners.is_up(_process(world, broker).incarnation)
+    assert node.proxy.remote_owners is not None
+    return node.proxy.remote_owners.is_up(_process(world, broker).incarnation)
 
 
 def _relayed(world: ClusterWorld, proxy: str) -> int:
     node = _process(world, proxy).node
     assert node is not None
-    assert node.remote_owners is not None
-    return node.remote_owners.relayed
+    assert node.proxy.remote_owners is not None
+    return node.proxy.remote_owners.relayed

@@ -30,8 +30,8 @@ def term_of(one: Story) -> Term:
     node = one.process(leader(one)).node
     assert node is not None
     assert node.controller is not None
-    assert node.controller.leading is not None
-    return node.controller.leading
+    assert node.controller.controller.leading is not None
+    return node.controller.controller.leading
 
 
 async def blink(one: Story, seconds: float) -> None:

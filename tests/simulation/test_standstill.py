@@ -58,8 +58,8 @@ def coordinator(world: ClusterWorld) -> Place:
     """Return the place whose process serves the group."""
     node = process_of(world.places[0]).node
     assert node is not None
-    assert node.own_coordinator is not None
-    owner = node.view.shard(node.own_coordinator.shard_of(GROUP))
+    assert node.coordinator is not None
+    owner = node.view.shard(node.coordinator.coordinator.shard_of(GROUP))
     assert owner is not None
     return next(place for place in world.places if process_of(place).incarnation == owner.incarnation)
 

@@ -45,7 +45,7 @@ from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.groups.router import RoutedCoordinator
-from bmq.server.local_shard_log import LocalShardLogs
+from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader

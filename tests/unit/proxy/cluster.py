@@ -51,7 +51,7 @@ from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.tracing import Tracing
-from bmq.server.broker_endpoint import internal_endpoint, register_broker
+from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage

@@ -47,7 +47,7 @@ class HeldLog(HeldAudit):
 @asynccontextmanager
 async def audited(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterator[tuple[Node, HeldLog]]:
     log = HeldLog()
-    monkeypatch.setattr("bmq.server.node.open_audit", lambda *_, **__: log)
+    monkeypatch.setattr("bmq.server.roles.proxy.open_audit", lambda *_, **__: log)
     async with running(replace(CONFIG, **settings)) as node:
         await ask(node, ADMIN, 8, offset_commit("t"))
         log.events.clear()
@@ -146,7 +146,7 @@ async def test_a_client_that_leaves_before_the_response_is_in_the_log(monkeypatc
             client = FakeClient()
             client.session = ADMIN
             frame = memoryview(bytearray(head + bytes(case.request().encode(version=case.version))))
-            answer = node.endpoint(frame, cast(Client, client))
+            answer = node.proxy.endpoint(frame, cast(Client, client))
             if isinstance(answer, Awaitable):
                 task = asyncio.ensure_future(answer)
                 task.cancel()
@@ -180,9 +180,9 @@ def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
 
 async def test_lines_are_produced_into_a_topic_and_not_about_themselves() -> None:
     async with running(replace(CONFIG, audit_log="topic:audit")) as node:
-        assert node.audit_log is not None
+        assert node.proxy.audit_log is not None
         await ask(node, ALICE, 12, fetch("secret"))
-        log = node.audit_log
+        log = node.proxy.audit_log
         await until(lambda: log.is_failing)  # there is no such topic yet
         await node.admin.create_topic("audit", 3, 1, {})
         await until(lambda: not log.waiting)

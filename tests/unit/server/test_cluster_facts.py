@@ -28,7 +28,6 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Addr
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import KvError
 from bmq.meta.maintenance import StoreStatus
-from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.server import cluster_facts
 from bmq.server.cluster_facts import Operations
 from bmq.server.node import Node
@@ -123,7 +122,7 @@ def node(view: object, leader: Leader) -> Node:
     fake = SimpleNamespace(
         view=view,
         joined=SimpleNamespace(peers=PEERS, view=view),
-        own_coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"}),
+        coordinator=SimpleNamespace(coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"})),
         admin=leader,
         quarantined=lambda: {"topic t": "wrong"},
         broker=None,
@@ -131,7 +130,6 @@ def node(view: object, leader: Leader) -> Node:
         catalog=SimpleNamespace(topics=topics, cluster_id="abc"),
         config=SimpleNamespace(cluster="bmq", zone="z", offsets_topic_num_partitions=3),
         maintained_store=None,
-        proxies=SimpleNamespace(own=ProxyAddress(0, "127.0.0.1", 9092)),
         log_levels=LogLevels(),
     )
     return cast(Node, fake)

@@ -21,7 +21,8 @@ def collected(asked: list[str], *, leads: bool = False) -> Collected:
         return []
 
     broker: Any = SimpleNamespace(assigned=SimpleNamespace(open_owner=None, open_owners=open_owners))
-    coordinator: Any = SimpleNamespace(offsets=offsets)
+    coordinator: Any = SimpleNamespace(coordinator=SimpleNamespace(offsets=offsets))
+    controller: Any = SimpleNamespace(is_leader=leads)
     catalog: Any = SimpleNamespace(topics={})
     joined: Any = SimpleNamespace(view=SimpleNamespace(own="own", members={}), peers=None)
 
@@ -30,7 +31,7 @@ def collected(asked: list[str], *, leads: bool = False) -> Collected:
 
     room: Any = SimpleNamespace(facts=facts)
     return Collected(
-        NodeConfig(), catalog, joined, broker=broker, coordinator=coordinator, room=room, leads=lambda: leads
+        NodeConfig(), catalog, joined, broker=broker, coordinator=coordinator, controller=controller, room=room
     )
 
 

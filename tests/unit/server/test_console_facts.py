@@ -145,15 +145,12 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
     fake = SimpleNamespace(
         catalog=SimpleNamespace(topics={"t": TOPIC}),
         storage_room=SimpleNamespace(facts=None),
-        owners=owners,
+        proxy=SimpleNamespace(owners=owners, console_endpoint=None, audit=NO_AUDIT, audit_log=None),
         broker=None,
         view=view,
         joined=None,
         metrics=Metrics(),
-        console_endpoint=None,
         security=SimpleNamespace(authorizer=ALLOW_ALL),
-        audit=NO_AUDIT,
-        audit_log=None,
     )
     return cast(Node, fake)
 

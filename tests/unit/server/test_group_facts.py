@@ -56,7 +56,7 @@ class FakeCoordinator:
 
 async def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE, sort: str = "group_id") -> Any:
     process: Any = node(not_loaded={3: "storage is full"})
-    process.coordinator = coordinator
+    process.proxy.coordinator = coordinator
     process.catalog = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
     process.view = SimpleNamespace(own="b", members={}, shards={4: ShardOwner("d", 1)})
     return await Groups(process).page(search, Order.parse(sort), page)

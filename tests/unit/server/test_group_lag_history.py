@@ -56,7 +56,7 @@ def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: in
         handlers=handlers,
         view=SimpleNamespace(own="own", members=members, shards=shards),
         catalog=SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=1)}),
-        own_coordinator=object(),
+        coordinator=object(),
         collected=Collected(*pairs),
     )
 

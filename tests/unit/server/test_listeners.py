@@ -26,11 +26,9 @@ class FakeNode:
 
     def __init__(self, leaves_s: float, config: NodeConfig = CONFIG) -> None:
         self.config = config
-        self.endpoint = None
-        self.endpoints = {"PLAINTEXT": None}
+        self.proxy = SimpleNamespace(endpoint=None, dispatches={"PLAINTEXT": None}, audit=NO_AUDIT)
         self.metrics = Metrics()
         self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS, gates={})
-        self.audit = NO_AUDIT
         self.joined = SimpleNamespace(standstill=None)
         self.told: list[str] = []
         self._leaves_s = leaves_s
@@ -38,7 +36,7 @@ class FakeNode:
     def is_response_room_wanted(self) -> bool:
         return False
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, close_by: float) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(min(self._leaves_s, deadline - loop.time()))
         self.told.append("left")
@@ -106,7 +104,7 @@ async def test_leaving_ends_by_its_deadline(slow_s: float) -> None:
     node = Leaving(slow_s)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await Node.leave(cast(Any, node), began + 5.0)
+    await Node.leave(cast(Any, node), began + 5.0, began + 6.0)
     assert loop.time() - began == pytest.approx(min(5.0, 2 * slow_s + LEAVES_METADATA_S))
     assert node.given == [pytest.approx(5.0), pytest.approx(max(0.0, 5.0 - slow_s))]
 

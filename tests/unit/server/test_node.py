@@ -46,7 +46,7 @@ async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any
     tags = b"\0" if is_flexible(key, version) else b""
     head = struct.pack(">hhih", key, version, 1, -1) + tags
     frame = memoryview(bytearray(head + bytes(encode_request(key, version, message))))
-    answer = node.endpoints[listener](frame, cast(Client, FakeClient()))
+    answer = node.proxy.dispatches[listener](frame, cast(Client, FakeClient()))
     if isinstance(answer, Awaitable):
         answer = await asyncio.wait_for(answer, WAIT_S)
     assert isinstance(answer, Response)
@@ -89,7 +89,7 @@ async def test_each_listener_returns_its_own_address() -> None:
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=4, resource_name="7", configuration_keys=None
         )
-        described = await LocalRequests(node.console_endpoint).send(
+        described = await LocalRequests(node.proxy.console_endpoint).send(
             ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest(resources=[resource])
         )
         assert [each.error_message for each in described.results] == [None], "the console's requests too"
@@ -124,19 +124,49 @@ async def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkey
         closed: list[str] = []
         close_broker = node.broker.close
 
-        async def close(deadline: float | None = None) -> None:
-            await close_broker(deadline)
+        async def close() -> None:
+            await close_broker()
             closed.append("broker")
 
         async def fail() -> None:
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(node.broker, "close", close)
-        monkeypatch.setattr(node.producer_ids, "close", fail)
+        monkeypatch.setattr(node.proxy.producer_ids, "close", fail)
         with pytest.raises(RuntimeError, match="a bug"):
             await node.close()
         assert closed == ["broker"]
         monkeypatch.undo()
+
+
+@pytest.mark.loops("asyncio")
+async def test_roles_start_and_drain_in_one_order_and_close_in_the_reverse_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests need owners and shards, shards need partitions: so the broker starts first, and closes last."""
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    called: list[str] = []
+
+    def watch(name: str, act: str) -> None:
+        role = getattr(node, name)
+        inner = getattr(role, act)
+
+        def called_now() -> Any:
+            called.append(f"{act} {name}")
+            return inner()
+
+        monkeypatch.setattr(role, act, called_now)
+
+    names = ("broker", "controller", "proxy", "coordinator")
+    async with single_node(CONFIG, fs, kv) as node:
+        for name in names:
+            for act in ("start", "drain", "close"):
+                watch(name, act)
+        node.is_at(ADDRESSES)
+        await node.start()
+        node.drain()
+        await node.close()
+        monkeypatch.undo()
+    order = [f"{act} {name}" for act in ("start", "drain") for name in names]
+    assert called == [*order, *(f"close {name}" for name in reversed(names))]
 
 
 @pytest.mark.loops("asyncio")
@@ -160,7 +190,7 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
             metadata = await ask(node, "INSIDE", ApiKey.METADATA, 12, request)
             error = ErrorCode.NONE
             try:
-                await LocalRequests(node.console_endpoint).fetch(metadata.topics[0].topic_id, 0, 0, 1 << 20)
+                await LocalRequests(node.proxy.console_endpoint).fetch(metadata.topics[0].topic_id, 0, 0, 1 << 20)
             except RequestError as refusal:
                 error = refusal.code
             return [each.node_id for each in metadata.brokers], error
@@ -184,7 +214,7 @@ async def test_an_error_of_the_wiring_is_the_error_that_is_told(monkeypatch: pyt
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("bmq.server.node.FetchService", fail)
+    monkeypatch.setattr("bmq.server.roles.proxy.FetchService", fail)
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     joined = ClusterMember(CONFIG, fs, kv, SystemClock(), "n")
     await joined.join()

@@ -102,7 +102,7 @@ async def use(tracer: Tracer | None) -> list[str]:
         node.is_at({PLAINTEXT: Address(host="h", port=9092)})
         await node.start()
         topic = await node.admin.create_topic("orders", 1, replication_factor=1)
-        dispatch = node.endpoints["PLAINTEXT"]
+        dispatch = node.proxy.dispatches["PLAINTEXT"]
         for number in range(2):
             body = encode_produce_request(-1, 30_000, [(topic.topic_id, [(0, memoryview(plain()))])])
             head = struct.pack(">hhih", ApiKey.PRODUCE, PRODUCE_VERSION, number, 4) + b"till\0"
@@ -111,7 +111,7 @@ async def use(tracer: Tracer | None) -> list[str]:
                 answer = await answer
             if answer.release is not None:
                 answer.release()
-        return [type(each).__name__ for each in node.endpoints.values()]
+        return [type(each).__name__ for each in node.proxy.dispatches.values()]
 
 
 @pytest.mark.loops("asyncio")

@@ -90,7 +90,7 @@ async def ask(node: Node, session: Session, version: int, message: Any) -> Any:
     client = FakeClient()
     client.session = session
     frame = memoryview(bytearray(head + bytes(message.encode(version=version))))
-    answer = node.endpoint(frame, cast(Client, client))
+    answer = node.proxy.endpoint(frame, cast(Client, client))
     if isinstance(answer, Awaitable):
         answer = await asyncio.wait_for(answer, 60)
     assert isinstance(answer, Response)
@@ -184,7 +184,7 @@ async def test_the_table_of_rights() -> None:
 
 async def test_without_an_authorizer_everything_is_allowed_and_there_are_no_acls() -> None:
     async with running(NodeConfig(offsets_topic_num_partitions=1)) as node:
-        assert node.endpoint.scopes.caller.authorizer is ALLOW_ALL
+        assert node.proxy.endpoint.scopes.caller.authorizer is ALLOW_ALL
         for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
             case = CASES[key]
             codes = set(error_codes(await ask(node, ALICE, case.version, case.request())))
@@ -452,8 +452,8 @@ class Counting:
 async def test_a_request_asks_once_a_partition_at_most() -> None:
     async with running() as node:
         counting = Counting()
-        scopes = change(cast(ProxyScopes, node.endpoint.scopes), authorizer=counting)
-        node.endpoint = make_endpoint(scopes, scopes.apis)
+        scopes = change(cast(ProxyScopes, node.proxy.endpoint.scopes), authorizer=counting)
+        node.proxy.endpoint = make_endpoint(scopes, scopes.apis)
         Topic = kafka.protocol.producer.ProduceRequest.TopicProduceData
         batch = bytes(build_batch([Record(value=b"v")]))
         for count in (1, 3):

@@ -28,7 +28,9 @@ def node(reports: Mapping[str, dict[int, str] | None], own: dict[int, str] | Non
     return SimpleNamespace(
         view=SimpleNamespace(own="own", members=members),
         joined=SimpleNamespace(peers=SimpleNamespace(ask=ask)),
-        own_coordinator=None if own is None else SimpleNamespace(shards_not_loaded=lambda: own),
+        coordinator=None
+        if own is None
+        else SimpleNamespace(coordinator=SimpleNamespace(shards_not_loaded=lambda: own)),
     )
 
 

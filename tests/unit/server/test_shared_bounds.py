@@ -60,7 +60,7 @@ async def node_of(config: NodeConfig = CONFIG) -> AsyncIterator[Node]:
 
 def all_endpoints(node: Node) -> dict[str, Endpoint]:
     """Return the endpoint of each listener's clients, of the console, and of the process itself."""
-    return {**node.client_endpoints, "console": node.console_endpoint, "process": node.own_endpoint}
+    return {**node.proxy.client_endpoints, "console": node.proxy.console_endpoint, "process": node.proxy.own_endpoint}
 
 
 def all_scopes(node: Node) -> dict[str, ProxyScopes]:
@@ -87,7 +87,7 @@ async def test_each_budget_queue_and_counter_has_one_owner() -> None:
             for name in ("process", "view", "caller"):
                 assert {each.name for each in fields(getattr(scopes, name))} == OWNERS[name]
         assert {each.name for each in fields(Scopes)} == OWNERS.keys() - {""} | OWNERS[""]
-        assert all(scopes.process is node.process for scopes in of.values())
+        assert all(scopes.process is node.proxy.services for scopes in of.values())
         assert of["INSIDE"].view is of["console"].view is of["process"].view
         assert of["INSIDE"].view.proxies is not of["OUTSIDE"].view.proxies
         assert of["INSIDE"].view.metadata is not of["OUTSIDE"].view.metadata
@@ -141,12 +141,12 @@ async def test_room_that_any_listener_or_caller_waits_for_is_wanted() -> None:
 async def test_requests_of_the_process_itself_count_nowhere_as_clients() -> None:
     """The console browses and produces, and the audit log writes: the clients' counters and charts do not move."""
     async with node_of(replace(CONFIG, authorizer_class_name="", super_users="")) as node:
-        node.is_at({name: Address(host="h", port=1) for name in node.endpoints})
+        node.is_at({name: Address(host="h", port=1) for name in node.proxy.dispatches})
         await node.start()
         topic = await node.admin.create_topic("orders", 1)
-        await node.owners.wait(PartitionKey(topic.topic_id, 0), WAIT_S)
+        await node.proxy.owners.wait(PartitionKey(topic.topic_id, 0), WAIT_S)
         batch = bytes(build_batch([Record(value=b"x" * 100)]))
-        for requests in (LocalRequests(node.console_endpoint), node._own_requests):
+        for requests in (LocalRequests(node.proxy.console_endpoint), LocalRequests(node.proxy.own_endpoint)):
             base = await requests.produce(topic.topic_id, 0, memoryview(bytearray(batch)))
             fetched = await requests.fetch(topic.topic_id, 0, base, 1 << 20)
             assert fetched.records_size == len(batch)
@@ -209,4 +209,4 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         assert node.metrics.connections_stuck_closed > 0
         sockets.close()
         await until(lambda: not node.metrics.connections)
-        assert node.process.responses.used == 0
+        assert node.proxy.services.responses.used == 0

@@ -36,7 +36,7 @@ async def keys(kv: KeyValue, prefix: str) -> list[str]:
 async def owned(node: Node, name: str, count: int) -> None:
     topic = node.catalog.topics[name]
     for partition in range(count):
-        await node.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
+        await node.proxy.owners.wait(PartitionKey(topic.topic_id, partition), PATIENCE_S)
 
 
 async def test_a_process_elects_itself_and_assigns_itself_everything(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_process_that_ends_does_not_wait_for_a_store_that_takes_no_write
         await owned(node, "orders", 3)
         store.stop()
         began = now()
-        await node.leave(began + 7.5)
+        await node.leave(began + 7.5, began + 10.0)
         took_s = now() - began
         store.start(now())
     assert took_s == 0.0

@@ -15,7 +15,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.broker import ShardOpenResponse
 from bmq.core.rpc.peers import Peer
-from bmq.server.local_shard_log import LocalShardLog
+from bmq.server.roles.local_shard_log import LocalShardLog
 from tests.unit.coordinator.cluster_world import (
     GROUP,
     LATENCY_S,

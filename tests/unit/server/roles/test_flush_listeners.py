@@ -8,8 +8,8 @@ from typing import cast
 
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
-from bmq.server.flush_listeners import FetchAndShardListener, FetchListener
-from bmq.server.local_shard_log import LocalShardLogs
+from bmq.server.roles.flush_listeners import FetchAndShardListener, FetchListener
+from bmq.server.roles.local_shard_log import LocalShardLogs
 
 KEY = PartitionKey(uuid.UUID(int=1), 2)
 ALL = [("opened", KEY, 3, 4, 5), ("flushed", KEY, (), 6), ("log_start_moved", KEY, 5), ("closed", KEY)]

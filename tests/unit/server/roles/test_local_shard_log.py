@@ -12,7 +12,7 @@ import pytest
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
-from bmq.server.local_shard_log import LocalShardLog, LocalShardLogs
+from bmq.server.roles.local_shard_log import LocalShardLog, LocalShardLogs
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import OffsetNotFound

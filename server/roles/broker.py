@@ -12,14 +12,18 @@ from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
+from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.meta.catalog import Catalog
-from bmq.meta.kv import KeyValue
-from bmq.server.cluster_member import ClusterMember
-from bmq.storage.block_cache import BlockCache
-from bmq.storage.filesystem import FileSystem
+from bmq.core.rpc.messages.broker import PartitionsNotServedRequest
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.scopes import ListenerView
+from bmq.meta.cluster.admission import ShardOwnership
+from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
+from bmq.server.roles.flush_listeners import FetchAndShardListener
+from bmq.server.roles.local_shard_log import LocalShardLogs
+from bmq.server.roles.parts import Parts
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +32,9 @@ class BrokerRole:
     """The broker role of one process.  `start` it once catalog and view are loaded."""
 
     def __init__(
-        self,
-        config: NodeConfig,
-        fs: FileSystem,
-        kv: KeyValue,
-        clock: Clock,
-        catalog: Catalog,
-        joined: ClusterMember,
-        pool: BlockCache,
-        *,
-        broker_config: BrokerConfig | None = None,
-        janitor_config: JanitorConfig | None = None,
+        self, parts: Parts, *, broker_config: BrokerConfig | None = None, janitor_config: JanitorConfig | None = None
     ) -> None:
+        config, joined, catalog, pool = parts.config, parts.joined, parts.catalog, parts.pool
         settings = broker_config or BrokerConfig(
             block_bytes=config.block_bytes,
             open_pipelines_max=config.open_pipelines_max,
@@ -47,20 +42,27 @@ class BrokerRole:
             journal_access=config.shared_access().readable(),
         )
         self.broker = Broker(
-            fs,
-            kv,
+            parts.fs,
+            parts.kv,
             incarnation=joined.view.own,
             membership=joined.membership,
             is_alive=joined.view.members.__contains__,
             cluster=config.cluster,
-            clock=clock,
+            clock=parts.clock,
             config=settings,
             janitor_config=janitor_config,
             reads=pool.progress,
             standstill=joined.standstill,
         )
+        self.broker.on_failed = parts.on_failed
         self.fence = ShardFence()
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
+        self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
+        """Logs of shards whose partition this process owns; each ends when the process loses its partition."""
+        self._parts = parts
+        self.close_by: float | None = None
+        """On the event loop's clock: partitions not handed over by then are left as they are."""
+        self._view = ListenerView(config=config)
         self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._follower = AssignmentFollower(self.assigned, catalog, joined.view, config, self._hand_overs)
 
@@ -74,14 +76,37 @@ class BrokerRole:
         """True if partitions of existing topics, other than `refused_topics`, are assigned to this process."""
         return self._follower.has_partitions
 
+    def serve_inside(self, fetch_service: FetchService) -> Endpoint:
+        """Register the broker's internal APIs, and return the endpoint of other processes' Produce and Fetch.
+
+        ``fetch_service`` serves this process's clients; it is notified of all flushes.
+        """
+        parts, shared = self._parts, self.broker.shared
+        joined = parts.joined
+        shared.flush_listener = FetchAndShardListener(fetch_service, self.shard_logs)
+        ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
+        register_broker(
+            joined.endpoint, self.assigned, shared.load, shared.open_files, self.fence, ownership.check
+        )  # fmt: skip
+        inside = internal_endpoint(
+            self._view, parts.clock, parts.catalog, self.assigned, shared.load, pool=parts.pool, beside=fetch_service
+        )  # fmt: skip
+        joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
+        joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
+        return inside
+
     async def start(self) -> None:
         """Start the broker, and open the partitions that are assigned to it from now on."""
         await self.broker.start()
         await self._follower.start()
 
-    def reconfigure(self, config: NodeConfig) -> None:
-        """Apply the settings of a node whose id has changed: other configs may be set for that id."""
+    def renumber(self, config: NodeConfig) -> None:
+        """Apply the settings of a process whose node id has changed: other configs may be set for that id."""
+        self._view.renumber(config)
         self._follower.reconfigure(config)
+
+    def drain(self) -> None:
+        """Keep all: partitions are handed over while clients are still served."""
 
     async def wait_moved(self, timeout_s: float) -> None:
         """Wait until partitions that moved to others are released, and their new owners have the release notes.
@@ -96,12 +121,12 @@ class BrokerRole:
         except TimeoutError:
             log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
 
-    async def close(self, deadline: float | None = None) -> None:
-        """Hand over or close all partitions, until ``deadline`` on the event loop's clock at most.
+    async def close(self) -> None:
+        """Hand over or close all partitions, until ``close_by`` on the event loop's clock at most.
 
         May be called after a `start` that failed.
         """
         self._follower.close()
         await self.assigned.close()
-        await self.broker.close(deadline)
+        await self.broker.close(self.close_by)
         await self._hand_overs.close()

@@ -19,8 +19,8 @@ from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.scopes import ListenerView
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.kv_memory import KvFaults
-from bmq.server.broker_endpoint import internal_endpoint
-from bmq.server.local_shard_log import LocalShardLogs
+from bmq.server.roles.broker_endpoint import internal_endpoint
+from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from tests.unit.broker.world import World, answered, batch, world
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.endpoint.partitions import FlushListener
-from bmq.server.local_shard_log import LocalShardLogs
+from bmq.server.roles.local_shard_log import LocalShardLogs
 
 
 class HasFetchService(Protocol):

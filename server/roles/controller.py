@@ -1,0 +1,135 @@
+"""The controller role of one process: the candidate for leadership, and all that a leader's term is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from bmq.controller.admin.cluster import LeaderAdmin
+from bmq.controller.admin.server import AdminService
+from bmq.controller.kv_commit import Guard
+from bmq.controller.member_client import PeerMemberClient
+from bmq.controller.quota_shares_api import QuotaSharesApi
+from bmq.controller.service import Controller
+from bmq.controller.store_age import StoreAge
+from bmq.controller.store_upkeep import StoreUpkeep, maintained
+from bmq.controller.topics.access_walks import AccessWalks
+from bmq.controller.topics.deletion import TopicCleaner
+from bmq.controller.topics.topics import REPLICAS_MAX, TopicAdmin
+from bmq.core.config import NodeConfig
+from bmq.core.logging.fields import fields
+from bmq.core.rpc.messages.controller import QuotaSharesRequest
+from bmq.meta.cluster.member import PROXY
+from bmq.meta.open import is_shared
+from bmq.meta.proxy_addresses import Proxies
+from bmq.server.roles.parts import Parts
+from bmq.storage.access_files import AccessFiles
+from bmq.storage.filesystem import StorageError
+
+log = logging.getLogger(__name__)
+REPLICAS_WAIT_S = 5.0
+"""Time-out of storage's number of datanodes."""
+
+
+class ControllerRole:
+    """The controller role of one process.  `start` it once catalog and view are loaded."""
+
+    def __init__(self, parts: Parts, proxies: Proxies) -> None:
+        """Make the role; ``proxies`` lists the node ids that clients may name."""
+        self._parts = parts
+        self._proxies = proxies
+        joined, members = parts.joined, PeerMemberClient(parts.joined.peers)
+        self.controller = Controller(
+            parts.config, parts.kv, joined.view, parts.catalog, members, parts.clock,
+            topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
+            upkeep=self._make_upkeep, age=self._make_age, on_failed=parts.on_failed,
+            since_outage_s=lambda: joined.membership.since_outage_s,
+        )  # fmt: skip
+        self.service = AdminService(self.controller, joined.view, LeaderAdmin(self.controller, parts.catalog, members))
+        """Administration of topics, configs and the cluster, for this process and for others."""
+        self.service.register(joined.endpoint)
+        shares = QuotaSharesApi(self.controller, joined.view, parts.clock)
+        joined.endpoint.register(QuotaSharesRequest, shares.handle, role=PROXY)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.controller.leading is not None
+
+    @property
+    def cleaner(self) -> TopicCleaner | None:
+        """The topic cleaner that runs here; None unless this process leads."""
+        return self.controller.cleaner
+
+    @property
+    def access_walks(self) -> AccessWalks | None:
+        """The walks that run here; None unless this process leads."""
+        return self.controller.access
+
+    async def start(self) -> None:
+        """Begin to stand for leadership.  Raises KvError if the store refuses."""
+        await self.controller.start()
+
+    def drain(self) -> None:
+        """Keep all: no request of a client waits here."""
+
+    async def close(self) -> None:
+        """Resign, and end all work of a leader.  May be called after a `start` that failed."""
+        await self.controller.close()
+
+    def renumber(self, config: NodeConfig) -> None:
+        """Apply the settings of a process whose node id has changed."""
+        if self.controller.topics is not None:
+            self.controller.topics.config = config
+
+    def report(self, incarnation: str, _why: str) -> None:
+        """Handle a report of this process itself: it cannot reach the member ``incarnation``."""
+        self.controller.report(self._parts.joined.view.own, incarnation)
+
+    # ---------------------------------------------------------------------------------------------- parts of a term
+
+    def _make_topics(self, guard: Guard) -> TopicAdmin:
+        parts = self._parts
+        return TopicAdmin(
+            parts.kv, parts.config.cluster, parts.catalog, parts.config, parts.files, parts.clock,
+            replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self._proxies.addresses],
+            guard=guard, has_node_configs=not is_shared(parts.config.meta), access_files=AccessFiles(parts.fs),
+            bounds=parts.security.client_quotas,
+        )  # fmt: skip
+
+    def _make_upkeep(self, guard: Guard) -> StoreUpkeep | None:
+        parts = self._parts
+        store = maintained(parts.kv)
+        if store is None:
+            return None
+        config = parts.config
+        return StoreUpkeep(parts.kv, store, config.cluster, parts.clock, config.etcd_history_ms, guard=guard)
+
+    def _make_age(self, guard: Guard) -> StoreAge:
+        parts = self._parts
+        return StoreAge(parts.kv, parts.fs, parts.config.cluster, parts.files.rebuild_count, guard=guard)
+
+    def _make_access(self, guard: Guard) -> AccessWalks:
+        parts = self._parts
+        return AccessWalks(
+            parts.kv, parts.config.cluster, parts.catalog, parts.config, AccessFiles(parts.fs), parts.clock,
+            guard=guard, shared=parts.config.shared_access(),
+        )  # fmt: skip
+
+    def _make_cleaner(self, guard: Guard) -> TopicCleaner:
+        parts = self._parts
+        return TopicCleaner(parts.kv, parts.config.cluster, parts.files, parts.clock, guard=guard)
+
+    async def _replicas_max(self) -> int:
+        """Return the number of live datanodes; `REPLICAS_MAX` if storage does not report it.
+
+        So topics can be created while storage does not respond: HDFS adds missing replicas once there are more nodes.
+        """
+        try:
+            async with asyncio.timeout(REPLICAS_WAIT_S):
+                return await self._parts.fs.replicas_max()
+        except (StorageError, TimeoutError) as error:
+            log.info(
+                "storage does not report its number of datanodes, so any replication factor is accepted",
+                extra=fields(error=error),
+            )
+            return REPLICAS_MAX

@@ -1,0 +1,190 @@
+"""The proxy role of one process: its way to the owners of partitions, to coordinators and to the controller.
+
+Each process has it, since each console shows all of the cluster and the audit log is produced like any record.  Clients
+reach it in a process with the configured role; only there are members watched and requests relayed for other proxies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from bmq.console.kafka import LocalRequests
+from bmq.controller.admin.client import RemoteAdmin
+from bmq.core.aio.subscribers import no_op
+from bmq.core.audit.log import NO_AUDIT, Audit
+from bmq.core.logging.levels import LogLevels
+from bmq.core.metrics.counters import Metrics
+from bmq.core.net.request import Dispatch
+from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
+from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.response_budget import ResponseBudget
+from bmq.endpoint.scopes import Caller
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.member import PROXY
+from bmq.meta.producer_ids import ProducerIds
+from bmq.proxy.apis import ALL_APIS
+from bmq.proxy.audit.audited_apis import audited
+from bmq.proxy.groups.router import RoutedCoordinator
+from bmq.proxy.reachability.failure_reports import Reports
+from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
+from bmq.proxy.relay.pool import RelayPool
+from bmq.proxy.relay.server import Relay
+from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
+from bmq.proxy.scopes import ProxyServices
+from bmq.proxy.traffic_api import TrafficApi
+from bmq.server.audit import open_audit
+from bmq.server.listener_views import ListenerViews
+from bmq.server.roles.broker import BrokerRole
+from bmq.server.roles.controller import ControllerRole
+from bmq.server.roles.coordinator import CoordinatorRole
+from bmq.server.roles.flush_listeners import FetchListener
+from bmq.server.roles.parts import Parts
+
+
+class ProxyRole:
+    """The proxy role of one process.  `start` it once catalog and view are loaded."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        views: ListenerViews,
+        metrics: Metrics,
+        log_levels: LogLevels,
+        admin: RemoteAdmin,
+        offsets_topic: Callable[[], Awaitable[Topic]],
+        *,
+        broker: BrokerRole | None,
+        controller: ControllerRole | None,
+        coordinator: CoordinatorRole | None,
+    ) -> None:
+        """Make the role.  Raises ConfigError if the audit log's file or a mechanism of authentication does not work."""
+        config, joined, security = parts.config, parts.joined, parts.security
+        self._parts = parts
+        self.admin = admin
+        self.remote_owners = self._make_remote_owners()
+        self.owners = RoutedOwners(joined.view, broker.assigned if broker is not None else None, self.remote_owners)
+        self.fetch_service = FetchService(config, parts.catalog, self.owners, parts.pool, parts.clock, metrics)
+        self.fetch_service.tracer = parts.tracing.tracer if parts.tracing is not None else None
+        self.coordinator = RoutedCoordinator(
+            joined.view, views.first.proxies, joined.peers, parts.catalog, offsets_topic,
+            shards=config.offsets_topic_num_partitions, local=coordinator.coordinator if coordinator else None,
+        )  # fmt: skip
+        self.producer_ids = ProducerIds(parts.kv, config.cluster)
+        self.services = ProxyServices(
+            clock=parts.clock,
+            catalog=parts.catalog,
+            owners=self.owners,
+            fetch_service=self.fetch_service,
+            responses=ResponseBudget(config.queued_max_request_bytes),
+            admin=admin,
+            coordinator=self.coordinator,
+            producer_ids=self.producer_ids,
+            scram_users=security.scram_users,
+            tokens=security.tokens,
+            client_quotas=security.client_quotas,
+            log_levels=log_levels,
+            acls=security.acls,
+        )
+        self.own_endpoint = Endpoint(self.services, views.first, Caller(metrics=Metrics()), ALL_APIS)
+        """Endpoint of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
+        self.audit_log = open_audit(
+            config, parts.clock, joined.member.incarnation, node=lambda: views.node_id,
+            find=lambda name: parts.catalog.topics.get(name), requests=LocalRequests(self.own_endpoint),
+        )  # fmt: skip
+        """The audit log; None without the setting."""
+        self.audit: Audit = self.audit_log or NO_AUDIT
+        apis = audited(ALL_APIS) if self.audit.is_on else ALL_APIS
+        clients = Caller(
+            metrics=metrics, quotas=security.quotas, authorizer=security.authorizer, audit=self.audit
+        )  # fmt: skip
+        self.client_endpoints = {
+            name: Endpoint(self.services, view, clients, apis) for name, view in views.by_name.items()
+        }
+        """The endpoint of each listener's clients, by its name, without log-in and traces."""
+        self.endpoint = next(iter(self.client_endpoints.values()))
+        console = Caller(metrics=Metrics(), authorizer=security.authorizer, audit=self.audit)
+        self.console_endpoint = Endpoint(self.services, views.first, console, apis)
+        """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
+        tracing = parts.tracing
+        self.dispatches: dict[str, Dispatch] = {
+            name: endpoint if tracing is None else tracing.of_clients(endpoint)
+            for name, endpoint in self.client_endpoints.items()
+        }
+        """The dispatch of clients' requests, by listener."""
+        self.dispatches.update(security.make_gates(self.dispatches, metrics, self.audit))
+        self._relay: Relay | None = None
+        self._lookouts: tuple[Reports, UnreachableBrokers] | tuple[()] = ()
+        if PROXY in config.roles:
+            self._relay = Relay(joined.view, joined.peers)
+            joined.endpoint.register(RelayRequest, self._relay.handle)
+            self._lookouts = self._make_lookouts(controller)
+        if metrics.traffic is not None:
+            joined.endpoint.register(TrafficRequest, TrafficApi(metrics.traffic, parts.catalog).handle)
+
+    def _make_remote_owners(self) -> RemoteOwners:
+        parts = self._parts
+        config, joined = parts.config, parts.joined
+        return RemoteOwners(
+            joined.view,
+            joined.peers,
+            FetchListener(self),
+            lambda key: self.fetch_service.poll.is_followed(key),
+            credit_bytes=config.internal_credit_bytes,
+            held_s=config.held_produce_ms / 1000,
+            relays=RelayPool(
+                joined.view, joined.peers, config.zone, lambda: read_unreachable(parts.kv, config.cluster)
+            ),
+            sampled=parts.tracing.sampled if parts.tracing is not None else None,
+        )
+
+    def _make_lookouts(self, controller: ControllerRole | None) -> tuple[Reports, UnreachableBrokers]:
+        """Return a proxy's reports of members that it cannot reach: to the leader, and in the store."""
+        parts, joined = self._parts, self._parts.joined
+        reports = Reports(joined.view, joined.peers, controller.report if controller is not None else no_op)
+        unreachable = UnreachableBrokers(
+            parts.kv, parts.config.cluster, joined.view, joined.peers,
+            is_up=self.remote_owners.is_up, lease=lambda: joined.membership.lease,
+        )  # fmt: skip
+        return reports, unreachable
+
+    # ---------------------------------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Begin to look for owners and members."""
+        self.producer_ids.rebuild_count = self._parts.joined.root.rebuild_count
+        if self.audit_log is not None:
+            self.audit_log.start()
+        self.remote_owners.start()
+        for lookout in self._lookouts:
+            lookout.start()
+
+    def send_away(self, sends_away: bool) -> None:
+        """Refuse fetches, and let no produce or group wait, while clients are sent to other proxies."""
+        self.fetch_service.send_away(sends_away)
+        self.owners.send_away(sends_away)
+        self.coordinator.send_away(sends_away)
+
+    def drain(self) -> None:
+        """Respond to all requests that wait, and let none wait any more: clients' connections are about to close."""
+        self.fetch_service.drain()
+        self.remote_owners.drain()
+        self.coordinator.drain()
+
+    async def close(self) -> None:
+        """End all requests and connections to owners.  May be called after a `start` that failed.
+
+        All parts are closed even if one fails; its error is raised at the end.
+        """
+        async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
+            parts.push_async_callback(self.remote_owners.close)
+            parts.push_async_callback(self.producer_ids.close)
+            for lookout in reversed(self._lookouts):
+                parts.push_async_callback(lookout.close)
+            parts.push_async_callback(self.fetch_service.close)
+            parts.callback(self.coordinator.close)
+            if self._relay is not None:
+                parts.callback(self._relay.close)
+            if self.audit_log is not None:
+                parts.push_async_callback(self.audit_log.close)
