@@ -16,6 +16,7 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Needs, 
 from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.leader_hints import LeaderHints
 from bmq.endpoint.partitions import Owners
 from bmq.endpoint.produce.connection_order import ProduceOrder
 from bmq.endpoint.produce.queue import ProduceQueue
@@ -64,6 +65,13 @@ class Services:
         """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
 
         None: the client fetches from this process, as always on internal ports.
+        """
+        return None
+
+    def leader_hints(self, request: Request, rack: str = "") -> LeaderHints | None:
+        """Return the hints for a request of a client in `rack` (KIP-951).
+
+        None: there are none, as always on internal ports.
         """
         return None
 

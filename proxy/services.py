@@ -8,8 +8,10 @@ from functools import partial
 from bmq.controller.admin.api import Admin
 from bmq.coordinator.api import GroupCoordinator
 from bmq.core.logging.levels import LogLevels
+from bmq.core.net.request import Request
 from bmq.endpoint.api import Services
 from bmq.endpoint.fetch.fetch_params import Nearer
+from bmq.endpoint.leader_hints import LeaderHints
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.security.acls import AclStore
@@ -17,6 +19,7 @@ from bmq.meta.security.delegation_tokens import DelegationTokens
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.meta.security.scram_credentials import ScramCredentials
 from bmq.proxy.metadata_cache import MetadataCache
+from bmq.proxy.routing.new_leaders import NewLeaders
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +41,13 @@ class ProxyServices(Services):
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""
     metadata: MetadataCache = field(default_factory=MetadataCache)
+    new_leaders: NewLeaders | None = None
+    """Leaders of the partitions that have moved from this process; None in a process that owns none."""
 
     def nearer(self, rack: str) -> Nearer | None:
         """Return a function that chooses a proxy in `rack` to fetch from; None if this proxy is in it."""
         return None if self.proxies.own.zone == rack else partial(self.metadata.nearer, rack, self.proxies)
+
+    def leader_hints(self, request: Request, rack: str = "") -> LeaderHints | None:
+        """Return the hints for a request of a client in `rack`; None if no partition has moved from here lately."""
+        return None if self.new_leaders is None else self.new_leaders.of_request(request, self.proxies, rack)

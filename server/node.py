@@ -77,6 +77,7 @@ from bmq.proxy.reachability.failure_reports import Reports
 from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
+from bmq.proxy.routing.new_leaders import NewLeaders
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.services import ProxyServices
 from bmq.proxy.tracing import Tracing
@@ -194,6 +195,10 @@ class Node:
         )  # fmt: skip
         """The audit log; None without the setting."""
         self.audit: Audit = self.audit_log or NO_AUDIT
+        self.new_leaders: NewLeaders | None = None
+        """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
+        if self.broker is not None and PROXY in config.roles:
+            self.new_leaders = NewLeaders(self.view, self.remote_owners.ask_epoch, self.fetch_service.check_again)
         self._services = ProxyServices(
             config=config,
             clock=clock,
@@ -213,6 +218,7 @@ class Node:
             authorizer=self.security.authorizer,
             acls=self.security.acls,
             audit=self.audit,
+            new_leaders=self.new_leaders,
             responses=ResponseBudget(config.queued_max_request_bytes),
         )
         self._all_services = [self._services]
@@ -320,6 +326,8 @@ class Node:
             parts.push_async_callback(self.security.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.remote_owners.close)
+            if self.new_leaders is not None:
+                parts.push_async_callback(self.new_leaders.close)
             if self.broker is not None:
                 parts.push_async_callback(self.broker.close, self.close_by)
             parts.push_async_callback(self.producer_ids.close)
@@ -552,6 +560,8 @@ class Node:
         sends_away = all(proxies.sends_away for proxies in self._proxies_by_listener.values())
         self.fetch_service.send_away(sends_away)
         self.owners.send_away(sends_away)
+        if self.new_leaders is not None:
+            self.new_leaders.send_away(sends_away)
         self.coordinator.send_away(sends_away)
 
     def _renumbered(self, node_id: int) -> None:

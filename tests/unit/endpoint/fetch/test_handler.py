@@ -63,7 +63,7 @@ async def fetch(world: World, version: int, topics: list[Any], *, proxies: Proxi
     )
     view = SimpleNamespace(
         fetch_service=world.fetch_service, proxies=proxies, metadata=MetadataCache(), rights=all_rights,
-        authorizer=ALLOW_ALL, metrics=world.metrics,
+        authorizer=ALLOW_ALL, metrics=world.metrics, leader_hints=lambda request, rack: None,
     )  # fmt: skip
     view.nearer = partial(ProxyServices.nearer, cast(ProxyServices, view))
     services = cast(Services, view)
