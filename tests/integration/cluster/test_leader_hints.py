@@ -31,8 +31,12 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[BmqCluster]:
     """Two processes with all roles."""
-    counts = {"proxies": 0, "brokers": 0, "controllers": 0, "coordinators": 0, "nodes": 2}
-    with EtcdCluster() as etcd, BmqCluster(tmp_path.as_uri(), etcd, environment=SETTINGS, **counts) as cluster:
+    with (
+        EtcdCluster() as etcd,
+        BmqCluster(
+            tmp_path.as_uri(), etcd, proxies=0, brokers=0, controllers=0, coordinators=0, nodes=2, environment=SETTINGS
+        ) as cluster,
+    ):
         create_topic(cluster.bootstrap, TOPIC, 2)
         cluster.wait_stable()
         yield cluster
