@@ -28,6 +28,7 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Rights
 from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.large_requests import LargeRequests
+from bmq.endpoint.leader_hints import LeaderHints, MovedLeaders
 from bmq.endpoint.partitions import Owners
 from bmq.endpoint.produce.connection_order import ProduceOrder
 from bmq.endpoint.produce.queue import ProduceQueue
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessServices:
-    """Everything that Produce and Fetch use and that a process has once, whatever the listener and the caller.
+    """Parts of a process for Produce and Fetch, once for all listeners and callers.
 
     All clients of a process share each bound here: a queue, a budget, a cache.
     """
@@ -59,6 +60,8 @@ class ProcessServices:
     large: LargeRequests = field(default_factory=LargeRequests)
     produce_order: ProduceOrder = field(default_factory=ProduceOrder)
     """Order of the produces of connections whose large produce is being handed to the owners."""
+    new_leaders: MovedLeaders | None = None
+    """Leaders of the partitions that have moved from this process; None in a process that owns none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +79,13 @@ class ListenerView:
         """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
 
         None: the client fetches from this process, as always on internal ports.
+        """
+        return None
+
+    def leader_hints(self, process: ProcessServices, request: Request, rack: str = "") -> LeaderHints | None:
+        """Return the hints for a request of a client in `rack` (KIP-951).
+
+        None: there are none, as always on internal ports.
         """
         return None
 
@@ -103,7 +113,7 @@ V = TypeVar("V", bound=ListenerView, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Scopes(Generic[P, V]):
-    """The three scopes of an endpoint, which each of its handlers gets."""
+    """The three scopes of an endpoint, for its handlers."""
 
     process: P
     view: V

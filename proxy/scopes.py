@@ -9,7 +9,9 @@ from typing import TypeAlias
 from bmq.controller.admin.api import Admin
 from bmq.coordinator.api import GroupCoordinator
 from bmq.core.logging.levels import LogLevels
+from bmq.core.net.request import Request
 from bmq.endpoint.fetch.fetch_params import Nearer
+from bmq.endpoint.leader_hints import LeaderHints
 from bmq.endpoint.scopes import ListenerView, ProcessServices, Scopes
 from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies
@@ -43,13 +45,17 @@ class ProxyView(ListenerView):
     """The cluster as the clients of one listener see it."""
 
     proxies: Proxies
-    """Proxies, each under the address that it advertises for this listener's clients."""
+    """Proxies, each under its address for this listener's clients."""
     metadata: MetadataCache = field(default_factory=MetadataCache)
-    """Encoded Metadata, which names those addresses."""
+    """Encoded Metadata with these addresses."""
 
     def nearer(self, rack: str) -> Nearer | None:
         """Return a function that chooses a proxy in `rack` to fetch from; None if this proxy is in it."""
         return None if self.proxies.own.zone == rack else partial(self.metadata.nearer, rack, self.proxies)
+
+    def leader_hints(self, process: ProcessServices, request: Request, rack: str = "") -> LeaderHints | None:
+        """Return the hints for a request of a client in `rack`; None if no partition has moved from here lately."""
+        return None if process.new_leaders is None else process.new_leaders.of_request(request, self.proxies, rack)
 
 
 ProxyScopes: TypeAlias = Scopes[ProxyServices, ProxyView]

@@ -230,7 +230,11 @@ def encode_produce(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Response:
-    """Return the response to a request of ``version`` (3 to 13); ``endpoints`` are sent from version 10."""
+    """Return the response to a request of ``version`` (3 to 13); ``endpoints`` are sent from version 10.
+
+    The first buffer ends with the throttle time, and with an empty set of tags if there are any and no endpoints.
+    ``endpoints`` are a buffer of their own.
+    """
     flexible = version >= FLEXIBLE_SINCE
     plain, ending = _PLAIN_OF[version]
     has_start = version >= 5
@@ -251,8 +255,10 @@ def encode_produce(
         if flexible:
             out.append(0)
     out += INT32.pack(throttle_ms)
+    if endpoints and version >= 10:
+        return Response((out, tags([(0, node_endpoints(endpoints))])))
     if flexible:
-        out += tags([(0, node_endpoints(endpoints))] if endpoints and version >= 10 else ())
+        out.append(0)
     return Response((out,))
 
 

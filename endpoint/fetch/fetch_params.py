@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bmq.core.metrics.counters import Metrics
 from bmq.endpoint.authorization.authorizer import MayRead
+from bmq.endpoint.leader_hints import LeaderHints
 from bmq.meta.catalog import Topic
 
 Admit = Callable[[int], bool]
@@ -21,10 +22,11 @@ class FetchParams:
     -1; if ``nearer`` is None, the client always reads from this process.  ``may_read`` says which topics the client may
     read; if it is None, it may read all.  ``admit`` is called with 0 before storage is read, and once the records are
     there, before they are sent; if it is None, the client has no quota.  ``metrics`` are the counters of the caller:
-    of the clients, or of the process's own requests.
+    of the clients, or of the process's own requests.  ``hints`` has the leaders of partitions that have moved
+    (KIP-951); None if there are none.
     """
 
-    __slots__ = ("admit", "committed", "max_bytes", "max_wait_s", "may_read", "metrics", "min_bytes", "nearer")
+    __slots__ = ("admit", "committed", "hints", "max_bytes", "max_wait_s", "may_read", "metrics", "min_bytes", "nearer")
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class FetchParams:
         nearer: Nearer | None = None,
         may_read: MayRead | None = None,
         admit: Admit | None = None,
+        hints: LeaderHints | None = None,
     ) -> None:
         self.max_bytes = max_bytes
         self.min_bytes = min(min_bytes, max_bytes)
@@ -46,3 +49,4 @@ class FetchParams:
         self.nearer = nearer
         self.may_read = may_read
         self.admit = admit
+        self.hints = hints

@@ -14,6 +14,7 @@ version change
 10      the first whose clients know zstd; a batch is sent as it was produced, whatever the version
 12      ``last_fetched_epoch`` is for followers, and is ignored
 13      topic ids
+16      the new leader of a partition that has moved from this process (KIP-951)
 ======= ===================================================================================================
 
 An error that a version's clients may not know is sent as NOT_LEADER_OR_FOLLOWER.
@@ -140,6 +141,7 @@ def _params(scopes: AnyScopes, request: Request, asked: FetchRequest) -> FetchPa
         committed=asked.isolation_level == READ_COMMITTED,
         metrics=scopes.caller.metrics,
         nearer=scopes.view.nearer(asked.rack_id) if asked.rack_id else None,
+        hints=scopes.view.leader_hints(scopes.process, request, asked.rack_id),
         may_read=scopes.caller.rights(request).may_read() if scopes.caller.authorizer.is_on else None,
         admit=admit,
     )
@@ -180,6 +182,7 @@ def _encode(request: Request, fetched: FetchResult, *, committed: bool) -> Respo
         _topics(fetched.results, request.api_version, committed=committed),
         error_code=fetched.error,
         session_id=fetched.session_id,
+        endpoints=fetched.endpoints,
         release=fetched.release,
     )
 
@@ -218,6 +221,7 @@ def _partition(result: PartitionRead, version: int, *, committed: bool) -> Fetch
         result.size,
         aborted=() if committed and not error else None,
         preferred_read_replica=result.preferred,
+        current_leader=result.hint.current_leader if result.hint is not None else None,
     )
 
 

@@ -26,6 +26,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.core.tracing import Tracer
 from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.primitives import NodeEndpoint
 from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import FetchTime
@@ -34,6 +35,7 @@ from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import SessionPartition
 from bmq.endpoint.fetch.sessions import NO_SESSION, FetchSession, Turn
 from bmq.endpoint.large_requests import PARTITIONS_MAX
+from bmq.endpoint.leader_hints import LeaderHints
 from bmq.storage.log_reader import LogSlice
 
 STORAGE_PATIENCE_S = 10.0
@@ -57,9 +59,12 @@ aligned to it: of two blocks about one's worth is used.  Small ranges are copied
 
 
 class FetchResult:
-    """The response, not encoded yet.  ``release`` gives its bytes back to the budget; None if it holds none."""
+    """The response, not encoded yet.  ``release`` gives its bytes back to the budget; None if it holds none.
 
-    __slots__ = ("error", "release", "results", "session_id")
+    ``endpoints`` has the addresses of the leaders that ``results`` name.
+    """
+
+    __slots__ = ("endpoints", "error", "release", "results", "session_id")
 
     def __init__(
         self,
@@ -67,7 +72,9 @@ class FetchResult:
         session_id: int = NO_SESSION,
         results: Sequence[PartitionRead] = (),
         release: Callable[[], None] | None = None,
+        endpoints: Sequence[NodeEndpoint] = (),
     ) -> None:
+        self.endpoints = endpoints
         self.error = error
         self.session_id = session_id
         self.results = results
@@ -300,7 +307,7 @@ class FetchOperation:
             self._params.committed,
         )
         is_full, is_first, left = self._turn.partitions is not None, self._is_first, self._left
-        nearer, may_read = self._params.nearer, self._params.may_read
+        nearer, may_read, hints = self._params.nearer, self._params.may_read, self._params.hints
         for wanted in partitions:
             if wanted.watch is not watch:  # forgotten by a later request of the session, in a pause
                 continue
@@ -319,6 +326,8 @@ class FetchOperation:
                 node_id = nearer(result.topic, wanted.partition)
                 if node_id >= 0:
                     result.prefers(node_id)
+            if hints is not None:
+                _redirect(result, hints)
             if result.reads:
                 self._stored += 1
                 if self._stored > READS_MAX:
@@ -549,6 +558,8 @@ class FetchOperation:
     def _note_sent(self, results: Sequence[PartitionRead]) -> None:
         """Note that the response carries these."""
         watch, count, metrics = self._watch, self._service.count, self._params.metrics
+        if self._params.hints is not None:
+            _note_hints(results, self._params.hints)
         for result in results:
             count(result, metrics)
             result.wanted.sent_marks = result.marks
@@ -564,6 +575,7 @@ class FetchOperation:
             session_id=session.id if session is not None else NO_SESSION,
             results=results,
             release=reservation.release if self._size else None,
+            endpoints=self._params.hints.endpoints if self._params.hints is not None else (),
         )
 
     def _news(self, *, is_late: bool) -> tuple[list[PartitionRead], Sequence[SessionPartition]]:
@@ -633,6 +645,21 @@ class FetchOperation:
             self._watch.clear()
         elif turn.is_new and not is_answered:  # the client will never learn the session's id
             self._service.end_session(turn.session)
+
+
+def _redirect(result: PartitionRead, hints: LeaderHints) -> None:
+    """Send the client to the partition's new leader, if there is one.  An error that a move does not explain stays."""
+    may_move = not result.error or result.waits or result.error is ErrorCode.FENCED_LEADER_EPOCH
+    if may_move and result.key is not None:
+        hint = hints.find(result.key, result.wanted.leader_epoch)
+        if hint is not None:
+            result.moves_to(hint)
+
+
+def _note_hints(results: Sequence[PartitionRead], hints: LeaderHints) -> None:
+    for result in results:
+        if result.hint is not None and result.key is not None:
+            hints.sent(result.key, result.hint)
 
 
 def _cost(result: PartitionRead) -> int:

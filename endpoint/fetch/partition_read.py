@@ -26,6 +26,7 @@ from bmq.core.records.batch import HEADER_BYTES
 from bmq.endpoint.fetch.purgatory import NO_MARKS, Marks, SessionPartition
 from bmq.endpoint.fetch.tail_cache import TailCache
 from bmq.endpoint.leader_epochs import epoch_error
+from bmq.endpoint.leader_hints import LeaderHint
 from bmq.endpoint.partitions import PartitionView
 from bmq.meta.catalog import Topic
 from bmq.storage.log_reader import ActiveSegment
@@ -40,6 +41,7 @@ class PartitionRead:
     has_more   there are records, but none was taken, as they did not fit
     asks       view to ask for the active segment before the read; None: use ``active_segment``
     is_stored  the buffers came from storage, and keep ``kept_bytes`` alive
+    hint       leader to which the client is to go with the partition, which has moved (KIP-951); else None
     is_gone    the catalog had this partition at the last check, and does not have it now
     preferred  node id of the proxy that the client is to read the partition from (KIP-392), without records
                here; else -1
@@ -53,6 +55,7 @@ class PartitionRead:
         "end",
         "error",
         "has_more",
+        "hint",
         "is_gone",
         "is_stored",
         "kept_bytes",
@@ -81,6 +84,7 @@ class PartitionRead:
         self.end = 0
         self.active_segment: ActiveSegment | None = None
         self.asks: PartitionView | None = None
+        self.hint: LeaderHint | None = None
         self.preferred = -1
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
 
@@ -104,6 +108,13 @@ class PartitionRead:
         self.preferred = node_id
         self.buffers, self.size = (), 0
         self.reads = self.has_more = False
+
+    def moves_to(self, hint: LeaderHint) -> None:
+        """Send the client to the partition's new leader, and read nothing here."""
+        self.hint = hint
+        self.buffers, self.size = (), 0
+        self.reads = self.has_more = False
+        self.fails(self.error if self.error is ErrorCode.FENCED_LEADER_EPOCH else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fails(self, error: ErrorCode, *, waits: bool = False) -> PartitionRead:
         """Set the error, and return this object.  As in Kafka, a partition with an error carries no marks.

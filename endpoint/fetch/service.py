@@ -413,6 +413,10 @@ class FetchService:
         self._forget_tail(key)
         _wake(self.poll.changed(key))
 
+    def check_again(self, key: PartitionKey) -> None:
+        """Wake the fetches that follow the partition: its new leader has become known."""
+        _wake(self.poll.changed(key))
+
     def _forget_tail(self, key: PartitionKey) -> None:
         self.tails.drop(key)
         self.budget.tails_changed()

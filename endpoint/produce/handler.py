@@ -17,17 +17,19 @@ batch has its first offset (rule 9).  A partition with an error has offset -1.  
 a retriable error.
 
 Version notes: 3 record batches of magic 2 only, transactional ids; 5 log start; 7 the first to allow zstd; 8 error
-messages, and the records that a batch is refused for (KIP-467; ``core.records.check``); 9 flexible; 13 topic ids for
-names (KIP-516).
+messages, and the records that a batch is refused for (KIP-467; ``core.records.check``); 9 flexible; 10 the new leader
+of a partition that has moved from this process (KIP-951); 13 topic ids for names (KIP-516).
 
-Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka);
-``current_leader`` (KIP-951: each proxy serves every partition).
+A batch without a producer id gets no new leader: the client's next batches may be under way here already, and would
+pass the refused batch.
+
+Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -40,7 +42,7 @@ from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingR
 from bmq.core.records.batch import CODEC_MASK, CODECS, header_fault
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.primitives import TooManyPartitions
+from bmq.core.wire.primitives import NodeEndpoint, TooManyPartitions
 from bmq.core.wire.produce import (
     ACKS_ALL,
     ACKS_BUFFERED,
@@ -134,8 +136,8 @@ class Produce:
     so that the request's bytes are freed at once and do not wait for the cyclic garbage collector.
     """
 
-    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_response", "_rights", "_timeout_ms",
-                 "_topics", "_version", "acks", "held_until", "left", "scopes")  # fmt: skip
+    __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_hints", "_response", "_rights",
+                 "_timeout_ms", "_topics", "_version", "acks", "held_until", "left", "scopes")  # fmt: skip
 
     def __init__(self, scopes: AnyScopes, request: Request, asked: ProduceRequest) -> None:
         self.scopes = scopes
@@ -148,6 +150,7 @@ class Produce:
         self._timeout_ms = asked.timeout_ms
         self._client = request.client
         self._rights = scopes.caller.rights(request) if scopes.caller.authorizer.is_on else None
+        self._hints = scopes.view.leader_hints(scopes.process, request) if asked.acks != ACKS_NONE else None
         self._version = request.api_version
         self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
@@ -235,6 +238,10 @@ class Produce:
             return
         key, scopes = part.key, self.scopes
         if not scopes.process.produce_queue.is_held(key):
+            if self._hints is not None and part.is_idempotent and (hint := self._hints.find(key)) is not None:
+                self._hints.sent(key, hint)
+                part.redirect(hint)
+                return
             owner = scopes.process.owners.get(key)
             if owner is not None and owner.has_room:
                 part.append(owner)
@@ -311,7 +318,11 @@ class Produce:
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
             return self._unanswered()
-        return encode_produce(self._version, self._correlation_id, topics)
+        return encode_produce(self._version, self._correlation_id, topics, endpoints=self._endpoints)
+
+    @property
+    def _endpoints(self) -> Sequence[NodeEndpoint]:
+        return self._hints.endpoints if self._hints is not None else ()
 
     def _unanswered(self) -> Response:
         """Return NO_RESPONSE, for acks=0.  Raises CloseConnection if a part failed."""
@@ -377,7 +388,7 @@ class LargeProduce(Produce):
             return self._unanswered()
         box = [topics]
         del topics
-        return await self._large.run(_encode_and_free, self._version, self._correlation_id, box)
+        return await self._large.run(_encode_and_free, self._version, self._correlation_id, box, self._endpoints)
 
     async def _drop_all(self) -> None:
         """Drop the parts that are not accepted yet, and free all parts, which refer to this object."""
@@ -402,8 +413,10 @@ class LargeProduce(Produce):
             self._all_over.set_result(None)
 
 
-def _encode_and_free(version: int, correlation_id: int, box: list[list[TopicAnswer]]) -> Response:
-    return encode_produce(version, correlation_id, box.pop())
+def _encode_and_free(
+    version: int, correlation_id: int, box: list[list[TopicAnswer]], endpoints: Sequence[NodeEndpoint]
+) -> Response:
+    return encode_produce(version, correlation_id, box.pop(), endpoints=endpoints)
 
 
 def _unknown_key(name: str, partition: int) -> PartitionKey:

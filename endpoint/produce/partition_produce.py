@@ -13,6 +13,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import ACKS_ALL, PartitionAnswer
+from bmq.endpoint.leader_hints import LeaderHint
 from bmq.endpoint.partitions import Appended, Owner
 from bmq.endpoint.scopes import AnyScopes
 
@@ -83,6 +84,11 @@ class PartitionProduce(PartitionAnswer):
         """Bytes of the records; 0 once the owner has them."""
         return 0 if self.records is None else len(self.records)
 
+    @property
+    def is_idempotent(self) -> bool:
+        """True if the records have a producer id."""
+        return self._producer_id != NO_PRODUCER_ID
+
     def append(self, owner: Owner) -> None:
         """Hand the records to the owner, synchronously: their place in the partition is decided now."""
         records, self.records = self.records, None  # the owner's from here on
@@ -103,6 +109,11 @@ class PartitionProduce(PartitionAnswer):
             traffic = self._produce.scopes.caller.metrics.traffic
             if traffic is not None:
                 traffic.wrote(self.topic, self.partition, count, size)
+
+    def redirect(self, hint: LeaderHint) -> None:
+        """Send the client to the partition's new leader.  The records are certainly not appended."""
+        self.current_leader = hint.current_leader
+        self.fail(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has moved, to the leader given here"))
 
     def on_appended(self, appended: Appended) -> None:
         """Take the result from the owner."""

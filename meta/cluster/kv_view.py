@@ -117,6 +117,7 @@ class KvClusterView:
     def _take(self, changes: Changes) -> None:
         members: set[str] = set()
         partitions: set[PartitionKey] = set()
+        left: set[PartitionKey] = set()
         chunks: set[tuple[uuid.UUID, int]] = set()
         shards: set[int] = set()
         is_controller = False
@@ -129,7 +130,7 @@ class KvClusterView:
                 elif kind == "assignment":
                     topic, _, number = rest.partition("/")
                     place = (uuid.UUID(topic), int(number))
-                    partitions |= self._change_chunk(place, event)
+                    partitions |= self._change_chunk(place, event, left)
                     chunks.add(place)
                 elif kind == "shards":
                     shards |= self._change_shards(event)
@@ -144,6 +145,7 @@ class KvClusterView:
             revision=revision,
             members=members,
             partitions=partitions,
+            left={key for key in left if self.owner_of(key) != self.own} if left else left,
             chunks=chunks,
             shards=shards,
             is_controller=is_controller,
@@ -159,7 +161,8 @@ class KvClusterView:
                 raise FormatError(f"{event.key} is of {member.incarnation}, by its value")
             self._members[incarnation] = member
 
-    def _change_chunk(self, place: tuple[uuid.UUID, int], event: Event) -> set[PartitionKey]:
+    def _change_chunk(self, place: tuple[uuid.UUID, int], event: Event, left: set[PartitionKey]) -> set[PartitionKey]:
+        """Take a chunk over.  Return the partitions with another owner; add to ``left`` those this process owned."""
         before = self._chunks.get(place, AssignmentChunk(())).owners
         after = decode_chunk(event.entry.value).owners if event.entry is not None else ()
         topic_id, first = place[0], place[1] * CHUNK
@@ -167,6 +170,9 @@ class KvClusterView:
             length = max(len(before), len(after))
             differs = map(operator.ne, _padded(before, length), _padded(after, length))
             changed = {PartitionKey(topic_id, first + index) for index in compress(range(length), differs)}
+            if self.own in before:
+                padded = tuple(_padded(before, length))
+                left |= {key for key in changed if padded[key.partition - first] == self.own}
             self._count(before, after)
         else:
             changed = set()

@@ -26,12 +26,14 @@ class ViewChange:
     """A set of changes; the view shows all of them already.  ``members``: incarnations that came, went or changed.
 
     ``revision``: the store's, of the last of these changes.  ``chunks``: those of the assignment that were written, by
-    topic and number; ``partitions`` are those in them that have another owner.
+    topic and number; ``partitions`` are those in them that have another owner.  ``left``: the partitions of these that
+    this process owned before.
     """
 
     revision: int = 0
     members: Set[str] = frozenset()
     partitions: Set[PartitionKey] = frozenset()
+    left: Set[PartitionKey] = frozenset()
     chunks: Set[tuple[uuid.UUID, int]] = frozenset()
     shards: Set[int] = frozenset()
     is_controller: bool = False

@@ -24,9 +24,9 @@ def set_throttle_ms(api_key: int, version: int, response: Response, ms: int) -> 
     ms = min(ms, THROTTLE_MS_MAX)
     flexible = response_is_flexible(api_key, version)
     if api_key == ApiKey.PRODUCE:
-        *others, last = response.buffers
-        end = len(last) - flexible  # behind it, there are no tagged fields
-        response.buffers = (*others, b"".join((last[: end - INT32.size], INT32.pack(ms), last[end:])))
+        first, *endpoints = response.buffers  # see ``encode_produce``
+        end = len(first) - (flexible and not endpoints)
+        response.buffers = (b"".join((first[: end - INT32.size], INT32.pack(ms), first[end:])), *endpoints)
     elif api_key == ApiKey.FETCH or _begins_with_throttle_time(api_key, version):
         start = INT32.size + flexible  # behind the header: correlation id, tagged fields
         _replace(response, start, INT32.pack(ms))

@@ -19,6 +19,7 @@ from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
+from bmq.core.rpc.messages.broker import AskRequest, Question
 from bmq.core.rpc.peers import Peers
 from bmq.core.tracing import SampledRecords
 from bmq.endpoint.partitions import FlushListener, Owner, Owners, PartitionView
@@ -30,6 +31,7 @@ from bmq.proxy.routing.owner_queries import OwnerQueries
 from bmq.proxy.routing.produce_route import ProduceRoute
 from bmq.proxy.routing.produce_sender import ProduceSender
 from bmq.proxy.routing.remote_owner import RemoteOwner
+from bmq.proxy.routing.remote_tail import ends_of
 from bmq.proxy.routing.tail_fetcher import TailFetcher
 from bmq.proxy.routing.tail_fetchers import TailFetchers
 
@@ -169,6 +171,11 @@ class RemoteOwners:
     def follow(self, key: PartitionKey) -> PartitionView | None:
         """Return the partition, for reading; None if its owner has not sent its state yet."""
         return self._tails.follow(key)
+
+    async def ask_epoch(self, key: PartitionKey) -> int:
+        """Return the epoch of the partition's owner in another process.  Raises RequestError if no owner responds."""
+        request = AskRequest(key.topic_id, key.partition, Question.ENDS, 0)
+        return ends_of(await self._owner_queries.ask(key, request)).epoch
 
     @property
     def followed(self) -> int:

@@ -31,6 +31,7 @@ from bmq.proxy.reachability.failure_reports import Reports
 from bmq.proxy.reachability.unreachable_brokers import UnreachableBrokers, read_unreachable
 from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.server import Relay
+from bmq.proxy.routing.new_leaders import NewLeaders
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.scopes import ProxyServices
 from bmq.proxy.traffic_api import TrafficApi
@@ -72,6 +73,10 @@ class ProxyRole:
             shards=config.offsets_topic_num_partitions, local=coordinator.coordinator if coordinator else None,
         )  # fmt: skip
         self.producer_ids = ProducerIds(parts.kv, config.cluster)
+        self.new_leaders: NewLeaders | None = None
+        """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
+        if broker is not None and PROXY in config.roles:
+            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, self.fetch_service.check_again)
         self.services = ProxyServices(
             clock=parts.clock,
             catalog=parts.catalog,
@@ -86,6 +91,7 @@ class ProxyRole:
             client_quotas=security.client_quotas,
             log_levels=log_levels,
             acls=security.acls,
+            new_leaders=self.new_leaders,
         )
         self.own_endpoint = Endpoint(self.services, views.first, Caller(metrics=Metrics()), ALL_APIS)
         """Endpoint of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
@@ -164,6 +170,8 @@ class ProxyRole:
         """Refuse fetches, and let no produce or group wait, while clients are sent to other proxies."""
         self.fetch_service.send_away(sends_away)
         self.owners.send_away(sends_away)
+        if self.new_leaders is not None:
+            self.new_leaders.send_away(sends_away)
         self.coordinator.send_away(sends_away)
 
     def drain(self) -> None:
@@ -179,6 +187,8 @@ class ProxyRole:
         """
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.remote_owners.close)
+            if self.new_leaders is not None:
+                parts.push_async_callback(self.new_leaders.close)
             parts.push_async_callback(self.producer_ids.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)

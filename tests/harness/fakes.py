@@ -81,9 +81,10 @@ class FakeView:
         self._subscribers.notify(change)
 
     def assign(self, owner: str, *keys: PartitionKey) -> None:
+        left = {key for key in keys if self.owners.get(key) == self.own != owner}
         for key in keys:
             self.owners[key] = owner
-        self.notify(ViewChange(partitions=set(keys)))
+        self.notify(ViewChange(partitions=set(keys), left=left))
 
     def join(self, *incarnations: str, role: str = "broker") -> None:
         for incarnation in incarnations:

@@ -129,6 +129,24 @@ async def test_the_view_shows_the_present_state_and_notifies_of_changes() -> Non
     await view.close()
 
 
+async def test_the_partitions_that_leave_this_process_are_named() -> None:
+    """Partitions that it gets, those of others, and one that comes back within the same change are not."""
+    kv = MemoryKeyValue(MemoryStore())
+    await kv.commit([], [chunk("a", "a", "b", "b", "a")])
+    view = KvClusterView(kv, "c", "a")
+    changes: list[ViewChange] = []
+    view.subscribe(changes.append)
+    await view.start()
+    assert not changes[0].left
+    done = await kv.commit([], [chunk("b", "a", "a", "c")])
+    await view.wait_revision(done.revision)
+    assert changes[-1].left == keys(0, 4)
+    done = await kv.commit([], [Delete(assignment_key("c", TOPIC, 0))])
+    await view.wait_revision(done.revision)
+    assert changes[-1].left == keys(1, 2)
+    await view.close()
+
+
 async def test_a_caller_that_has_unsubscribed_is_not_notified() -> None:
     kv = MemoryKeyValue(MemoryStore())
     view = KvClusterView(kv, "c", "a")

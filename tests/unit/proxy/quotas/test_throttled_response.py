@@ -15,6 +15,7 @@ from bmq.core.wire import messages
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch
 from bmq.core.wire.header import response_is_flexible
+from bmq.core.wire.primitives import NodeEndpoint
 from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce
 from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.quotas.throttled_response import set_throttle_ms
@@ -59,6 +60,18 @@ def test_produce(version: int) -> None:
     found = ProduceResponse.decode(joined(response)[5 if version >= 9 else 4 :], version=version)
     assert found.throttle_time_ms == (1 << 31) - 1
     assert found.responses[0].partition_responses[0].index == 3
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_with_the_address_of_a_new_leader(version: int) -> None:
+    topic = TopicAnswer("t", UUID(int=5), [PartitionAnswer(3, 6, current_leader=(2, 9))])
+    response = encode_produce(version, 7, [topic], endpoints=[NodeEndpoint(2, "there", 9092, "zone")])
+    set_throttle_ms(0, version, response, 50)
+    found = ProduceResponse.decode(joined(response)[5 if version >= 9 else 4 :], version=version)
+    assert found.throttle_time_ms == 50
+    if version >= 10:
+        assert [(node.node_id, node.host, node.rack) for node in found.node_endpoints] == [(2, "there", "zone")]
+        assert found.responses[0].partition_responses[0].current_leader.leader_epoch == 9
 
 
 @pytest.mark.parametrize("version", range(4, 19))
