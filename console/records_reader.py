@@ -1,7 +1,8 @@
 """A reader of some partitions' records for the console: the newest or the oldest of them all, within bounds.
 
-Records of several partitions are merged by time.  Each partition could hold all of the wanted records, and mostly each
-holds its share: so a few are read of each, then more, twice as many each time, of those that may hold further ones.
+Records of several partitions are merged by time.  Any partition could hold all of the wanted records, but usually every
+partition holds its share.  So the reader takes a few records of every partition.  Then it takes more of the partitions
+that may hold further records, twice as many each time.
 
 | records | read | next |
 |---|---|---|
@@ -159,7 +160,7 @@ class RecordsReader:
     def _may_have_more(self, found: Found, chosen: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether further records of the partition may belong to the wanted ones.
 
-        A partition of which a record was left out has none: its further ones are beyond that one.
+        False if a read record of the partition was left out: further records lie beyond it.
         """
         is_newest = self._wanted.is_newest
         is_read = found.low <= found.log_start if is_newest else found.next >= found.high_watermark

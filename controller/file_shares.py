@@ -1,10 +1,10 @@
 """Shares of the open files that storage has room for, one for each broker.  Pure.
 
 Storage refuses a file when it has no room for another, and does not report how many it has room for.  A broker knows of
-its own refusals only: a broker that holds files keeps them, and one that comes late is refused all that time.  All
-brokers report their refusals to the controller.  So it keeps one bound for all of them (``room``), lowered and raised
-as a broker does with its own (``broker.files.open_file_limit``), and divides it in proportion to the files that each
-broker's partitions need: then each partition waits about as long as any other, on whatever broker.
+its own refusals only: a broker with files keeps them, and a broker that comes late is refused all the time.  All
+brokers report their refusals to the controller.  So it keeps a single bound for all of them (``room``), and lowers and
+raises it as a broker does with its own (``broker.files.open_file_limit``).  It divides the bound in proportion to the
+files that each broker's partitions need: then a partition waits about as long on any broker.
 
 ==========  ============================  =========================================================================
 state       event                         next

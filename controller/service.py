@@ -46,11 +46,11 @@ FOLLOWED_S = 3.0
 STAND_BACK_S = 2 * MOST_S + FOLLOWED_S + 3.0
 """Pause before a leader that was cut off, and that another follows, stands for election again.
 
-It is longer than another that is cut off, too, takes to notice that (a probe of a member, then one of the others, with
-the most patience) and to become the last resort: the two would otherwise resign in turn for ever.
+Another controller that is cut off, too, needs time to notice it (a probe of a member, then a probe of the others, with
+the most patience) and to become the last resort.  The pause is longer: otherwise the two would resign in turn for ever.
 """
 VACATED_MAX = 64
-"""Leaders found ended that are remembered: each is removed once only, since one that leads again was not."""
+"""Most ended leaders that are remembered.  A leader is removed once only: if it leads again, it had not ended.  """
 AGAIN_S = 1.0
 """Pause before a process whose term has ended stands for election again, so that another may be first."""
 

@@ -1,8 +1,8 @@
 """Traces of requests, from produce to flush and of fetches, without a dependency on OpenTelemetry.
 
 A request is traced if it is drawn at random (``ratio``) when it arrives; record headers are not read.  ``server.otel``
-makes the spans of OpenTelemetry.  A process without a ``Tracer`` has none of the objects that trace.  One with a tracer
-draws a random number for each request and does nothing more for those that are not drawn.
+makes the spans of OpenTelemetry.  A process without a ``Tracer`` has none of the objects that trace.  A process with a
+tracer draws a random number for each request, and does nothing more for a request that is not drawn.
 
 Between processes a trace goes with the request that carries the traced batches, as a tagged field of its header, which
 an earlier version skips.  Entries, one for each traced batch::

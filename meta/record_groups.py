@@ -1,9 +1,9 @@
 """Group commit for partition records: reads and writes of many partitions share calls to the store.
 
-A broker that takes thousands of partitions over, or opens as many segments, reads and writes a record for each.  One by
-one each write is a sync of etcd's disks, and each call costs more processor time than the record.  So what is asked for
-while as many calls as allowed are under way goes out together with the next one.  A call alone is sent at once, as
-``meta.ownership`` sends it.
+A broker that takes thousands of partitions over, or opens as many segments, reads and writes a record for each.
+Written alone, a record costs a sync of etcd's disks, and its call costs more processor time than the record.  So
+requests that arrive while the allowed number of calls is under way go out together in the next call.  A call alone is
+sent at once, as ``meta.ownership`` sends it.
 
 The writes of a group stay independent, though the store does all of a commit or nothing.  If one's compare fails, the
 answer shows the records of all: writes whose compare held go out again without those whose did not.

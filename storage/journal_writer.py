@@ -387,8 +387,8 @@ class JournalWriter:
     async def _create(self, path: str, options: CreateOptions) -> _NextFile:
         """Create a file, with a smaller block if storage has no room for the usual one.  Raises StorageError.
 
-        A NameNode counts each block that was opened lately as large as the one that is asked for: with a thousand open
-        segments a journal's block would need a thousand times its size.
+        The NameNode counts each block that it allocated recently as large as the block that is requested now.  With a
+        thousand open segments, a journal's block would need a thousand times its size.
         """
         least = _least_block_bytes(self._snapshot_bytes)
         try:

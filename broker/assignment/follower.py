@@ -1,7 +1,7 @@
 """Keeps a broker's partitions equal to those that the cluster's view assigns to this process.
 
-Two sources decide which partitions those are: the catalog (which partitions exist, and their configs) and the view (the
-owner of each).  They are watched separately, so either may be ahead: an assignment of a topic that is not known yet
+Two sources decide on a broker's partitions: the catalog has the partitions that exist and their configs, the view has
+their owners.  They are watched separately, so either may be ahead: an assignment of a topic that is not known yet
 counts as soon as it is, and a topic whose partitions are not assigned yet waits for that.  The cost of a change grows
 with what it names: the partitions of a ``ViewChange``, those of a topic, and for a changed default of the cluster the
 topics that it changes.
@@ -202,7 +202,7 @@ class AssignmentFollower:
             self._working = asyncio.get_running_loop().create_task(self._work_off(), name="large topics")
 
     async def _work_off(self) -> None:
-        """Do one step of each topic in turn, so that a topic does not wait until a larger one is done."""
+        """Do one step of every topic in turn: no topic waits until a larger topic is done."""
         try:
             while self._rest:
                 await asyncio.sleep(0)
@@ -304,8 +304,8 @@ class AssignmentFollower:
     def _log_config(self, topic: Topic) -> LogConfig | None:
         """Return the config of the topic's partitions; None, logged once, if one of its configs is wrong.
 
-        Such a topic's partitions keep the config that they had, and are not opened without one: a default in place of
-        a wrong ``retention.ms`` might delete records that must be kept.
+        Partitions of a topic with a wrong config keep the config that they had.  Without a config they are not opened:
+        a default in place of a wrong ``retention.ms`` might delete records that must be kept.
 
         A broker has a node id of its own towards Kafka clients only if it is a proxy too; its broker configs are that
         proxy's.

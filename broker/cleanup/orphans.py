@@ -100,8 +100,8 @@ class Sweeper:
     async def sweep_journals(self, now_ms: int) -> None:
         """Delete the journals of brokers that are not members and that no partition's record names.
 
-        A broker that was paused for longer than the grace period may still resume and claim a partition: fenced, it
-        begins a new journal with a snapshot of all that it holds, so the old one held nothing that is needed.
+        A broker that was paused for longer than the grace period may still resume and claim a partition.  It is fenced,
+        and begins a new journal with a snapshot of its whole state, so nothing in the old journal is needed.
         ``now_ms`` is wall time.  Raises StorageError, KvError, and FormatError if a record cannot be read.
         """
         dead = await self._old_journals(now_ms)

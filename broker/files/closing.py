@@ -23,8 +23,8 @@ OPENINGS_WAIT_S = 20.0
 many segments opens files all the time.
 """
 SEAL_TURN_S = 5.0
-"""Seconds after which the next waiting seal gets the turn of one that still runs: that one waits for lease
-recovery, which takes minutes and costs storage little. The turn is passed on instead of letting each waiting seal
+"""Seconds after which the next waiting seal gets the turn of a running seal.  The running seal then waits for lease
+recovery, which takes minutes and costs storage little.  The turn is passed on instead of letting each waiting seal
 start by itself: hundreds would start at once, slow each other down until all of them time out, and begin again.
 """
 INDEX_BYTES_MAX = 128 << 10

@@ -1,7 +1,7 @@
 """Segments that an owner does not write any more, as far as its record must list them: pure.
 
-The record lists every one that is not yet known to be closed, and the newest closed one: a successor begins to read
-where that one ends.
+The record lists every segment that is not yet known to be closed, and the newest closed segment, at whose end a
+successor begins to read.
 """
 
 from __future__ import annotations

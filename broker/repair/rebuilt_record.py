@@ -8,15 +8,15 @@ known to be closed, whose index is the takeover's starting point:
   is the newest index's own segment when there are bytes behind those that the index covers.
 * Segments registered earlier need not be listed, with or without an index: everything acknowledged in them was flushed
   before the next one was registered.  A lease that such a file may still have expires.
-* A segment that a journal names and whose file is missing is listed too: takeover then finds that data is missing, and
-  takes the partition OFFLINE, as it would have with the record that is lost.
+* A segment that a journal names is listed even if its file is missing.  Takeover then finds the data missing, and takes
+  the partition OFFLINE, as with the lost record.
 
-The lease holder of an open file is in names and journals, most times: in a spare's name, for its epoch, since an epoch
-has one owner; and in a checkpoint of a segment that was not closed, since only its owner writes those.  Otherwise the
-holder is left empty, and storage is asked for it when the file is fenced.
+Names and journals mostly give the lease holder of an open file.  A spare's name gives the holder of its epoch, since an
+epoch has a single owner.  A checkpoint of a segment that was not closed gives it too, since only the owner writes
+checkpoints.  Otherwise the holder is left empty, and storage is asked for it when the file is fenced.
 
-Journals are hints (``storage.journal``).  So the record names only those that can change the takeover's result: the one
-with the latest checkpoint, and the one with the largest log start.
+Journals are hints (``storage.journal``).  So the record names only the journal with the latest checkpoint and the
+journal with the largest log start: no other can change the takeover's result.
 """
 
 from __future__ import annotations

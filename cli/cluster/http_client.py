@@ -1,7 +1,7 @@
 """The client of servers' HTTP addresses, for ``bmq cluster``.
 
-The process that is asked may be the very one that is to be drained, so the other members' addresses are kept: if one
-does not respond, another of the same cluster is asked.
+The process at this address may be the very process that is to be drained.  So the other members' addresses are kept: if
+a member does not respond, the request goes to another member of the same cluster.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A batch's records for ``bmq segment cat``: from the vectorised decoder where it pays, else one by one.
 
 The decoder takes half a second to load and is an extra of the package, so it is for large segments, where it is
-installed.  It returns Arrow's types.  The record reader takes over for what those cannot hold (a name that is not
-UTF-8, a time out of range), for what the decoder leaves out (control batches), and for faulty batches: the output is
-the same.
+installed.  It returns Arrow's types.  The record reader takes over for values that Arrow's types cannot hold (a name
+that is not UTF-8, a time out of range).  It also reads control batches, which the decoder leaves out, and faulty
+batches.  The output is the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Requests to the leader about topics, configs and assignment: sent by ``RemoteAdmin``, served by ``AdminService``.
 
 Each is an API of its own, as Kafka's are; a leader of an earlier version refuses one that it does not serve with
-UNSUPPORTED_VERSION, and nothing is done.  Kafka's own requests are not forwarded: one request of a client becomes one
-of these for each topic, each with what makes it repeatable when a leader is lost (``controller.admin.client``).
+UNSUPPORTED_VERSION, and nothing is done.  Kafka's own requests are not forwarded: a client's request becomes a message
+for each topic.  The message has the fields by which it can be repeated when a leader is lost
+(``controller.admin.client``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rights on a topic's files, when it is created or changed: refused if storage refuses, given before the first file.
 
-Rights that a request names are tried on storage first, so that the one who asks learns of a group that is not there, or
-that this process may not set.  Those that come from a default of brokers stop nobody from creating a topic: the walk
+Rights that a request names are tried on storage first.  So its client learns of a group that does not exist, or that
+this process may not set.  Rights from a default of brokers stop nobody from creating a topic: the walk
 (``access_walks``) reports them and goes on trying.
 """
 

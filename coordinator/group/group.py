@@ -12,9 +12,9 @@ stored: after a failover the last stored generation is Stable again, and members
 and rejoin.
 
 The order of checks is that of Kafka's ``GroupMetadataManager`` and ``ClassicGroup``: clients depend on which error
-comes first.  Three things differ, each with a comment at its place: after a member is turned away for
-``group.max.size``, the others need not wait for the rebalance timeout; a static member that comes back during a
-rebalance waits for the end of it; and a request that a later one of the same member replaces gets a response.
+comes first.  Three things differ; a comment marks each of them.  After ``group.max.size`` refuses a member, the others
+need not wait for the rebalance timeout.  A static member that comes back during a rebalance waits for its end.  If a
+member sends a later request that replaces an earlier one, the earlier request gets a response.
 """
 
 from __future__ import annotations
@@ -273,8 +273,10 @@ class Group:
     # ------------------------------------------------------------------------------------------------ joining
 
     def _accepts(self, member_id: str) -> bool:
-        """Return False if ``group.max.size`` refuses a join.  While members join, only those that have joined count,
-        so that the last ones are refused."""
+        """Return False if ``group.max.size`` refuses a join.
+
+        While members join, only members with a JoinGroup under way count, so the last to join are refused.
+        """
         if self.state is GroupState.EMPTY:
             return True
         member = self.members.get(member_id)

@@ -1,8 +1,8 @@
 """Replay of a shard's log, in turns of the event loop: first the last value of each key, then the state from these.
 
 Of each key only the last record counts, as in Kafka's compacted topics.  So records are first reduced to the last value
-of each key, as bytes, and only these are decoded: a group that commits a hundred times a second costs as much as one
-that commits once.  The memory is that of the live keys, and of tombstones since the log's start, which a snapshot moves
+of each key, as bytes, and only these values are decoded.  A hundred commits of a group cost no more decoding than a
+single commit.  The memory is that of the live keys, and of tombstones since the log's start, which a snapshot moves
 (``snapshot``).
 """
 

@@ -9,8 +9,8 @@
         ...
 
 Counted in elements and not by a clock: a simulation then runs the same turns each time.  A request may name 100,000
-partitions.  A hundred such requests at once make each other slow, not the loop: in one turn of the loop only one of
-those that wait for ``next_turn`` goes on.
+partitions.  A hundred large requests at once slow each other, not the loop: in one turn of the loop, only one of the
+requests in ``next_turn`` goes on.
 """
 
 from __future__ import annotations

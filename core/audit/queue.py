@@ -1,7 +1,7 @@
 """The lines that wait to be written, and the bounds on them.  Pure.
 
-Each priority has room of its own, so that no flood of log-ins or denials pushes an act out, and one source has half of
-a priority's room at most, so that it does not push others' lines out.  The writer takes acts first, then denials, then
+A priority has room of its own, so no flood of log-ins or denials pushes an act out.  One source has half of a
+priority's room at most, so it does not push others' lines out.  The writer takes acts first, then denials, then
 log-ins, and no more lines a second than the setting says.  What finds no room is counted by kind, source and act; a
 line with these counts comes before the next ones.
 

@@ -8,8 +8,9 @@ The setting is queued.max.request.bytes.  Two gates::
     shut      complete requests hold the limit, or what such frames leave of it  no connection reads
 
 The first opens at a half, the second at seven eighths.  Waiting connections then read on, first those with a frame
-begun, each in the order in which it came.  Frames that have begun count for three quarters at most, so that those that
-do not go on never shut out the connections between two frames: a quarter is left for requests that arrive whole.
+begun, each in the order in which it came.  Frames that have begun count for three quarters at most.  The last quarter
+is left for requests that arrive whole, so a frame that does not go on never shuts out the connections between two
+frames.
 
 Why this cannot lock up.  Held bytes are of complete requests, or of frames that have begun.  While there are complete
 requests, their responses come without anything being read, and give bytes back.  Where frames that have begun are in
@@ -17,13 +18,13 @@ the way, the connections that have waited longest are let through as *finishers*
 five quarters of the limit; the first finisher reads its frame to the end whatever its size.  Its request gets its
 response, and the next finisher is the first.
 
-What remains are clients that do not go on: that send a part of a frame, or do not read their responses.  The
-``Listener`` closes the former when their frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read, the
-slowest first and as many as are needed (it looks every ``STUCK_S / 4``, and after a burst measures once more, so that
-up to 33 s pass); and the latter when they kept their bytes for ``STUCK_S`` with the gate shut.
+Two kinds of clients remain: a *slow sender* sends a part of a frame, and a *stuck reader* does not read its responses.
+The ``Listener`` closes a slow sender whose frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read:
+the slowest first, and as many as are needed.  It looks every ``STUCK_S / 4`` and measures once more after a burst, so
+up to 33 s pass.  It closes a stuck reader that kept its bytes for ``STUCK_S`` with the gate shut.
 
-Bound: five quarters of the limit, one frame of socket.request.max.bytes, and for each connection that sends one read
-(64 KB of small frames, or one step of a large one: see ``core.net.frames``).
+Bound: five quarters of the limit, one frame of socket.request.max.bytes, and one read for each connection that sends
+(64 KB of small frames, or one step of a large frame: see ``core.net.frames``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ FRAME_BYTES = 400
 STUCK_S = 30.0
 STALL_S = 10.0
 LEAST_RATE = 16 << 10
-"""Bytes a second.  What a client has sent already waits in the kernel: one that sends at all is above it at once."""
+"""Bytes a second.  Bytes that were sent earlier wait in the kernel, so a client that sends at all is above this rate at
+once.  """
 FINISHERS_MAX = 256
 """Connections that finish their frames at a time; their bytes together have a bound of their own."""
 

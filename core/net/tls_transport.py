@@ -5,10 +5,10 @@
     socket ──bytes──> get_buffer, buffer_updated ──> OpenSSL ──plain──> ClientConnection.get_buffer, buffer_updated
     socket <──write── one piece at a time <───────── OpenSSL <──plain── write, writelines
 
-The event loops have TLS of their own, which is not used: before the handshake is done they do not say that there is a
-connection, so that nothing bounds their number, nor says why one failed; uvloop keeps 256 KB for each connection; and
-both take everything that is written, so that ``pause_writing`` comes late.  Here a connection counts from its accept,
-memory is bounded by one piece in each direction, and what was written is encrypted only as far as the kernel takes it.
+The TLS of the event loops is not used.  They report a connection only after its handshake, so nothing bounds the number
+of handshakes or logs why a handshake failed. uvloop keeps 256 KB for each connection.  Both loops take everything that
+is written, and ``pause_writing`` comes late.  Here a connection counts from its accept, memory is bounded by one piece
+in each direction, and what was written is encrypted only as far as the kernel takes it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     response = await peers.ask(member, AskRequest(...), timeout_s=5)
     peer = await peers.open(member, timeout_s=1)      # one for this caller alone
 
-Connections are made on demand, three kinds to a member, and made again on demand after they broke: with pauses that
-double and are half random, so that a process that comes back is not met by all others at once.  Every connection begins
-with Hello (``core.rpc.server`` is the other side), and is pinged when it is silent.
+Connections are made on demand, three kinds to a member, and made again on demand after a break.  Pauses between
+attempts double and are half random, so a process that comes back does not meet all others at once.  Every connection
+begins with Hello (``core.rpc.server`` is the other side), and is pinged when it is silent.
 
 Subscribers are notified of every connection that broke or could not be made.  That is a suspicion, not a death: the
 controller judges.

@@ -1,7 +1,8 @@
 """Kafka's variable-length types on plain buffers, for messages that are parsed and built by hand.
 
-Readers take a buffer and a position and return the value and the position after it.  What they cannot read raises
-FormatError or one of ``CUT_SHORT``, which each parser turns into FormatError in one place.
+Readers take a buffer and a position and return the value and the position after it.  For bytes that it cannot read, a
+reader raises FormatError or an exception of ``CUT_SHORT``.  Parsers turn the latter into FormatError, each in a single
+place.
 """
 
 from __future__ import annotations

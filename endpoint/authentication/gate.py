@@ -1,8 +1,8 @@
 """The authentication gate of one SASL listener: a ``Dispatch`` around the endpoint.
 
-It performs what ``endpoint.authentication.machine`` decides.  A connection without a session has one that has always
-been over, so that a frame costs one comparison: in time, it goes to the endpoint untouched; else, and for the two APIs
-of SASL, the connection's machine decides.
+It performs what ``endpoint.authentication.machine`` decides.  A connection without a session counts as a connection
+whose session is over, so a frame costs a single comparison.  Within the session, a frame goes to the endpoint
+untouched.  After it, and for the two APIs of SASL, the connection's machine decides.
 
 Bounds of a connection that has not authenticated: ``receive_max`` bytes of requests at a time, ``AUTHENTICATION_S`` in
 all.  All such connections together: ``core.net.login_budget``.  Failures wait for the delay, one timer each.

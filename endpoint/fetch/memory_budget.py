@@ -17,10 +17,10 @@ So responses never evict what is the tails' own, however many readers lag (AutoM
 stay long enough to be used.  A reservation may grow: one response can always proceed, whatever the size of its first
 batch.
 
-No client can fill a pool for long.  A large fetch gets a quarter of what is free, so that each later one finds
-something, however much each asks for; and the last eighth of a pool is kept for small responses, which pass the large
-ones that wait.  A response counts until it has been sent; the connection of a client that does not read it while others
-wait is closed (``core.net.listener``).
+No client can fill a pool for long.  A large fetch gets a quarter of the free bytes, however much it requests, so later
+fetches find some.  The last eighth of a pool is kept for small responses: they pass large responses that wait.  A
+response counts until it has been sent; the connection of a client that does not read it while others wait is closed
+(``core.net.listener``).
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ request's session id and epoch (Kafka's ``FetchManager.newContext``)::
     other                 incremental; a session that has forgotten its last partition is closed
 
 There are at most ``slots`` sessions, with at most ``PARTITIONS_PER_SLOT`` times as many partitions together (Kafka has
-no such bound).  A client without room gets session id 0, and lists everything each time; so does a client that lists a
-name that no topic can have, which may be as long as its request.  As in Kafka's
-``FetchSessionCache.tryEvict``, the session unused for longest is evicted if that is over ``eviction_ms``; else the
-smallest of those older than ``eviction_ms``, if it is smaller than the new one.
+no such bound).  A client without room gets session id 0, and lists everything each time.  So does a client that lists
+an illegal topic name, because such a name may be as long as the request.  As in Kafka's ``FetchSessionCache.tryEvict``,
+the session unused for longest is evicted if that is over ``eviction_ms``; else the smallest of those older than
+``eviction_ms``, if it is smaller than the new one.
 """
 
 from __future__ import annotations

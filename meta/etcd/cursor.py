@@ -3,8 +3,8 @@
 Invariants:
 
 * ``seen`` only grows, and all changes up to it have been handed out, or precede the watch.
-* Changes are handed out by whole revisions.  etcd sends a revision in one response, which may come in fragments; what
-  was collected of a response that never ended is dropped with its stream.
+* Changes are handed out by whole revisions. etcd sends a revision in a single response, which may come in fragments.
+  The fragments of a response without its end are dropped with its stream.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class WatchCursor:
     def create(self) -> pb.WatchRequest:
         """Return the request that begins a stream where the last one ended.
 
-        It requests the last revision seen once more, and ``take`` drops that.  etcd calls a start compacted when it
-        lies *before* the compacted revision, and of that one it keeps the puts but, in older versions, not the
-        deletions. With one revision more in the request, "not compacted" means that nothing is missing, whatever its
-        version.  0 would mean "from now on".
+        It requests the last revision seen once more, and ``take`` drops the repetition. etcd calls a start compacted
+        when it lies *before* the compacted revision.  Of the compacted revision itself, etcd keeps the puts but, in
+        older versions, not the deletions.  With one revision more in the request, "not compacted" means that nothing is
+        missing, whatever its version. 0 would mean "from now on".
         """
         self._fragments = []
         create = pb.WatchCreate(

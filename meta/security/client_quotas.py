@@ -12,8 +12,8 @@ For each request the first entity counts that has a value of the kind (``ClientQ
     any user, client id  >  any user, any client id  >  any user  >
     client id  >  any client id
 
-The rate is that of the *holder*: all that the entity stands for is counted together, but each user or client id that a
-default stands for has a rate of its own.
+The rate belongs to the *holder*: everything that the entity stands for is counted together.  Under a default, every
+user or client id has a rate of its own.
 
 Beside Kafka's rates a user may have *bounds*: numbers of what one user may own (``BOUND_KEYS``).  A user has the bound
 of its own entity, else that of the default of users.  Users never share a bound.

@@ -3,8 +3,8 @@
 Record ``/<cluster>/tokens/<id>``, JSON: owner, requester, renewers, times.  The proxy that gets a request writes it, by
 a commit that compares what it has read, and answers once its own view shows it.
 
-Every proxy removes expired tokens: slowly, at times of its own (``delegation.token.expiry.check.interval.ms``), and
-only those that expired a while ago, so that a clock that is a little ahead removes nothing.  An expired token lets
+Every proxy removes expired tokens slowly, at times of its own (``delegation.token.expiry.check.interval.ms``).  It
+removes only tokens that expired a while ago, so a clock a little ahead removes nothing valid.  An expired token lets
 nobody in, whether or not it is there.
 """
 

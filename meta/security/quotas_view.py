@@ -1,7 +1,7 @@
 """The cluster's client quotas: a watched view, in every proxy, and the writes of whoever alters them.
 
-Reading costs no call.  A change is compared with what it was decided on, and done again on what the store has if that
-differs, so that two administrators do not undo each other's changes.
+Reading costs no call.  A change is compared with the quotas on which it was decided.  If the store's quotas differ, it
+is decided again on these, so that two administrators do not undo each other's changes.
 """
 
 from __future__ import annotations

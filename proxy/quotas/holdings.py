@@ -14,8 +14,8 @@ from bmq.meta.security.client_quotas import CONTROLLER_MUTATION_RATE, Holder
 from bmq.proxy.quotas.rates import BURST_S, SAMPLE_S, SAMPLES, Allowance, Rate
 
 HOLDERS_MAX = 10_000
-"""Holders that are counted at a time, about 1 KB each, and 1 KB at most for names that are keys of texts of any length
-(``core.client_text``); past them, the one unused for longest begins again."""
+"""Most holders that are counted at a time, about 1 KB a holder, with 1 KB at most for its names (``core.client_text``
+bounds long texts).  Past this number, the holder unused for longest begins again.  """
 IDLE_S = 3_600.0
 """Kafka's time after which an unused sensor is removed."""
 MUTATIONS_BURST_S = SAMPLES * SAMPLE_S

@@ -1,10 +1,10 @@
 """The choice of a relay to a member that this process does not reach.  Pure: ``now`` is an argument, in seconds.
 
-A proxy that lists the member as unreachable is left out.  Of the others, those in this process's zone come first; then
-each pair of processes has an order of its own (rendezvous hashing), so that many processes with the same problem do not
-all burden one relay.  A relay that could not help is not tried again for a while, longer each time.  If ``AT_ONCE``
-relays could not help, the member is more likely dead than cut off from this process: no relay is tried for a while, so
-that a dead member does not cause a storm of requests.
+A proxy that lists the member as unreachable is left out.  Proxies in this process's zone come first.  Within a zone,
+each pair of processes has an order of its own (rendezvous hashing), so many processes with the same problem do not all
+burden one relay.  A relay that could not help is not tried again for a while, longer each time.  If ``AT_ONCE`` relays
+could not help, the member is more likely dead than cut off from this process: no relay is tried for a while, so that a
+dead member does not cause a storm of requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The client's side of an incremental fetch session (KIP-227): the content of the next request.  Pure.
 
 ``endpoint.fetch.sessions`` is the other side; Kafka's ``FetchSessionHandler`` does the same.  A request lists only
-changes since the last one: partitions that joined, those of which records were read, and those that left.
+changes since the request before it: partitions that joined, had records read, or left.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ ANSWER_BYTES = 8 << 20
 PARTITION_BYTES = 1 << 20
 """Bytes of one partition in a response."""
 LISTED_MAX = 2_000
-"""Partitions that one request lists, and as many that it forgets: at 2 us each.  The next one lists the others."""
+"""Most partitions that a request lists, and most that it forgets, at 2 us a partition.  The next request has the rest.
+"""
 REQUESTS_MAX = 2
-"""Requests under way at once: one that is parked, and one that overtakes it."""
+"""Requests under way at once: a parked request, and another that overtakes it. """
 NO_SESSION, FIRST_EPOCH, FINAL_EPOCH, EPOCH_MAX = 0, 0, -1, 0x7FFFFFFF
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
-"""The route of one partition's batches to its owner: which are under way, which come back, which may be sent.  Pure.
+"""The route of one partition's batches to its owner: the batches under way, returned, and free to be sent. Pure.
 
 Events go into ``ProduceRoute.handle``, effects come out; time is an argument.  Batches are also called parts: of their
 requests.  A part waits for an owner in the partition's ``endpoint.produce.queue``, not here: a route is open when it is
-submitted.  One that comes back, refused or lost, is given back to the front of that queue.  These hold, whatever the
+submitted.  A part that comes back, refused or lost, is given back to the front of the queue.  These hold, whatever the
 order of events:
 
 * Parts are sent in the order of their numbers, those of a part that is submitted again being new.
@@ -11,8 +11,8 @@ order of events:
 * A part is given back only if it was certainly not accepted, or if it carries a producer id, by which its owner
   recognises a repetition (rule 9).
 * A refused part is not given back if a newer one was accepted: it would come after those that followed it.
-* If an idempotent producer's batch is given up, so are its later ones that come back: an owner that does not know the
-  producer would take the first one that it gets for the producer's first batch.
+* If an idempotent producer's batch is given up, so are its later batches when they come back.  An owner without a state
+  of the producer would take the first of them for the producer's first batch.
 
 ``under_way`` has the parts that were sent and have no response yet, ``returned`` those that came back meanwhile.
 ``RouteState`` describes the states; ``TABLE`` has a function for each (state, event) pair (``core.transitions``).
@@ -317,8 +317,8 @@ class ProduceRoute:
 
 
 _BROKEN_MAX = 64
-"""Producers in ``_broken`` from which on those that no longer matter are removed; only those with parts under way
-matter."""
+"""Number of producers in ``_broken`` from which on producers without parts under way are removed: they no longer
+matter. """
 
 
 E = TypeVar("E", bound=Event)

@@ -1,8 +1,8 @@
 """The view of one partition whose owner is in another process: a ``PartitionView``.
 
 The watermark moves with the data: it is the end of the batches that have come, never ahead of them, so that a reader at
-the end finds them in memory.  Earlier batches are read from storage.  For that the owner is asked for the state of its
-open segment, by one query for all readers that wait; the response has only the index entries that are new.
+the end finds them in memory.  Earlier batches are read from storage.  For such reads the proxy queries the owner's
+state of its open segment, with one query for all waiting readers.  The response has only the new index entries.
 """
 
 from __future__ import annotations

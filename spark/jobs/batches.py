@@ -1,7 +1,8 @@
 """``spark.read.format("bmq-batches")``: a row for each record batch of a topic, from its header alone.
 
-It takes the options of ``format("bmq")`` and shows the batches that that one hides: control batches, and those of
-aborted transactions; and the batches that compaction has left.  Only the records of control batches are read.
+It takes the options of ``format("bmq")``, and shows the batches that ``format("bmq")`` hides: control batches and
+batches of aborted transactions.  It also shows the batches from which compaction took records.  Only the records of
+control batches are read.
 """
 
 from __future__ import annotations

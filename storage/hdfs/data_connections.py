@@ -18,8 +18,9 @@ KEPT_S = 3.0
 KEPT_MAX = 16
 """Idle connections of one process: as many as threads that read (dfs.client.socketcache.capacity)."""
 WAITS = 4
-"""Receives without a byte, one after another, until a datanode is late.  One that has got a part of its bytes returns
-that only after its wait, which does not count: with a single one a stall within a read would take twice the time."""
+"""Receives without a byte, one after another, until a datanode is late.  A receive that has got a part of its bytes
+returns them only after its wait, which does not count.  With one long wait, a stall within a read would take twice the
+time.  """
 _TIMEVAL = struct.Struct("@ll")
 
 Address = tuple[str, int]

@@ -12,14 +12,14 @@ by another process under the lease name of the old writer.  It needs no lease re
    a second, and two seconds as long as fewer than two have responded: acknowledged bytes must not be left on one disk
    because datanodes, or this process, were busy for a moment.  A node that failed lately is not waited for once two
    others have responded, but for as long again as these took: with a machine that is lost its datanode is, too.
-4. Each node's length, and its last bytes read back: a writer that is interrupted between data and checksum leaves a
-   replica that is open and unreadable (seen once in some hundred), which is left out.  All bytes ever acknowledged are
-   on every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through
-   the pipes just opened.  If the fence is to sync, an empty sync packet puts each replica on disk.
-   A node that is left out may have taken G', or may take it when it goes on.  Then the others are stopped once more,
-   with a newer G'.  The reason: a datanode refuses a copy of a block that it has open with the same stamp
-   (FsDatasetImpl.createTemporary), and the NameNode, which tends to choose that very node, tries again only after five
-   minutes (dfs.namenode.reconstruction.pending.timeout-sec).
+4.  Each node's length, and its last bytes read back.  A writer that is interrupted between data and checksum leaves an
+   open replica that cannot be read (seen once in some hundred): it is left out.  All bytes ever acknowledged are on
+   every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through the
+   pipes just opened.  If the fence is to sync, an empty sync packet puts each replica on disk.  A node that is left out
+   may have taken G', or may take it when it goes on.  Then the others are stopped once more, with a newer G'.  The
+   reason: a datanode refuses a copy of a block that it has open with the same stamp (FsDatasetImpl.createTemporary).
+   The NameNode tends to choose this very node, and tries again only after five minutes
+   (dfs.namenode.reconstruction.pending.timeout-sec).
 5. ``updatePipeline`` with G', that length and the nodes that responded: the **linearisation point**.  The NameNode
    accepts it only if G' is above its own stamp, and the length not below its own.
 6. The last, empty packet to each node closes the replicas; then ``complete`` until it returns true.

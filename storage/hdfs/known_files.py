@@ -1,9 +1,9 @@
 """The block locations of large files, kept for a while: the next read of such a file needs no NameNode call.
 
-That is worthwhile, and safe, for files whose bytes no longer change: large ones.  Of an open file, which has one block,
-the lengths that its datanodes have shown are kept, too: what they have shown once needs no call of a datanode either.
-The locations are dropped after ``reader_ttl_s``, when a read fails, and by any call that may change the file.  When a
-read of an open file gets less than it wants, the NameNode is asked whether the file still ends with that block.
+It is worthwhile, and safe, for files whose bytes no longer change: large files.  An open file has a single block, and
+the lengths that its datanodes have shown are kept, too: a read up to such a length needs no further call.  The
+locations are dropped after ``reader_ttl_s``, when a read fails, and by any call that may change the file.  When a read
+of an open file gets less than it wants, the NameNode is asked whether the file still ends with that block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One timer for all pipelines of a process: late acknowledgements, and heartbeats on quiet ones.
 
-Ten thousand idle pipelines cost one callback a quarter of a second, which checks the pipelines that wait for an
-acknowledgement (none) and one slot of a wheel of all (every pipeline once in ``heartbeat_s``).
+Ten thousand idle pipelines cost one callback a quarter of a second.  The callback checks the pipelines with an
+acknowledgement outstanding (none) and one slot of a wheel of all pipelines (every pipeline once in ``heartbeat_s``).
 
 Lateness is counted in ticks of this timer, not in seconds of a clock: a process that was stopped, or whose loop was
 busy, has not read its acknowledgements yet, and no datanode is at fault for that.

@@ -13,13 +13,13 @@ has a file open for writing holds its ``flock``.  These are all the rules:
 4. A writer reads the bit after its write and before it acknowledges: cleared means LeaseLost, and no acknowledgement.
 
 Every acknowledged byte is inside the fenced length: the writer saw the bit set *after* its write was done (4), hence
-the bit was cleared later still, and the length read even later (3).  No byte past that length is ever acknowledged:
-such a write ended after the length was read, so the bit was cleared before the writer read it (4), and it cannot have
-been set again in between, since that takes the lock that the writer still holds (1, 2).  The writer reads the bit
-*before* the write too.  That keeps a fenced writer's bytes out of the file almost always; if the fence comes between
-this read and the write, bytes may be left that were never acknowledged, as on a datanode.  Linux orders write, fchmod
-and fstat of one inode across processes of one machine; a network file system may not, so a ``file:`` root has to be a
-local disk.
+the bit was cleared later still, and the length read even later (3).  No byte past the fenced length is ever
+acknowledged.  Its write ended after the length was read, so the bit was cleared before the writer read it (4).  The bit
+cannot have been set again in between: setting it takes the lock, which the writer still holds (1, 2).  The writer reads
+the bit *before* the write too.  That keeps a fenced writer's bytes out of the file almost always; if the fence comes
+between this read and the write, bytes may be left that were never acknowledged, as on a datanode.  Linux orders write,
+fchmod and fstat of one inode across processes of one machine; a network file system may not, so a ``file:`` root has to
+be a local disk.
 
 **Which file.**  A lease names the inode, so that a fence finds its file under any name.  A copy of a root has other
 inodes; there a file without a writer is identified by its name.
@@ -151,8 +151,8 @@ def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
 class OpenFile:
     """A file open for writing.
 
-    ``fds`` has the descriptor that is written to, then the one that holds the lock if that is another.  ``position`` is
-    the file's length when it was opened.
+    ``fds`` has the descriptor for writes, and after it the descriptor that holds the lock, if the two differ.
+    ``position`` is the file's length when it was opened.
     """
 
     __slots__ = ("fds", "file_id", "path", "position")
