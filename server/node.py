@@ -45,15 +45,15 @@ from bmq.proxy.tracing import Tracing
 from bmq.server.certificates import open_certificates
 from bmq.server.client_security import ClientSecurity
 from bmq.server.cluster_member import ClusterMember
-from bmq.server.collected_metrics import Collected
 from bmq.server.listener_views import ListenerViews
 from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.queries.collected_metrics import Collected
+from bmq.server.queries.storage_room import StorageRoom
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.controller import ControllerRole
 from bmq.server.roles.coordinator import CoordinatorRole
 from bmq.server.roles.parts import Parts
 from bmq.server.roles.proxy import ProxyRole
-from bmq.server.storage_room import StorageRoom
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem

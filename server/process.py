@@ -41,15 +41,13 @@ from bmq.meta.kv import KvError
 from bmq.meta.open import has_password, is_shared, open_keyvalue
 from bmq.server.cache_budget import fit_cache
 from bmq.server.certificates import watch_certificates
-from bmq.server.cluster_history import ClusterHistory
 from bmq.server.cluster_member import ClusterMember
-from bmq.server.console_facts import console_state
 from bmq.server.descriptors import fit
-from bmq.server.group_lag_history import GroupLagHistory
 from bmq.server.http_access import HttpAccess
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.otel import open_tracer
+from bmq.server.queries.console_facts import console_state, history_of, lag_history_of
 from bmq.server.workers import Workers
 from bmq.storage.filesystem import RootLock, StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
@@ -144,13 +142,13 @@ async def _serve(config: NodeConfig) -> int:
         if node.traffic is not None:
             node.traffic.start()
             stack.callback(node.traffic.stop)
-        history = ClusterHistory(node)
+        history = history_of(node)
         history.start()
         stack.callback(history.stop)
         registry = SchemaRegistry(config.schema_registry_url) if config.schema_registry_url else None
         if registry is not None:
             stack.push_async_callback(registry.close)
-        lag = GroupLagHistory(node)
+        lag = lag_history_of(node)
         lag.register()
         state = console_state(node, meter, history, registry, lag, descriptors)
         access = HttpAccess(config, node.security.scram_users)

@@ -14,7 +14,7 @@ from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.profile import profiles
 from bmq.cli.progress import Progress
 from bmq.cli.usage import whole_number
-from bmq.server.member_names import Ambiguous, NoSuchMember, find_member
+from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
 
 ACT_S = 30.0
 """Seconds for a request, somewhat more than a server searches for a leader."""

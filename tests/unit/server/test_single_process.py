@@ -16,9 +16,9 @@ from bmq.meta.cluster.member import Address
 from bmq.meta.kv import KeyValue
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.kv_sqlite import SqliteKeyValue
-from bmq.server.cluster_facts import Operations
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
+from bmq.server.queries.cluster_facts import Operations
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.single_node import single_node
 from tests.harness.waiting import now

@@ -1,0 +1,84 @@
+"""Traffic of the whole cluster, by second: the sum of the rates that each proxy reports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from bmq.console.operations import RateFacts
+from bmq.core.metrics.traffic import TrafficMeter
+from bmq.core.rpc.messages.proxy import PartitionTraffic, TrafficRequest, TrafficResponse
+from bmq.meta.catalog import Catalog
+from bmq.meta.cluster.member import PROXY
+from bmq.proxy.traffic_api import WHOLE_TOPIC, TrafficScope, traffic_of
+from bmq.server.cluster_member import ClusterMember
+from bmq.server.queries.member_queries import ask_members, others_with
+
+
+class ClusterTraffic(NamedTuple):
+    """Rates by second, without proxies that did not respond, or have not been up for a whole window yet."""
+
+    members: Mapping[str, RateFacts]
+    """Rates of each proxy that responded, by incarnation."""
+    partitions: Mapping[tuple[str, int], RateFacts]
+    """Rates by topic and partition, of those that had traffic; the partition is `WHOLE_TOPIC` for a topic."""
+    silent: Sequence[str]
+    """Proxies that did not respond."""
+
+
+NO_RATES = RateFacts(records_in=0.0, bytes_in=0.0, bytes_out=0.0)
+
+
+def sum_of(rates: Iterable[RateFacts]) -> RateFacts | None:
+    """Return the sum; None if there are no rates."""
+    each = list(rates)
+    if not each:
+        return None
+    return RateFacts(
+        records_in=round(sum(rate["records_in"] for rate in each), 3),
+        bytes_in=round(sum(rate["bytes_in"] for rate in each), 3),
+        bytes_out=round(sum(rate["bytes_out"] for rate in each), 3),
+    )
+
+
+def _by_second(window_ms: int, counts: TrafficResponse | PartitionTraffic) -> RateFacts:
+    per_s = 1000 / window_ms
+    return RateFacts(
+        records_in=round(counts.records_in * per_s, 3),
+        bytes_in=round(counts.bytes_in * per_s, 3),
+        bytes_out=round(counts.bytes_out * per_s, 3),
+    )
+
+
+async def cluster_traffic(
+    joined: ClusterMember, catalog: Catalog, own: TrafficMeter | None, asked: Sequence[tuple[str, int]]
+) -> ClusterTraffic:
+    """Return the rates of all proxies, and of the topics and partitions in `asked`; an unknown topic has none.
+
+    ``own`` measures this process's clients; None in a process without the proxy role.
+    """
+    topics = catalog.topics
+    wanted = [TrafficScope(topics[name].topic_id, partition) for name, partition in asked if name in topics]
+    names = {topics[name].topic_id: name for name, _ in asked if name in topics}
+    others = others_with(joined, PROXY)
+    request = TrafficRequest(partitions=tuple(wanted))
+    responses = await ask_members(joined, others, request)
+    if own is not None:
+        responses[joined.view.own] = await traffic_of(own, catalog, wanted)
+    silent = sorted(member.incarnation for member in others if member.incarnation not in responses)
+    measured = {name: response for name, response in responses.items() if response.window_ms}
+    parts = defaultdict[tuple[str, int], list[RateFacts]](list)
+    for response in measured.values():
+        for row in response.partitions:
+            if row.topic_id in names:
+                parts[names[row.topic_id], row.partition].append(_by_second(response.window_ms, row))
+    members = {name: _by_second(response.window_ms, response) for name, response in measured.items()}
+    return ClusterTraffic(members, {key: sum_of(rates) or NO_RATES for key, rates in parts.items()}, silent)
+
+
+def rates_of(traffic: ClusterTraffic, topic: str, partition: int = WHOLE_TOPIC) -> RateFacts | None:
+    """Return the rates of a topic or a partition; None while no proxy reports any."""
+    if not traffic.members:
+        return None
+    return traffic.partitions.get((topic, partition), NO_RATES)

@@ -1,0 +1,119 @@
+"""The history of one process and of the cluster: members without a response are named, the others are added up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from bmq.console.history import INTERVAL_MS, LAYOUT, HistoryRow, Totals, encode_rows
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.rpc.messages.member import HistoryRequest, HistoryResponse
+from bmq.core.rpc.peers import PeerLost
+from bmq.core.wire.api_keys import ApiKey
+from bmq.server.queries.cluster_history import ANSWER_S, ClusterHistory, totals
+
+START_MS = 1_000 * INTERVAL_MS
+
+
+class Endpoint:
+    def __init__(self) -> None:
+        self.handlers: dict[Any, Any] = {}
+
+    def register(self, key: Any, handler: Any) -> None:
+        self.handlers[key] = handler
+
+
+class Peers:
+    """Members that answer, or raise, what they are given by name."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self._answers = answers
+
+    async def ask(self, member: Any, request: HistoryRequest, timeout_s: float) -> Any:
+        assert timeout_s == ANSWER_S
+        answer = self._answers[member.incarnation]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request.after_ms) if callable(answer) else answer
+
+
+def member(name: str, port: int = 1) -> Any:
+    return SimpleNamespace(incarnation=name, internal=SimpleNamespace(port=port))
+
+
+def node(answers: dict[str, Any] | None = None, metrics: Metrics | None = None) -> Any:
+    members = {name: member(name) for name in answers or ()} | {"own": member("own"), "silent": member("silent", 0)}
+    shared = SimpleNamespace(flush_ms=Histogram())
+    broker = SimpleNamespace(broker=SimpleNamespace(shared=shared))
+    view = SimpleNamespace(own="own", members=members)
+    joined = SimpleNamespace(endpoint=Endpoint(), peers=Peers(answers or {}), view=view)
+    return SimpleNamespace(metrics=metrics or Metrics(), joined=joined, broker=broker)
+
+
+def test_what_a_process_has_counted() -> None:
+    metrics = Metrics(topics_max=1)
+    assert totals(metrics, node().broker) == Totals()
+    for name in ("orders", "further"):
+        metrics.topic(name).messages_in += 3
+        metrics.topic(name).bytes_in += 300
+        metrics.topic(name).bytes_out += 30
+    metrics.api(ApiKey.PRODUCE).answered(7)
+    metrics.api(ApiKey.FETCH).answered(1)
+    metrics.api(ApiKey.FETCH).failed(1)
+    metrics.connections = 4
+    told = totals(metrics, node().broker)
+    assert (told.counts, told.connections) == ((6, 600, 60, 1, 1, 1), 4)
+    assert sum(told.produce_buckets) == 1
+
+
+async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
+    now_ms = START_MS
+    known = [HistoryRow(1001, Totals(records_in=10)), HistoryRow(1002, Totals(records_in=20))]
+    rows = encode_rows(known)
+
+    def newer(after_ms: int) -> HistoryResponse:
+        return HistoryResponse(
+            layout=LAYOUT, rows=encode_rows([row for row in known if row.number * INTERVAL_MS > after_ms])
+        )
+
+    of = node(
+        {
+            "broker-1": newer,
+            "broker-2": HistoryResponse(layout=LAYOUT + 1, rows=rows),
+            "broker-3": TimeoutError(),
+            "broker-4": PeerLost("connection refused", was_sent=False),
+            "broker-5": RequestError(ErrorCode.UNSUPPORTED_VERSION, "broker-5 does not serve API 10022"),
+            "broker-6": HistoryResponse(layout=LAYOUT, rows=rows[:-1]),
+        }
+    )
+    history = ClusterHistory(of.joined, of.metrics, of.broker, lambda: now_ms)
+    for step in range(3):
+        now_ms = START_MS + step * INTERVAL_MS
+        of.metrics.topic("orders").messages_in += 5
+        history.sample()
+    now_ms += INTERVAL_MS
+    told = await history.facts(0)
+    assert [(each["processes"], each["records_in_per_s"]) for each in told["samples"]] == [(2, 3.0), (2, 5.0)]
+    assert {each["member"]: each["why"] for each in told["missing"]} == {
+        "broker-2": "it is of another version, which keeps other numbers",
+        "broker-3": "it did not answer within 2 s",
+        "broker-4": "connection refused",
+        "broker-5": "UNSUPPORTED_VERSION: broker-5 does not serve API 10022",
+        "broker-6": f"{len(rows) - 1} bytes are no rows of {len(rows) // 2} bytes",
+    }
+    assert [each["time_ms"] for each in (await history.facts(1001 * INTERVAL_MS))["samples"]] == [1002 * INTERVAL_MS]
+
+
+async def test_a_member_answers_with_what_is_newer() -> None:
+    now_ms = START_MS
+    of = node({})
+    history = ClusterHistory(of.joined, of.metrics, of.broker, lambda: now_ms)
+    history.start()
+    for step in (1, 2):
+        now_ms = START_MS + step * INTERVAL_MS
+        history.sample()
+    history.stop()
+    (body,) = HistoryRequest(after_ms=1001 * INTERVAL_MS).encode()
+    told = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
+    assert (told.layout, told.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))

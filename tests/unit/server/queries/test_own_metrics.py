@@ -1,0 +1,115 @@
+"""Numbers of a process that /metrics shows: those of every process, of the leader, and of what it measures."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bmq.console.state import OwnHistogram, OwnSeries, StorageFacts
+from bmq.coordinator.offsets.lag import LagReport, PairLag, PartitionLag
+from bmq.core.metrics.loop_meter import LoopMeter
+from bmq.server.node import Node
+from bmq.server.queries.console_facts import console_state
+from tests.unit.server.queries.console_node import metrics, node
+
+OF_EVERY_PROCESS = {
+    "tail_cache_bytes",
+    "block_cache_bytes",
+    "cache_budget_bytes",
+    "fetch_response_bytes_held",
+    "fetch_responses_waiting",
+    "block_cache_hits",
+    "block_cache_hit_bytes",
+    "storage_access_refused",
+    "storage_reads",
+    "storage_read_bytes",
+}
+
+
+def test_a_process_without_roles_shows_the_clusters_numbers() -> None:
+    told = metrics(node())
+    assert {name: told[name] for name in told if name not in OF_EVERY_PROCESS} == {
+        "quarantined": 0,
+        "certificate_expires_in_seconds{OUT}": 86_400.0,
+        "audit_lines": 0,
+        "audit_lines_left_out{act}": 0,
+        "audit_lines_left_out{denial}": 0,
+        "audit_lines_left_out{login}": 0,
+        "audit_lines_waiting": 0,
+        "audit_write_failures": 0,
+        "audit_is_failing": 0,
+        "cluster_members": 2,
+        "cluster_has_leader": True,
+        "is_leader": False,
+        "is_member": True,
+        "kafka_controller_kafkacontroller_activecontrollercount": 0,
+        "lease_age_seconds": 1.5,
+        "assigned_partitions": 3,
+        "peers_connected": 1,
+        "ways_relayed": 4,
+        "produces_kept": 5,
+        "partitions_followed": 7,
+    }
+
+
+def test_lag_of_groups_has_the_names_of_kafka_exporter() -> None:
+    process, asked = cast(Any, node()), []
+    report = LagReport([PairLag("g", "orders", 140, 10)], [PartitionLag("g", "orders", 3, 10)], 2)
+    process.collected = SimpleNamespace(
+        request=lambda: asked.append(1), group_lag=SimpleNamespace(report=report), log_sizes=None
+    )
+    own = console_state(process).own_metrics()
+    series = {each.name: (tuple(each.labels), each.samples) for each in own if isinstance(each, OwnSeries)}
+    pair = ("consumergroup", "topic")
+    assert series == {
+        "kafka_consumergroup_lag_sum": (pair, [(("g", "orders"), 10)]),
+        "kafka_consumergroup_current_offset_sum": (pair, [(("g", "orders"), 140)]),
+        "kafka_consumergroup_lag": ((*pair, "partition"), [(("g", "orders", "3"), 10)]),
+    }
+    assert metrics(process)["group_lag_unknown"] == 2
+    assert asked == [1, 1], "a scrape asks for the next count"
+
+
+def test_a_coordinator_counts_the_groups_that_it_refused() -> None:
+    assert metrics(node(not_loaded={}))["user_groups_refused"] == 2
+    assert "user_groups_refused" not in metrics(node())
+
+
+@pytest.mark.parametrize("is_leading", [True, False])
+def test_the_leader_and_the_others_show_who_leads(is_leading: bool) -> None:
+    assert metrics(node(is_leading=is_leading))["is_leader"] == is_leading
+    assert metrics(node(has_leader=is_leading))["cluster_has_leader"] == is_leading
+
+
+def test_a_leader_counts_failovers_and_moves_by_their_cause() -> None:
+    told = metrics(node(is_leading=True))
+    assert told["kafka_controller_kafkacontroller_activecontrollercount"] == 1
+    assert told["members_declared_dead{lease_ended}"] == 2
+    assert told["members_declared_dead{no_answer}"] == 1
+    assert told["moves{dead}"] == 2
+    assert told["moves_pending"] == 1
+
+
+def test_the_leader_shows_the_room_of_storage_and_of_the_roots_quota() -> None:
+    room: StorageFacts = {
+        "root": "hdfs://n/bmq", "datanodes": 3, "is_in_safe_mode": False, "missing_blocks": 0, "error": "",
+        "space": {"capacity_bytes": 1000, "used_bytes": 600, "remaining_bytes": 400},
+        "usage": {"bytes": 90, "bytes_quota": 100, "names": 7, "names_quota": None},
+    }  # fmt: skip
+    told = metrics(node(is_leading=True, room=room))
+    assert (told["storage_capacity_bytes"], told["storage_remaining_bytes"]) == (1000, 400)
+    assert (told["root_bytes"], told["root_quota_bytes"]) == (90, 100)
+    assert (told["root_names"], told["root_quota_names"]) == (7, 0)
+    assert "root_bytes" not in metrics(node(room=room)), "one process of the cluster shows them"
+    assert metrics(node(is_leading=True, room={**room, "space": None, "usage": None}))["root_bytes"] == 0
+
+
+def test_stages_are_those_of_the_roles_and_the_loop_is_measured_by_its_meter() -> None:
+    def times(of: Node, meter: LoopMeter | None = None) -> dict[str, set[str]]:
+        own = console_state(of, meter).own_metrics()
+        return {each.name: set(each.series) for each in own if isinstance(each, OwnHistogram)}
+
+    assert times(node()) == {"produce_stage_seconds": {"route"}, "fetch_stage_seconds": {"wait", "read"}}
+    assert times(node(), LoopMeter())["loop_delay_seconds"] == {""}

@@ -1,0 +1,91 @@
+"""Bytes by topic of the whole cluster: the sums of its brokers, asked for once for all readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from bmq.broker import log_sizes_api
+from bmq.broker.log_sizes import LogSizes
+from bmq.broker.log_sizes_api import LogSizesApi
+from bmq.console.state import TopicSizes
+from bmq.core.rpc.messages.broker import LogSizesRequest, LogSizesResponse
+from bmq.core.rpc.peers import PeerLost
+from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
+from bmq.server.queries import topic_sizes
+from bmq.server.queries.topic_sizes import ClusterTopicSizes
+
+IDS = {name: UUID(int=number) for number, name in enumerate(("orders", "events", "audit"), 1)}
+CATALOG: Any = SimpleNamespace(
+    topics={name: SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in IDS.items()},
+    by_id={topic_id: SimpleNamespace(name=name) for name, topic_id in IDS.items()}.get,
+)
+
+
+def counted(sums: dict[str, int], unknown: int = 0) -> LogSizes:
+    sizes = LogSizes(list, 1)
+    sizes.of_all_topics, sizes.partitions_unknown, sizes.is_counted = Counter(sums), unknown, True
+    return sizes
+
+
+def member(incarnation: str, *roles: str) -> Member:
+    return Member(incarnation=incarnation, roles=frozenset(roles), internal=Address(host="127.0.0.1", port=1))
+
+
+class Peers:
+    """Brokers with what they have counted; others stand still."""
+
+    def __init__(self, **brokers: LogSizes) -> None:
+        self.brokers = brokers
+        self.asked: list[str] = []
+
+    async def ask(self, to: Member, request: Any, timeout_s: float) -> LogSizesResponse:
+        assert isinstance(request, LogSizesRequest)
+        self.asked.append(to.incarnation)
+        if to.incarnation not in self.brokers:
+            raise PeerLost("it stands still", was_sent=True)
+
+        async def count() -> LogSizes:
+            return self.brokers[to.incarnation]
+
+        body = memoryview(b"".join(map(bytes, request.encode())))
+        answer = await LogSizesApi(count, CATALOG).handle(body, cast(Any, None))
+        return LogSizesResponse.decode(memoryview(b"".join(map(bytes, answer))))
+
+
+def sizes_of(peers: Peers, own: LogSizes | None, *members: Member) -> ClusterTopicSizes:
+    async def count() -> LogSizes | None:
+        return own
+
+    view = SimpleNamespace(own="own", members={each.incarnation: each for each in members})
+    joined: Any = SimpleNamespace(peers=peers, view=view)
+    collected: Any = SimpleNamespace(log_sizes=own, count_log_sizes=count)
+    return ClusterTopicSizes(joined, CATALOG, collected)
+
+
+async def test_the_brokers_sums_are_added_up_and_those_that_do_not_answer_are_named() -> None:
+    peers = Peers(b=counted({"orders": 5, "events": 7, "deleted": 9}, unknown=2))
+    members = (member("own", BROKER), member("b", BROKER), member("still", BROKER), member("p", PROXY))
+    sizes = await sizes_of(peers, counted({"orders": 10, "audit": 0}, unknown=1), *members).facts()
+    assert sizes == TopicSizes({"orders": 15, "events": 7, "audit": 0}, partitions_unknown=3, silent=["still"])
+    assert sorted(peers.asked) == ["b", "still"]
+
+
+async def test_brokers_are_asked_once_for_all_who_look() -> None:
+    peers = Peers(b=counted({"orders": 5}))
+    sizes = sizes_of(peers, None, member("own", PROXY), member("b", BROKER))
+
+    await asyncio.gather(*(sizes.facts() for _ in range(5)))
+    assert peers.asked == ["b"]
+    await asyncio.sleep(topic_sizes.KEPT_S)
+    await sizes.facts()
+    assert peers.asked == ["b", "b"]
+
+
+def test_a_broker_names_its_largest_topics(monkeypatch: Any) -> None:
+    monkeypatch.setattr(log_sizes_api, "TOPICS_MAX", 2)
+    told = log_sizes_api.log_sizes(counted({"orders": 5, "events": 7, "audit": 6}), CATALOG)
+    assert told.topics == ((IDS["events"], 7), (IDS["audit"], 6))
