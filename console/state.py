@@ -267,8 +267,8 @@ class OwnMetric(NamedTuple):
 
 
 class OwnHistogram(NamedTuple):
-    """Durations that a role has measured, exported in seconds as `bmq_<name>`: one histogram for each value of `label`,
-    or a single one under "" if there is no label."""
+    """Durations that a role has measured, exported in seconds as `bmq_<name>`. Each value of `label` has a histogram;
+    without a label there is a single histogram, under ""."""
 
     name: str
     doc: str

@@ -1,6 +1,6 @@
 """One term of a leader: it handles events one at a time, makes a plan when something has changed, and writes it.
 
-This is the thin shell around ``failures`` (which members are dead) and ``planner`` (which member owns what).  Events
+The module is the thin shell around ``failures`` (the dead members) and ``planner`` (the owners of partitions).  Events
 about the liveness of members come before all others, also between two transactions of one plan, which is then made
 again.  The end of the term is a cancellation, and nothing is lost by it: all that a leader knows is in the store or is
 measured again.

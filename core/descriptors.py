@@ -1,7 +1,7 @@
 """File descriptors of this process: how many there may be, and what may use them.
 
-Each client connection takes one, and so does each segment that is open for writing (a socket to its first datanode, or
-a file of a local folder).  Reads from storage, other processes, HTTP and the metadata store take the rest.  A process
+A client connection takes one descriptor, and so does a segment open for writing (a socket to its first datanode, or a
+file of a local folder).  Reads from storage, other processes, HTTP and the metadata store take the rest.  A process
 that has none left cannot accept, read or even close properly, so the first two are bounded below the limit.
 """
 

@@ -20,7 +20,7 @@ LEAST_SHARE = 2
 """Divisor of the memory: the part that ``LEAST_BYTES`` may be at most.  A small container needs the rest for code,
 requests and open segments."""
 MOST_BYTES = 4 << 30
-"""Part that one process takes at most: one core, which serves 300 MB/s, fills it in 13 s."""
+"""Most bytes that a process takes: a single core, at 300 MB/s, fills them in 13 s."""
 WORKER_BYTES = 16 << 20
 """Part that one worker takes at least, the least legal value of ``cache_bytes``."""
 _TEXT_BYTES = 64 << 10

@@ -70,8 +70,7 @@ class RegistryClient:
             await self._session.close()
 
     async def schema(self, number: int) -> tuple[SchemaSource, list[SchemaSource]]:
-        """Return the schema of id `number`, and all schemas that it refers to, directly or not, each before those that
-        refer to it.
+        """Return the schema of id `number` and all schemas that it refers to, directly or not, references first.
 
         Raises NoSuchSchema or another SchemaError, and TimeoutError.
         """
@@ -79,7 +78,7 @@ class RegistryClient:
         return source, await self._references(source)
 
     async def _references(self, source: SchemaSource) -> list[SchemaSource]:
-        """Return all schemas that `source` refers to, directly or not, each before those that refer to it."""
+        """Return all schemas that `source` refers to, directly or not, references first."""
         ordered: dict[Reference, SchemaSource] = {}
         under_way: set[Reference] = set()
 

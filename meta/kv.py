@@ -16,9 +16,9 @@ the interface follows.  Callers rely on this, and each adapter must provide it:
 
 All calls may raise the errors below and nothing else, except ValueError, a caller's bug.  **Unknown outcomes** are
 real: after ``KvUnknown`` the commit may be done, not done, or (it may still sit in a queue) be done later.  Reading it
-back shows that it *was* done.  That it was *not* is only settled by a further commit with the same compares: when that
-one succeeds the first can no longer succeed, and when it fails ``current`` shows whose write is there.  A cancelled
-call is an unknown outcome too.
+back shows that it *was* done.  Only a further commit with the same compares can settle that it was *not* done.  If the
+further commit succeeds, the first can no longer succeed; if it fails, ``current`` shows whose write is there.  A
+cancelled call is an unknown outcome too.
 
 To follow a prefix: take ``revision()``, then ``list``, then ``watch`` after that revision, and drop each event that is
 older than the entry held for its key.  After ``Compacted`` start over.

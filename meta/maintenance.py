@@ -63,7 +63,7 @@ class StoreMember(NamedTuple):
 
 
 class LeaseLeft(NamedTuple):
-    """The seconds until a lease ends, and those that each renewal gives it; -1 and 0 if there is no such lease."""
+    """The seconds until a lease ends, and the seconds that a renewal gives it; -1 and 0 if the lease does not exist."""
 
     left_s: float
     granted_s: float

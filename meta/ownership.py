@@ -52,8 +52,8 @@ class PartitionRecord:
     ``segments`` are in registration order.  ``journals`` are the incarnations whose journals may hold the last
     checkpoint; an owner appends itself when it claims and drops the others when its own checkpoint is durable.
 
-    ``is_settled``: after a planned hand-over, the index of the one closed segment has all facts about the log, so that
-    journals need not be read: that of a live broker is long, and grows all the time.
+    ``is_settled``: after a planned hand-over, the index of the only closed segment has all facts about the log. So
+    journals need not be read: a live broker's journal is long, and grows all the time.
 
     ``last`` is the (epoch, n) of the last segment that was registered, or above it: no file on storage has a later
     final name (rule 3), unless the store is older than storage.  ``segments`` does not show it, since segments without

@@ -43,7 +43,7 @@ class Reads(Protocol):
 
 
 class BlockReader:
-    """A window on a file that moves forward, of one block, or of one batch if that is larger.
+    """A window on a file, which moves forward: a block, or a batch if larger.
 
     ``length`` is the position where reading ends.  Each method raises FormatError if the file is shorter, and what
     ``Reads.read`` raises.

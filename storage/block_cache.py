@@ -447,7 +447,7 @@ class BlockCache:
 
 
 class _Shared(Generic[T]):
-    """One piece of work, the keys under which callers find it, and the number of those that wait for it."""
+    """A piece of work, the keys under which callers find it, and the number of callers that wait for it."""
 
     __slots__ = ("keys", "task", "waiters")
 

@@ -1,8 +1,8 @@
 """Reading a file of any size in blocks, and cutting it into right and damaged parts.
 
-Two formats are read in the same way, batches of a ``.log`` and records of a ``.jnl``.  Right items are given one by
-one; at a fault the next right item is searched for, so that a single bad byte hides one item, not the rest.  This needs
-the memory of one block, or of one item if that is larger.
+Two formats are read in the same way, batches of a ``.log`` and records of a ``.jnl``.  Right items are returned one by
+one.  At a fault the next right item is searched for, so a single bad byte hides a single item, not the rest.  The
+search needs the memory of a block, or of an item if larger.
 """
 
 from __future__ import annotations

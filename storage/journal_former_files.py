@@ -1,4 +1,4 @@
-"""The files of a broker's journal before the open one: those that were left open are closed, and old ones deleted."""
+"""The files of a broker's journal before the open file: files left open are closed, and old files deleted."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _STREAMS_MAX = 64
 KEPT_SHARE = 4
 """Divisor: records that are less of their blocks than this share are copied, since views keep whole blocks alive."""
 REFRESHES_MAX = 2
-"""Listings after which one read tries again: the segment that the first one shows may be merged or deleted as well."""
+"""Listings after which a read tries again: a segment that the first listing shows may be merged or deleted, too."""
 REFINE_BYTES_MAX = 1 << 20
 """Batches up to this size are searched record by record."""
 REFINE_INFLATED_MAX = 4 << 20

@@ -1,10 +1,10 @@
 """A partition's segments as one log, derived from their names on storage.
 
 Names are enough (rules 3 and 5): a final ``.log`` name means registered, ``(epoch, n)`` is the order of registration,
-and a segment ends where the first one registered after it begins.  Later registrations never begin below earlier data
-that was acknowledged, so in order of bases the *live* segments are those whose ``(epoch, n)`` is greater than any
-before; every other one is *superseded*: none of its bytes count.  So one pass over the folder in order of names is
-enough, with one segment of look-ahead, and listings are incremental: new segments are at the end.
+and a segment ends where the first one registered after it begins.  Later registrations never begin below earlier
+acknowledged data.  So in order of bases, a segment is *live* if its ``(epoch, n)`` is greater than any before.  Any
+other segment is *superseded*: none of its bytes count.  So one pass over the folder in order of names is enough, with
+one segment of look-ahead, and listings are incremental: new segments are at the end.
 
 ``LogSegments`` is a reader's list (a name for each live segment).  ``walk`` streams a folder for upkeep, which keeps no
 list.  The retention decisions at the end are plain functions.

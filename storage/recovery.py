@@ -10,10 +10,9 @@ The facts about a segment:
 * ``Found``: the name under which its file was found: the final name, still the spare name (never written), or none.  A
   file whose final name was registered later than anything that the record knows of is *unlisted*: the record has lost
   what a later state of the store had.  A
-  file that is nowhere is *deleted* if all its offsets are below the log start: retention may have removed it.  One that
-  holds bytes under another name than its final one was *moved*: by its inode it is found wherever it is, in the trash
-  for instance.  No broker removes a file that the record lists, nor its spare, so one that is nowhere was not merely
-  unwritten.
+  file that is nowhere is *deleted* if all its offsets are below the log start: retention may have removed it.  A file
+  with bytes under another name than its final name was *moved*: its inode finds it anywhere, in the trash for instance.
+  No broker removes a file that the record lists, nor its spare, so a missing file was not merely unwritten.
 * ``Covered``: whether the file reaches the position that a checkpoint says was flushed.
 * ``Tail``: the way in which the scan from the checkpoint ended (see ``storage.segment``).
 * ``Reach``: whether its good data reaches the next registered segment's base.  Everything before that base was flushed

@@ -78,7 +78,7 @@ class JanitorConfig:
     retry_ms: int = 60_000
     """Pause after a job that failed."""
     step_timeout_ms: int = 120_000
-    """Time that one partition's job may take, so that a stuck one does not hold up the others."""
+    """Seconds that a partition's job may take: a stuck job does not hold up the others."""
 
     def validate(self) -> None:
         """Check the bounds.  Raises ValueError, which names the setting."""

@@ -110,7 +110,7 @@ class JournalCache:
         return sizes, checkpoints
 
     async def _sizes_or_fence(self, incarnation: str) -> tuple[tuple[str, int], ...]:
-        """Return each journal file with its visible length; fence those that cannot be read, if that is allowed.
+        """Return the journal files with their visible lengths; fence unreadable files, if the caller allows it.
 
         Raises StorageUnavailable if a journal stays unreadable.
         """

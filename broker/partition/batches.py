@@ -117,7 +117,7 @@ class Batches:
             self.buffered_bytes -= self.unsent.pop().batch.size
 
     def drop(self) -> tuple[tuple[Pending, ...], tuple[Pending, ...]]:
-        """Remove all batches; return those that were ever sent to a file, and those that certainly were not."""
+        """Remove all batches; return the batches ever sent to a file, and the batches certainly never sent."""
         sent = (*self.inflight, *(pending for pending in self.unsent if pending.was_sent))
         unsent = tuple(pending for pending in self.unsent if not pending.was_sent)
         self.inflight.clear()

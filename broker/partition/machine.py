@@ -368,7 +368,7 @@ class PartitionMachine:
         return self.checkpointer.full(self.current, self.high_watermark, self.log_start, self.producers)
 
     def checkpoint(self) -> list[Effect]:
-        """Return the effect that writes a checkpoint; none if one is under way, which the next one then follows."""
+        """Return the effect that writes a checkpoint; none while another is under way: the next one follows it."""
         checkpoint = self.checkpointer.next(self.current, self.high_watermark, self.log_start, self.producers)
         return [] if checkpoint is None else [ev.WriteCheckpoint(checkpoint)]
 

@@ -1,8 +1,8 @@
 """Idempotent producers of one partition, as in Kafka's ``ProducerStateManager`` and ``ProducerAppendInfo``.
 
-A producer has two states: the *appended* one, against which its next batch is checked, and the *flushed* one, which a
-checkpoint may hold (rule 9). States are immutable, and each accepted batch carries the state that follows it. So a
-batch is marked as flushed by moving one reference.
+A producer has two states. Its next batch is checked against the *appended* state; a checkpoint may hold only the
+*flushed* state (rule 9). States are immutable, and each accepted batch carries the state that follows it. So a batch is
+marked as flushed by moving one reference.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Unowned(NamedTuple):
         return cls(int(status["unassigned"]), int(status.get("unassigned_shards", 0)))
 
     def can_move(self, members: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether a member that stays has each role that is needed, so that the leader assigns them soon."""
+        """Return whether the members that stay have every needed role: then the leader assigns the unowned soon."""
         stay = {role for member in members if not member["is_draining"] for role in member["roles"]}
         return all(role in stay for count, _, role in self._named() if count)
 

@@ -54,7 +54,7 @@ class Profiles:
     by_name: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def get(self, name: str) -> dict[str, str]:
-        """Return one profile.  Raises ProfileError, which names those that exist, if there is none of that name."""
+        """Return one profile.  Raises ProfileError, with the names of all profiles, if no profile has the name."""
         if name not in self.by_name:
             known = ", ".join(sorted(self.by_name)) or "none yet; `bmq profile set NAME ...` makes one"
             raise ProfileError(f"there is no profile {name!r}; known: {known}")

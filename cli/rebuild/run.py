@@ -128,7 +128,7 @@ async def rebuild(
 def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, StoredTopic]:
     """Return the topics whose file may be missing, with what is known of them.
 
-    These are the topics that the operator names, and the internal one, which can never have been deleted.
+    The list has the topics that the operator names, and the internal topic: it can never have been deleted.
     """
     partitions = {**wanted, OFFSETS_TOPIC: config.offsets_topic_num_partitions}
     return {

@@ -1,4 +1,4 @@
-"""The right that each request of the HTTP port needs: one row for each path and method.
+"""The rights that requests of the HTTP port need: a row for each path and method.
 
 The rights are Kafka's: an operation on the cluster, a topic or a group, which ACLs give.  A request that Kafka's
 handlers serve is checked by them again, and there further: for each topic of a reset, for example.

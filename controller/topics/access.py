@@ -61,7 +61,7 @@ class Walk(NamedTuple):
 
 
 def next_walk(wanted: Access, walk: Walk | None) -> Walk | None:
-    """Return the walk that a topic needs: the one of its record goes on if that gives what is wanted; None: none."""
+    """Return the walk that a topic needs, or None. The walk of its record goes on if it gives the wanted access."""
     if not wanted.is_given:
         return None
     return walk if walk is not None and walk.access == wanted else Walk(wanted)

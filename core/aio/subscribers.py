@@ -43,8 +43,8 @@ class Subscribers(Generic[P]):
     def notify_last(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Remove every callback and call it once with these arguments: the last event.
 
-        Each is called, whatever those before it raise: it may give back what no later event would.  Raises what the
-        last one of those that failed has raised.
+        Each is called, whatever those before it raise: it may give back what no later event would.  Raises the
+        exception of the last callback that failed.
         """
         calls, self._calls = self._calls, {}
         with contextlib.ExitStack() as stack:

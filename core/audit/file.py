@@ -1,8 +1,8 @@
 """A file of audit lines, which others may rename, remove or share.
 
 It is opened for appending, with the mode 0600 if it is made.  Before each batch its name is looked up: when the file
-was renamed or removed (logrotate), a new one is made.  Several processes of one machine may append to one file: each
-batch is one write of whole lines.
+was renamed or removed (logrotate), a new one is made.  Several processes of a machine may append to the same file: a
+batch is a single write of whole lines.
 """
 
 from __future__ import annotations

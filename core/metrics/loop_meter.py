@@ -19,9 +19,9 @@ IDLE_TICKS = 600
 class ThreadLoad:
     """Seconds in which the thread that created this has run, or has waited for a processor.
 
-    The wait counts (`/proc/PID/task/TID/schedstat` of Linux): a process whose container has used up its quota, or that
-    shares its processors with others, gets less than one of them, and is not idle for that.  On a system without that
-    file only the time in which the thread has run counts.
+    The wait counts (`/proc/PID/task/TID/schedstat` of Linux). A process with a used-up quota of its container, or with
+    shared processors, gets less than a processor, and is not idle because of it. On a system without that file only the
+    time in which the thread has run counts.
     """
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:

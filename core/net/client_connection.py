@@ -45,8 +45,8 @@ UNANSWERED_MAX = 256
 UNANSWERED_BYTES_MAX = 16 << 20
 """Bytes of those requests.  One read may bring more than both bounds, and a frame that has begun is read to its end."""
 BEGUN_A_TURN = 100
-"""Requests of a connection that begin in one turn of the loop.  One read may bring five thousand small ones, and each
-takes 20 to 100 us: at 100 us, a turn takes 10 ms."""
+"""Requests of a connection that begin in one turn of the loop.  A read may bring five thousand small requests of 20 to
+100 us; at 100 us a request, a turn takes 10 ms."""
 _JOIN_MAX = 4 << 10
 """Responses up to this size are joined: copying one costs less than one more element of a vector write."""
 _WRITE_MAX = 64 << 10

@@ -182,7 +182,7 @@ class Listener:
     def give_clients_up(self) -> int:
         """Close all connections at once, also those that wait to be accepted, and go on listening.
 
-        What their clients have sent and what is in progress is dropped; a produce that an owner has accepted goes on.
+        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
         Return the number of connections.
         """
         accepted = list(self.connections)

@@ -1,4 +1,4 @@
-"""The walk over a batch's records that a produce needs: is each one what the batch's header says?
+"""The walk over a batch's records at a produce: does every record agree with the batch's header?
 
 As Kafka's ``LogValidator`` does by iterating ``DefaultRecordBatch``: structure first, to the last byte; then each
 record's key, where its topic wants one, and timestamp.  A second walk, over a refused batch only, names its bad

@@ -5,8 +5,8 @@ the same process: an address may have been given to another one.  Any request be
 connection; a caller that is refused closes it itself.
 
 With the cluster's secret, Hello is also where both sides show that they have it (``core.security.shared_secret``): a
-process that does not is refused before anything is looked up for it.  ``admit`` then judges the process that has said
-Hello: one that is not a member is refused, and an API may be for members of one role only.
+process that does not is refused before anything is looked up for it.  ``admit`` then judges the process that has sent
+Hello.  A process that is not a member is refused, and an API may be for members of a single role.
 
 Handlers read and write bodies (``core.rpc.messages``); RequestError, and FormatError of a body that cannot be read,
 become the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.

@@ -6,9 +6,9 @@ and upper case.  ``DEFAULT`` is the whole name.  The first rule that applies cou
     RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,RULE:^CN=(.*?),.*$/$1@example/L,DEFAULT
 
 Patterns are Java's in Kafka, and Python's here.  ``(?<name>...)`` is understood; possessive quantifiers, too.  As in
-Java, ``\w``, ``\d``, ``\s`` and ``(?i)`` mean ASCII: else a letter that only looks like another one, as the Kelvin sign
-for K, would match a rule that Kafka does not apply.  A backslash takes the meaning from a slash in a pattern, and from
-a dollar sign in a replacement.
+Java, ``\w``, ``\d``, ``\s`` and ``(?i)`` mean ASCII. Otherwise a letter that only looks like another, as the Kelvin
+sign for K, would match a rule against Kafka's behaviour. A backslash takes the meaning from a slash in a pattern, and
+from a dollar sign in a replacement.
 """
 
 from __future__ import annotations

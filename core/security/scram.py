@@ -145,7 +145,7 @@ def decoy_form(secret: bytes, name: str, counts: Mapping[CredentialForm, int]) -
 
 
 def decoy(mechanism: ScramMechanism, secret: bytes, name: str, form: CredentialForm) -> ScramCredential:
-    """Return the credential of a user that does not exist: the same one each time, that no password fits.
+    """Return the credential of a user that does not exist: it is always the same, and fits no password.
 
     It depends on the cluster's ``secret``, so that it cannot be told from a real one, whichever proxy gives it.
     """

@@ -10,9 +10,9 @@ The exchange is a part of Hello (``core.rpc.messages.member``), so a process wit
 
     proof = HMAC-SHA-256(secret, side, cluster, caller, callee, caller's nonce, callee's nonce)
 
-Each part has its length in front of it.  The side makes a reflected proof worthless, the nonces one that was recorded,
-the names one that was made for another process.  The caller proves first: a process that merely connects gets nothing
-by which secrets could be tried out.
+Each part has its length in front of it.  A proof names its side, both nonces and both processes.  So a peer cannot
+reflect it, replay it, or use it towards another process.  The caller proves first: a process that merely connects gets
+nothing by which secrets could be tried out.
 
 The proofs cover the beginning of a connection, not its bytes: on a network where others can change packets, TLS does.
 

@@ -3,7 +3,7 @@
 Responses are encoded by kafka-python's compiled encoders.  Requests are decoded here, into the same classes: its
 decoders trust their input (a text that is cut short comes out shorter, an array may announce two billion elements that
 take no bytes), and input from a socket must not be trusted.  A decoder is built once per API and version, of small
-functions that mirror the schema; each compares the length that it reads with what is left.
+functions that mirror the schema.  Every function compares the length that it reads with the bytes left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Produces that wait for their partition: it is moving, or its buffers are full.
 
-Each partition has one FIFO queue that nothing overtakes (rule 9): while it is not empty, each further batch for the
-partition goes behind.  A batch that an owner gives back goes to the front: it was there before.  The queue stands above
-the owners, since it outlives each of them.  A batch that waits keeps its request's bytes, which count in
+A partition has a single FIFO queue, and nothing overtakes it (rule 9): while it is not empty, all further batches for
+the partition go behind.  A batch that an owner gives back goes to the front: it was there before.  The queue stands
+above the owners, since it outlives each of them.  A batch that waits keeps its request's bytes, which count in
 ``queued.max.request.bytes``.
 
 ============================ ==============================================================================

@@ -1,4 +1,4 @@
-"""Keys of the facts that every process watches: under one prefix, so that one watch gives them in their order.
+"""Keys of the facts that every process watches, under a single prefix: a single watch gives them in their order.
 
 No other key is there: a partition's record changes with every segment, and is its owner's alone.
 """

@@ -1,8 +1,8 @@
 """AlterClientQuotas, versions 0 to 1 (KIP-546).
 
-Behaviour: each entity gets a result of its own, and those that are valid are written by this process, compared with
-what the store had.  The response goes out once this process's view shows them; other proxies follow within a message of
-the store.  Errors are those of Kafka's ``ClientQuotaControlManager``.
+Behaviour: each entity gets a result of its own.  The proxy writes the valid entities, compared with the store's
+earlier values.  The response goes out once this process's view shows them; other proxies follow within a message of the
+store.  Errors are those of Kafka's ``ClientQuotaControlManager``.
 
 Version notes: 1 is flexible.
 

@@ -1,4 +1,4 @@
-"""Queries to brokers about their partitions: those of one turn of the loop to one broker go out as one request.
+"""Queries to brokers about their partitions: a turn's queries to the same broker go out as a single request.
 
 A client's request about 100,000 partitions then becomes a hundred requests to their brokers.  If the broker cannot
 respond at once for a partition (it is being opened, its search reads storage, its flush hangs), it marks that query as

@@ -314,8 +314,8 @@ class RemoteOwners:
 class RoutedOwners:
     """The ``Owners`` of all partitions: those assigned to this process from ``local``, all others from ``remote``.
 
-    A partition that comes to this process has no owner here until the former owner has responded to all that was sent
-    to it, or its connection has ended: a later batch would overtake an earlier one otherwise.
+    A partition that comes to this process has no owner here until the former owner has responded to all its requests,
+    or its connection has ended.  Otherwise a later batch would overtake an earlier one.
     """
 
     def __init__(self, view: ClusterView, local: Owners | None, remote: RemoteOwners) -> None:

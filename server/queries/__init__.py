@@ -1,1 +1,1 @@
-"""What a process answers to operators: of itself, and of the whole cluster, asked of each member."""
+"""Answers to operators: of this process, and of the whole cluster by a request to each member."""

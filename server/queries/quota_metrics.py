@@ -1,4 +1,4 @@
-"""Numbers of quotas in `/metrics`: how often clients were held up, and the use of the largest holders."""
+"""Numbers of quotas that `/metrics` shows: how often clients were held up, and the use of the largest users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmq.proxy.quotas.holdings import Holding
 from bmq.proxy.quotas.request_quotas import KINDS, RequestQuotas
 
 SERIES_MAX = 100
-"""Holders of each kind with series of their own: the latest users."""
+"""Most holders of a kind with series of their own: the most recently active holders have them."""
 LABELS = ("user", "client_id")
 Samples = Sequence[tuple[Sequence[str], float]]
 WAIT = "Milliseconds for which the client would wait now"

@@ -1,7 +1,7 @@
 """Framing: finding the ends of batches in a segment's bytes, which come in chunks.  Pure.
 
-A ``Framer`` reads headers only.  Whole batches of a chunk are given as one view of it; the one batch that straddles two
-chunks is put together apart, so that chunks are never copied.
+A ``Framer`` reads headers only.  Whole batches of a chunk are returned as a single view of it.  Only a batch that
+straddles two chunks is put together apart, so chunks are never copied.
 
 A batch's base offset is not under its CRC (KIP-98), so only its neighbours show whether it is right.  Offsets never go
 back, and never pass the offset that the index holds for the end of the bytes.  In a dense log each batch begins where

@@ -1,8 +1,8 @@
 """The driver's machine code, sent along with its readers, so that no executor compiles.
 
 A reader that is pickled (once for each query, not for each task) carries the machine code of the kernels.  Where it is
-unpickled, that code is adopted first; only then is anything imported that loads the kernels, which would compile them
-in a container that has no machine code.
+unpickled, the machine code is adopted first.  Only then are the kernels loaded: without machine code they would be
+compiled in the container.
 """
 
 from __future__ import annotations

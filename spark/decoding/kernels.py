@@ -17,9 +17,9 @@ variable length stand in groups, so that a call has few arguments (each costs ti
 ``valid``  keys, values, header values
 =========  ============================================================
 
-Compiling takes seconds, so each function has one signature and its machine code is kept on disk, beside this file: all
-that is used here must be defined here, or a change would not be noticed.  ``bmq.spark.decoding.compiled`` finds a place
-for the machine code if that folder cannot be written.
+Compiling takes seconds, so a function has a single signature, and its machine code is kept on disk, beside this file.
+Everything used here must be defined here, or a change would not be noticed. ``bmq.spark.decoding.compiled`` finds a
+place for the machine code if that folder cannot be written.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 An entry is one of three:
 
 * **Begin**: a run starts.  A run commits at the numbers that follow its own begin and nowhere else.  An entry's name is
-  taken by a rename that never overwrites, so a run that takes the next number has stopped every earlier one, dead or
-  only slow: there is no lock, and no time limit.
+  taken by a rename that never overwrites.  So a run with the next number has stopped every earlier run, dead or only
+  slow: there is no lock, and no time limit.
 * **Append**: a range of offsets of each partition, and the files that hold it.  The entry is the commit: before it
   nothing counts, after it everything does.
 * **FileRewrite**, of kind "merge" in the log: files that replace others, with the same records.

@@ -244,7 +244,7 @@ class _Job:
         return staging
 
     def _merge(self, run: JobRun) -> None:
-        """Merge small files, with one commit a folder, so that a run that is killed keeps what it has merged."""
+        """Merge small files, with a commit for each folder: a killed run keeps the folders that it has merged."""
         files_min, size = self._arguments.merge_files, self._arguments.file_bytes
         for each in choose(run.state.files, files_min=files_min, file_bytes=size) if files_min > 0 else ():
             paths = [f"{self._table}/{path}" for path in each.paths]

@@ -1,4 +1,4 @@
-"""Readers of brokers' journals that read, at each call, only what was written since the last one.
+"""Readers of brokers' journals: a call reads only the bytes that were written since the call before it.
 
 A broker's next file begins with a snapshot, so each file is complete by itself.  A file that has a successor is read
 once more, to its end, and then not again; one that was deleted is forgotten.  Checkpoints stay true for ever, so the

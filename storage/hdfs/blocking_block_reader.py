@@ -6,8 +6,8 @@ interpreter's lock.  That is a third of the cost of a read through hdfs-native, 
 processor's help and copies twice; figures are in docs/design/hdfs-client.md.
 
 A packet on the wire (PacketReceiver): lengths, header, checksums, data.  An empty packet follows the last one.  All
-packets of a response but the last are of one size (BlockSender), so that after the first several are received by one
-call, each part to its own place.
+packets of a response but the last have the same size (BlockSender).  So after the first packet, a single call receives
+several, every part to its own place.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ class BulkRead:
             due += len(place)
 
     def _count_together(self, packet: _Packet, chunk_bytes: int) -> int:
-        """Return the number of packets to receive by one call, from this one on: whole ones within one part."""
+        """Return the number of packets to receive by a single call, from this packet on: whole packets within one
+        part."""
         start, size = packet.offset - self._wanted.offset, packet.size
         if not 0 <= start < self._starts[-1] or size % chunk_bytes:
             return 1

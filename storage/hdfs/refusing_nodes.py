@@ -24,7 +24,8 @@ class RefusingNodes:
         return f"<RefusingNodes {sorted(self._refused)}>"
 
     def refused(self, names: Iterable[str], now: float) -> list[str]:
-        """Note that these nodes refused a block; return those that may accept one when other files are closed."""
+        """Note that these nodes refused a block; return the nodes that may accept a block when other files are
+        closed."""
         for name in [name for name, (_, last) in self._refused.items() if now - last > FORGET_S]:
             del self._refused[name]
         hopeful = []

@@ -441,9 +441,9 @@ class LocalFileSystem:
         ===================  =======================================================================================
 
         Segments tolerate the latter: a segment ends where the next one begins, which its name says (rule 5), so the
-        target is read up to the first source left, then the sources.  That is right only if no source is missing
-        *before* one that is left: so they are deleted first to last.  A caller that joins again must leave out sources
-        that begin inside the target.
+        target is read up to the first source left, then the sources.  The result is right only if no source is missing
+        *before* a source that is left, so sources are deleted first to last.  A caller that joins again must leave out
+        sources that begin inside the target.
         """
         real, folder = self._real(target), os.path.dirname(self._real(target))
         joined = os.path.join(folder, f".{os.path.basename(real)}.concat")
