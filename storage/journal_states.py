@@ -24,6 +24,8 @@ class JournalState(Enum):
     DISCARD = "no file is open; the next file, which is not needed, is being removed"
     ENDED = "no record is accepted any more"
 
+    __hash__ = object.__hash__  # in C: an append looks its state up, and Enum's own hash is a Python function
+
 
 TERMINAL = frozenset({JournalState.ENDED})
 REFUSING = frozenset({JournalState.CLOSE, JournalState.DISCARD, JournalState.ENDED})
