@@ -52,6 +52,7 @@ LAYERS = (
     ("storage/hdfs/pipeline.py", "Pipeline._send", LOOP),
     ("storage/hdfs/", "", "HDFS packets and acknowledgements"),
     ("storage/local", "", "local files, writer thread's hand-over"),
+    ("storage/journal_machine.py", "", "checkpoints"),
     ("storage/journal_writer.py", "", "checkpoints"),
     ("storage/journal.py", "", "checkpoints"),
     ("storage/checkpoint.py", "", "checkpoints"),

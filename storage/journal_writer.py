@@ -1,12 +1,15 @@
-"""The writer of a broker's journal (``storage.journal`` has its format and its readers)."""
+"""The writer of a broker's journal (``storage.journal`` has its format and its readers).
+
+``storage.journal_machine`` decides; this module performs the machine's effects.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
@@ -14,6 +17,7 @@ from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import Turns
 from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.metrics.counters import Histogram
+from bmq.storage import journal_events as ev
 from bmq.storage import layout
 from bmq.storage.checkpoint import PRODUCERS_A_STEP, Checkpoint, encode_steps, encoded_bytes
 from bmq.storage.filesystem import (
@@ -26,21 +30,11 @@ from bmq.storage.filesystem import (
     StorageError,
 )
 from bmq.storage.journal import CHECKPOINT, OVERHEAD, PROBE, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
-from bmq.storage.journal_copies import JournalCopies
+from bmq.storage.journal_events import Effect, Event, QueuedRecord
 from bmq.storage.journal_former_files import FormerFiles
+from bmq.storage.journal_machine import PATIENCE_MAX_S, JournalMachine
 
-_PATIENCE_MAX_S = 10.0
-_SYNC_S = 2.0  # added to the patience with a flush that waits for disks
-_SLOW_BYTES_PER_S = 10 << 20
 _FLUSH_BYTES_MAX = 8 << 20
-_BLOCK_BYTES_MIN = 64 << 20
-_ROLL_AGAIN_S = 1.0
-"""The time from a roll that storage did not serve to the next try, whatever is written to the open file meanwhile.
-
-Nothing waits for it, the block has room for more, and each try is a file of the NameNode.
-"""
-_IDLE_RETRY_S = 1.0
-"""The time from a next file that storage did not serve to the next try, while no checkpoint waits for it."""
 SNAPSHOT_A_TURN = 200
 """Checkpoints of a snapshot encoded between two pauses, at up to 40 us each."""
 
@@ -48,12 +42,6 @@ SNAPSHOT_A_TURN = 200
 def _record_steps(checkpoint: Checkpoint) -> Steps[bytes]:
     """Return the journal record of a checkpoint, with a pause after some producers."""
     return frame(CHECKPOINT, (yield from encode_steps(checkpoint)))
-
-
-def _block_bytes(roll_bytes: int) -> int:
-    """Return the block size of a file: it has one block, for the snapshot, the records until the roll, and a flush."""
-    megabyte = 1 << 20
-    return max(_BLOCK_BYTES_MIN, 2 * -(-roll_bytes // megabyte) * megabyte)
 
 
 def _least_block_bytes(snapshot_bytes: int) -> int:
@@ -69,19 +57,15 @@ class _NextFile(NamedTuple):
     block_bytes: int
 
 
-class _Opening(NamedTuple):
-    """A next file that is being created.  ``is_fuller``: it is wanted only if it has more copies than the open one."""
-
-    task: asyncio.Task[_NextFile]
-    options: CreateOptions
-    is_fuller: bool
+class _Late(PipelineFailed):
+    """A flush that storage has not acknowledged in time."""
 
 
-async def _give_up(opening: _Opening) -> None:
+async def _give_up(opening: asyncio.Task[_NextFile]) -> None:
     """Cancel the creation, and abort the file if it is created all the same, also after this wait was cancelled."""
-    opening.task.cancel()
-    opening.task.add_done_callback(_abort_created)
-    await asyncio.wait((opening.task,))
+    opening.cancel()
+    opening.add_done_callback(_abort_created)
+    await asyncio.wait((opening,))
 
 
 def _abort_created(task: asyncio.Task[_NextFile]) -> None:
@@ -89,16 +73,7 @@ def _abort_created(task: asyncio.Task[_NextFile]) -> None:
         task.result().appender.abort()
 
 
-class _Queued(NamedTuple):
-    """A record to be written, or a checkpoint with so many producers that its record is encoded in turns."""
-
-    record: bytes | Checkpoint
-    size: int
-    future: asyncio.Future[None]
-    is_synced: bool
-
-
-async def _record_of(queued: _Queued) -> bytes:
+async def _record_of(queued: QueuedRecord) -> bytes:
     record = queued.record
     return await run_in_steps(_record_steps(record)) if isinstance(record, Checkpoint) else record
 
@@ -113,7 +88,8 @@ class JournalWriter:
     flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
     ``access``: the rights on the files.
 
-    How many copies a file is to have, and when one with fewer is replaced: ``storage.journal_copies``.
+    ``JournalMachine`` decides what is written and when; ``run`` performs the machine's effects, one after the other.
+    ``storage.journal_copies`` decides the number of copies of a file, and when a file with too few copies is replaced.
     """
 
     def __init__(
@@ -131,28 +107,17 @@ class JournalWriter:
     ) -> None:
         self._fs = fs
         self._no_room = no_room
-        self._access = access
         self.incarnation = incarnation
         self._snapshot = snapshot
-        self._roll_bytes = roll_bytes
-        self._retry_s = retry_s
-        self._late_s = late_s
-        self._patience_s = late_s
-        self._queue: list[_Queued] = []
-        self._is_synced = False  # a record had to be on disk: the snapshots that repeat it have to be, too
+        self._machine = JournalMachine(roll_bytes=roll_bytes, retry_s=retry_s, late_s=late_s, access=access)
         self._budget = ByteBudget(queue_bytes_max)
         self._wake = asyncio.Event()
-        self._closing = False
-        self._ended = False
-        self._appender: Appender | None = None
-        self._block_bytes = 0  # of the open file
-        self._opening: _Opening | None = None
+        self._appender: Appender | None = None  # of the open file
+        self._former: Appender | None = None  # of the file that the open one has replaced, while it is closed
+        self._opening: asyncio.Task[_NextFile] | None = None
         self._renewal: asyncio.Future[None] | None = None
-        self._roll_at = 0.0  # no roll is tried before this time of the loop
         self._probe: asyncio.Future[None] | None = None
         self._n = 0
-        self._copies = JournalCopies()
-        self._snapshot_bytes = 0
         self.former = FormerFiles(fs, incarnation, self._wake.set)
         self.bytes_written = 0
         self.records_written = 0
@@ -177,16 +142,16 @@ class JournalWriter:
         Unlike ``renew`` it needs no NameNode while the file's datanodes respond.
         """
         if self._probe is None or self._probe.done():
-            self._probe = self._enqueue(frame(PROBE, b""), OVERHEAD, sync=False)
+            self._probe = self._enqueue(frame(PROBE, b""), OVERHEAD, is_probe=True)
         return self._probe
 
-    def _enqueue(self, record: bytes | Checkpoint, size: int, *, sync: bool) -> asyncio.Future[None]:
+    def _enqueue(
+        self, record: bytes | Checkpoint, size: int, *, sync: bool = False, is_probe: bool = False
+    ) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._ended:
+        if not self._machine.accept(QueuedRecord(record, size, future, sync, is_probe)):
             future.cancel()
             return future
-        self._queue.append(_Queued(record, size, future, sync))
-        self._is_synced |= sync
         self._budget.take(size)
         self._wake.set()
         return future
@@ -199,11 +164,11 @@ class JournalWriter:
         if self._renewal is not None:
             return self._renewal
         renewal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._ended:
+        if self._machine.has_ended:
             renewal.cancel()
             return renewal
         self._renewal = renewal
-        self._wake.set()
+        self._request(ev.RenewalRequested())
         return renewal
 
     def check_file(self) -> None:
@@ -224,49 +189,34 @@ class JournalWriter:
         """True while the queue is within its bound."""
         return self._budget.has_room
 
+    def close(self) -> None:
+        """Have ``run`` write the queue and end."""
+        self._request(ev.CloseRequested())
+
+    async def seal_left_files(self) -> None:
+        """Close the former files that were left open (``FormerFiles.seal``)."""
+        await self.former.seal(sync=self._machine.is_synced)
+
+    # ------------------------------------------------------------------------------------------------------- the shell
+
     async def run(self) -> None:
         """Write the queue until ``close`` was called and the queue is empty.
 
         If cancelled (the process gives up), abort the open file and cancel the futures of the queue.
         """
+        machine, now = self._machine, asyncio.get_running_loop().time
         try:
-            while not (self._closing and not self._queue):
-                if self._appender is None:
-                    opening, self._opening = self._opening or self._open_next(), None
-                    await self._begin(opening)
-                    continue
-                await self._wake.wait()
-                self._wake.clear()
-                if self._appender.failure is not None:
-                    await self._leave_failed(self._appender)
-                    continue
-                await self._write_queue()
-                if self._appender is not None:
-                    self.former.delete_old(self._appender.lease.paths[0], has_all_copies=self._copies.has_all)
-                if self._appender is not None and self._opening is not None:
-                    if self._opening.task.done():
-                        await self._roll(self._appender, self._opening)
-                elif self._appender is not None and self._is_roll_due(self._appender):
-                    self._opening = self._open_next()
-                elif self._appender is not None and self._copies.is_fuller_due(asyncio.get_running_loop().time()):
-                    self._plan_fuller_file()
-                    self._opening = self._open_next(is_fuller=True)
-            if self._appender is not None:
-                await self._close_file(self._appender)
-                self._appender = None
-            if self._opening is not None:  # last: a creation may take longer than the process has to end
-                await self._discard(self._opening)
-        except asyncio.CancelledError:
-            if self._appender is not None:
-                self._appender.abort()
-            raise
+            effects = machine.handle(ev.Start(), now())
+            while not machine.has_ended:
+                *at_once, last = effects
+                self._perform(at_once)
+                effects = machine.handle(await _AWAITED[type(last)](self, last), now())
+            self._perform(effects)
         finally:  # waits come last: a second cancellation may end one
-            self._ended = True
-            for queued in self._queue:
-                queued.future.cancel()
+            if not machine.has_ended:
+                self._perform(machine.handle(ev.Stopped(), now()))
             if self._renewal is not None:
                 self._renewal.cancel()
-            self._queue.clear()
             self._budget.give_back(self._budget.used)
             try:
                 if self._opening is not None:
@@ -274,115 +224,83 @@ class JournalWriter:
             finally:
                 await self.former.close()
 
-    def close(self) -> None:
-        """Have ``run`` write the queue and end."""
-        self._closing = True
-        self._wake.set()
+    def _request(self, event: Event) -> None:
+        self._perform(self._machine.handle(event, asyncio.get_running_loop().time()))
 
-    def _is_roll_due(self, appender: Appender) -> bool:
-        is_wanted = self._renewal is not None or self._is_full(appender)
-        return is_wanted and asyncio.get_running_loop().time() >= self._roll_at
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            _AT_ONCE[type(effect)](self, effect)
 
-    @property
-    def _has_checkpoints(self) -> bool:
-        """True while a record is queued that a takeover may need.  A probe does not count: no takeover waits for it."""
-        return any(queued.future is not self._probe for queued in self._queue)
+    # --------------------------------------------------------------------------------------------- effects: the queue
 
-    def _roll_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._roll_at = loop.time() + _ROLL_AGAIN_S
-        loop.call_at(self._roll_at, self._wake.set)
+    async def _wait_for_work(self, effect: ev.WaitForWork) -> Event:
+        await self._wake.wait()
+        self._wake.clear()
+        appender = self._open_appender
+        is_broken = appender.failure is not None
+        return ev.Turn(appender.position, is_broken=is_broken, is_next_known=self._is_next_known)
 
-    def _is_full(self, appender: Appender) -> bool:
-        return appender.position > min(max(self._roll_bytes, 4 * self._snapshot_bytes), self._block_bytes // 2)
-
-    async def _write_queue(self) -> None:
-        if not self._queue:
-            return
-        taken, size = self._take()
-        assert self._appender is not None
+    async def _write_records(self, effect: ev.WriteRecords) -> Event:
+        taken, size, sync = self._machine.take(_FLUSH_BYTES_MAX)
+        self._budget.give_back(size)
+        appender = self._open_appender
         try:
             for queued in taken:
-                self._appender.write(await _record_of(queued))
-            await self._in_time(self._appender, size, sync=any(queued.is_synced for queued in taken))
-        except StorageError:
-            # A new file's snapshot holds what these records say, or later facts: they are done when it is.
-            self._queue = taken + self._queue
-            self._budget.take(size)
-            await self._leave_failed(self._appender)
-            return
-        except BaseException:
-            self._queue = taken + self._queue
-            raise
-        self.records_written += len(taken)
-        self.bytes_written += size
-        for queued in taken:
+                appender.write(await _record_of(queued))
+            await self._in_time(appender, size, sync=sync)
+        except StorageError as error:
+            return ev.FlushFailed(is_late=isinstance(error, _Late))
+        return ev.Flushed(appender.position, is_next_known=self._is_next_known)
+
+    def _acknowledge(self, effect: ev.Acknowledge) -> None:
+        self.records_written += len(effect.records)
+        self.bytes_written += effect.size
+        for queued in effect.records:
             if not queued.future.done():
                 queued.future.set_result(None)
-        if self._queue:
-            self._wake.set()
 
-    def _take(self) -> tuple[list[_Queued], int]:
-        """Take the records of one flush, and return them and their bytes.
+    def _requeue(self, effect: ev.Requeue) -> None:
+        self._budget.take(effect.size)
 
-        A file must hold them beside its snapshot, so this is not the whole of a long queue.
-        """
-        size = count = 0
-        for queued in self._queue:
-            if count and size + queued.size > _FLUSH_BYTES_MAX:
-                break
-            size += queued.size
-            count += 1
-        taken, self._queue = self._queue[:count], self._queue[count:]
-        self._budget.give_back(size)
-        return taken, size
+    def _cancel(self, effect: ev.Cancel) -> None:
+        for queued in effect.records:
+            queued.future.cancel()
+
+    def _wake_now(self, effect: ev.WakeNow) -> None:
+        self._wake.set()
+
+    def _wake_at(self, effect: ev.WakeAt) -> None:
+        asyncio.get_running_loop().call_at(effect.at, self._wake.set)
+
+    async def _pause(self, effect: ev.Pause) -> Event:
+        if not effect.ends_with_work:
+            await asyncio.sleep(effect.seconds)
+            return ev.PauseOver()
+        self._wake.clear()  # set by earlier calls: the next file covers them all, and its beginning sets it again
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(effect.seconds):
+                await self._wake.wait()
+        return ev.PauseOver()
 
     async def _in_time(self, appender: Appender, size: int, *, sync: bool) -> None:
-        """Flush ``size`` bytes.  Raises PipelineFailed if that takes too long.
-
-        A silent pipeline is left before storage itself gives it up (5 s): takeovers wait for checkpoints, and a new
-        file costs 30 ms.  The patience doubles each time, lest storage that is slow everywhere be flooded with files.
-        """
+        """Flush ``size`` bytes.  Raises _Late if that takes longer than the machine's patience."""
         began = asyncio.get_running_loop().time()
         flush = appender.flush(sync=sync)
         flush.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, also if it is late
-        patience_s = self._patience_s + size / _SLOW_BYTES_PER_S + (_SYNC_S if sync else 0.0)
+        patience_s = self._machine.patience_s(size, sync=sync)
         done, _ = await asyncio.wait({flush}, timeout=patience_s)
         if not done:
-            self._patience_s = min(2 * self._patience_s, _PATIENCE_MAX_S)
-            raise PipelineFailed(f"the journal's flush is not acknowledged after {patience_s:.3g} s")
+            raise _Late(f"the journal's flush is not acknowledged after {patience_s:.3g} s")
         flush.result()
         self.flush_ms.observe((asyncio.get_running_loop().time() - began) * 1000)
-        self._patience_s = max(self._late_s, 0.99 * self._patience_s)
 
-    async def _leave_failed(self, appender: Appender) -> None:
-        """Leave the open file, since its pipeline broke or is late; ``run`` begins the next."""
-        self._appender = None
-        self._leave(appender)
-        await self._probe_nodes(appender)
+    # ------------------------------------------------------------------------------------------ effects: the next file
 
-    async def _probe_nodes(self, late: Appender) -> None:
-        """Probe the nodes of a pipeline that was given up: the next file avoids those that do not respond."""
-        with contextlib.suppress(StorageError):  # a probe only helps the choice of the next nodes
-            await asyncio.gather(*(self._fs.probe(node) for node in late.nodes))
-
-    def _open_next(self, *, is_fuller: bool = False) -> _Opening:
-        """Begin to create the next file, beside the open one: without a NameNode that takes 15 s to fail.
-
-        It has fewer copies if storage has had no room for all of them for a while.
-        """
+    def _create_next(self, effect: ev.CreateNext) -> None:
         self._n += 1
-        now = asyncio.get_running_loop().time()
-        options = CreateOptions(
-            block_bytes=_block_bytes(max(self._roll_bytes, 4 * self._snapshot_bytes)),
-            chunk_bytes=512,
-            all_copies=is_fuller or self._copies.waits_for_all(now),
-            access=self._access,
-        )
-        create = self._create(layout.journal(self.incarnation, self._n), options)
-        task = asyncio.get_running_loop().create_task(create, name="journal's next file")
-        task.add_done_callback(lambda task: self._wake.set())
-        return _Opening(task, options, is_fuller)
+        create = self._create(layout.journal(self.incarnation, self._n), effect.options)
+        self._opening = asyncio.get_running_loop().create_task(create, name="journal's next file")
+        self._opening.add_done_callback(lambda task: self._wake.set())
 
     async def _create(self, path: str, options: CreateOptions) -> _NextFile:
         """Create a file, with a smaller block if storage has no room for the usual one.  Raises StorageError.
@@ -390,7 +308,7 @@ class JournalWriter:
         The NameNode counts each block that it allocated recently as large as the block that is requested now.  With a
         thousand open segments, a journal's block would need a thousand times its size.
         """
-        least = _least_block_bytes(self._snapshot_bytes)
+        least = _least_block_bytes(self._machine.snapshot_bytes)
         try:
             return _NextFile(await self._fs.create(path, options), options.block_bytes)
         except OutOfSpace:
@@ -398,60 +316,32 @@ class JournalWriter:
                 raise
         return _NextFile(await self._fs.create(path, replace(options, block_bytes=least)), least)
 
-    async def _begin(self, opening: _Opening, old: Appender | None = None) -> bool:
-        """Write a snapshot to the next file, and go on in it.  Returns False if that failed, or it is not wanted.
-
-        ``old`` is the open file.
-        """
-        appender: Appender | None = None
-        now = asyncio.get_running_loop().time()
+    async def _await_next(self, effect: ev.AwaitNext) -> Event:
         try:
-            appender, block_bytes = await opening.task
-            if opening.is_fuller and old is not None and len(old.nodes) >= max(1, len(appender.nodes)):
-                await self._drop(appender)
-                return False
+            appender, block_bytes = await self._next
+        except AlreadyExists:
+            self._opening = None
+            return ev.NumberTaken()
+        except StorageError as error:
+            self._opening = None
+            return ev.CreateFailed(str(error), is_no_room=isinstance(error, OutOfSpace))
+        old = self._appender
+        return ev.Created(len(appender.nodes), block_bytes, 0 if old is None else len(old.nodes))
+
+    async def _write_snapshot(self, effect: ev.WriteSnapshot) -> Event:
+        appender, size = (await self._next).appender, self._machine.snapshot_bytes
+        try:
             # Taken when the file is open: data flushed from here on is covered by records that follow.
             records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
-            size = self._snapshot_bytes = sum(map(len, records))
+            size = sum(map(len, records))
             for record in records:
                 appender.write(record)
-            await self._in_time(appender, size, sync=self._is_synced)
-        except AlreadyExists:
-            return False  # a failed attempt has left a file of this number: take the next
+            await self._in_time(appender, size, sync=self._machine.is_synced)
         except StorageError as error:
-            if appender is not None:
-                self._leave(appender)
-            if isinstance(error, OutOfSpace) and not opening.is_fuller:
-                self._copies.no_room(now)
-                self._no_room(str(error))
-            if old is None:
-                await self._pause()
-            return False
-        except BaseException:
-            await _give_up(opening)
-            raise
-        self._appender, self._block_bytes = appender, block_bytes
-        if not self._copies.begun(len(appender.nodes), opening.options):
-            self._plan_fuller_file()
-        self._wake.set()
-        renewal, self._renewal = self._renewal, None
-        if renewal is not None and not renewal.done():
-            renewal.set_result(None)
-        return True
-
-    def _plan_fuller_file(self) -> None:
-        """Have the open file replaced by one with more copies after a while, also if nothing is written meanwhile."""
-        loop = asyncio.get_running_loop()
-        loop.call_at(self._copies.plan_fuller(loop.time()), self._wake.set)
-
-    async def _pause(self) -> None:
-        """Wait before the next try for a file; longer if nothing waits for it, since each try makes a file."""
-        await asyncio.sleep(self._retry_s)
-        if not self._has_checkpoints:
-            self._wake.clear()  # set by earlier calls: the next file covers them all, and its beginning sets it again
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_IDLE_RETRY_S - self._retry_s):
-                    await self._wake.wait()
+            is_late, is_no_room = isinstance(error, _Late), isinstance(error, OutOfSpace)
+            return ev.SnapshotFailed(str(error), size, is_late=is_late, is_no_room=is_no_room)
+        self._former, self._appender, self._opening = self._appender, appender, None
+        return ev.SnapshotFlushed(len(appender.nodes), size)
 
     async def _snapshot_records(self) -> list[bytes]:
         records, turns = [], Turns(SNAPSHOT_A_TURN)
@@ -462,56 +352,122 @@ class JournalWriter:
             records.append(await run_in_steps(_record_steps(checkpoint)))
         return records
 
+    def _leave_next(self, effect: ev.LeaveNext) -> None:
+        self._leave(self._next.result().appender)
+        self._opening = None
+
+    async def _drop_next(self, effect: ev.DropNext | ev.DiscardNext) -> Event:
+        """Close the next file once it is created, and delete it.
+
+        It is closed first: the writer of a deleted file would still be acknowledged.
+        """
+        with contextlib.suppress(StorageError):  # a roll deletes it later, with the old ones
+            await self._close_or_leave((await self._next).appender)
+            await self._fs.delete(layout.journal(self.incarnation, self._n))
+        self._opening = None
+        return ev.NextDropped()
+
+    def _report_no_room(self, effect: ev.ReportNoRoom) -> None:
+        self._no_room(effect.reason)
+
+    def _confirm_renewal(self, effect: ev.ConfirmRenewal) -> None:
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None and not renewal.done():
+            renewal.set_result(None)
+
+    # --------------------------------------------------------------------------------- effects: the files before it
+
+    async def _leave_file(self, effect: ev.LeaveFile) -> Event:
+        appender, self._appender = self._open_appender, None
+        self._leave(appender)
+        with contextlib.suppress(StorageError):  # a probe only helps the choice of the next nodes
+            await asyncio.gather(*(self._fs.probe(node) for node in appender.nodes))
+        return ev.FileLeft()
+
+    async def _close_former(self, effect: ev.CloseFormer) -> Event:
+        assert self._former is not None
+        return ev.FormerClosed(await self._close_or_leave(self._former))
+
+    async def _close_file(self, effect: ev.CloseFile) -> Event:
+        await self._close_or_leave(self._open_appender)
+        self._appender = None
+        return ev.FileClosed()
+
+    def _delete_old(self, effect: ev.DeleteOld) -> None:
+        path = self._open_appender.lease.paths[0]
+        self.former.delete_old(path, has_all_copies=self._machine.has_all_copies)
+
+    def _keep_former(self, effect: ev.KeepFormer) -> None:
+        assert self._former is not None
+        self.former.add_closed(self._former.lease.paths[0])
+
+    def _note_old(self, effect: ev.NoteOld) -> None:
+        self._former = None
+        self.former.add_old()
+
+    def _abort_files(self, effect: ev.AbortFiles) -> None:
+        for appender in (self._former, self._appender):
+            if appender is not None:
+                appender.abort()
+
     def _leave(self, appender: Appender) -> None:
         """Give up the file's pipeline; ``seal_left_files`` closes the file later."""
         appender.abort()
         self.former.add_left(appender.lease)
 
-    async def seal_left_files(self) -> None:
-        """Close the former files that were left open (``FormerFiles.seal``)."""
-        await self.former.seal(sync=self._is_synced)
-
-    async def _roll(self, old: Appender, opening: _Opening) -> None:
-        """Go on in the next file, which was created or could not be."""
-        self._opening = None
-        has_all_copies = self._copies.has_all
-        try:
-            if not await self._begin(opening, old):  # go on in this one, and try again later
-                self._roll_later()
-                if self._queue:
-                    self._wake.set()
-                return
-            if await self._close_file(old) and has_all_copies:
-                self.former.add_closed(old.lease.paths[0])
-        except BaseException:
-            old.abort()
-            raise
-        self.former.add_old()
-        self._wake.set()
-
-    async def _discard(self, opening: _Opening) -> None:
-        """Delete the next file, which is not needed, once it was created."""
-        with contextlib.suppress(StorageError):
-            await self._drop((await opening.task).appender)
-        self._opening = None
-
-    async def _drop(self, appender: Appender) -> None:
-        """Close an open file that is not needed, and delete it.
-
-        It is closed first: the writer of a deleted file would still be acknowledged.
-        """
-        await self._close_file(appender)
-        with contextlib.suppress(StorageError):  # a roll deletes it later, with the old ones
-            await self._fs.delete(layout.journal(self.incarnation, self._n))
-
-    async def _close_file(self, appender: Appender) -> bool:
+    async def _close_or_leave(self, appender: Appender) -> bool:
         """Close a file whose content the next one repeats; return False if it had to be left open."""
         try:
-            async with asyncio.timeout(_PATIENCE_MAX_S):
-                if self._is_synced:  # a closed file that loses its end cannot be read at all
+            async with asyncio.timeout(PATIENCE_MAX_S):
+                if self._machine.is_synced:  # a closed file that loses its end cannot be read at all
                     await appender.flush(sync=True)
                 await appender.close()
         except (StorageError, TimeoutError):
             self._leave(appender)
             return False
         return True
+
+    @property
+    def _open_appender(self) -> Appender:
+        assert self._appender is not None
+        return self._appender
+
+    @property
+    def _next(self) -> asyncio.Task[_NextFile]:
+        assert self._opening is not None
+        return self._opening
+
+    @property
+    def _is_next_known(self) -> bool:
+        return self._opening is not None and self._opening.done()
+
+
+_W = JournalWriter
+_AT_ONCE: Mapping[type[Effect], Callable[[JournalWriter, Any], None]] = {
+    ev.Acknowledge: _W._acknowledge,
+    ev.Requeue: _W._requeue,
+    ev.Cancel: _W._cancel,
+    ev.WakeNow: _W._wake_now,
+    ev.WakeAt: _W._wake_at,
+    ev.CreateNext: _W._create_next,
+    ev.LeaveNext: _W._leave_next,
+    ev.ReportNoRoom: _W._report_no_room,
+    ev.ConfirmRenewal: _W._confirm_renewal,
+    ev.DeleteOld: _W._delete_old,
+    ev.KeepFormer: _W._keep_former,
+    ev.NoteOld: _W._note_old,
+    ev.AbortFiles: _W._abort_files,
+}
+_AWAITED: Mapping[type[Effect], Callable[[JournalWriter, Any], Awaitable[Event]]] = {
+    ev.WaitForWork: _W._wait_for_work,
+    ev.WriteRecords: _W._write_records,
+    ev.Pause: _W._pause,
+    ev.AwaitNext: _W._await_next,
+    ev.WriteSnapshot: _W._write_snapshot,
+    ev.DropNext: _W._drop_next,
+    ev.DiscardNext: _W._drop_next,
+    ev.LeaveFile: _W._leave_file,
+    ev.CloseFormer: _W._close_former,
+    ev.CloseFile: _W._close_file,
+}
+"""The effects that have a result."""

@@ -252,6 +252,7 @@ def _machine(machine: machine_tables.Machine) -> dict[str, Callable[[], str]]:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "design/partition-states.md": _machine(machine_tables.PARTITION),
     "design/assignment-states.md": _machine(machine_tables.ASSIGNED),
+    "design/journal-states.md": _machine(machine_tables.JOURNAL),
     "design/controller.md": {
         "members' states": lambda: machine_tables.states(machine_tables.MEMBER),
         "members' table": lambda: machine_tables.pairs(machine_tables.MEMBER),

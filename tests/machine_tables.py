@@ -20,6 +20,9 @@ from bmq.controller.failures import MemberState
 from bmq.core.transitions import Cell
 from bmq.proxy.routing import produce_route
 from bmq.proxy.routing.produce_route import RouteState
+from bmq.storage import journal_machine, journal_states
+from bmq.storage.journal_machine import JournalMachine
+from bmq.storage.journal_states import JournalState
 from tests.drawn_files import table
 
 Function = Callable[..., object]
@@ -47,6 +50,7 @@ ASSIGNED = Machine(
     OpenState, frozenset({OpenState.WITHDRAWN}), assigned_partition.TABLE, assigned_partition.AssignedPartition
 )
 MEMBER = Machine(MemberState, frozenset(), failures.TABLE, failures.FailureDetector)
+JOURNAL = Machine(JournalState, frozenset(journal_states.TERMINAL), journal_machine.TABLE, JournalMachine)
 ROUTE = Machine(RouteState, frozenset(), produce_route.TABLE, produce_route.ProduceRoute)
 
 

@@ -109,7 +109,7 @@ def test_a_takeover_that_hung_does_not_take_a_successors_deletions_for_damage() 
 async def _roll_journal(process: Process, times: int) -> None:
     """Other partitions' checkpoints fill the journal until its last file is one of ``times`` new ones."""
     journal = process.broker.journal
-    journal._roll_bytes = 100
+    journal._machine.roll_bytes = 100
     last = journal._n + times
     other = Checkpoint(
         key=PartitionKey(uuid.UUID(int=0xB5), 0), segment=next(iter(record_of(process.world).segments)).name,

@@ -163,7 +163,7 @@ class Process:
         if self.world.are_clocks_wrong:
             self.clock.ahead_ms = self.world.rng.choice((0, 0, -3_600_000, 3_000, 3_600_000))
         if self.world.is_journal_busy:
-            self.broker.journal._roll_bytes = self.world.rng.choice((500, 3_000))
+            self.broker.journal._machine.roll_bytes = self.world.rng.choice((500, 3_000))
             self._chatter.append(asyncio.get_running_loop().create_task(self._chat()))
         if self.kv.version is Version.LATER:
             self._chatter.append(asyncio.get_running_loop().create_task(self._write_of_later_version()))
