@@ -51,11 +51,21 @@ class Release:
         }
         self._values = folder / "values.json"  # JSON is YAML
         self._values.write_text(json.dumps(values))
+        self._secrets: dict[str, Object] = {}
+        """The Secrets of the first rendering, by name."""
         self.bootstrap = ",".join(f"{host}:9094" for host in self.hosts[:2])
 
     def render(self, *changed: str) -> list[Object]:
-        """Return the objects with these values changed, as `--set` has them."""
-        return template(*(part for each in changed for part in ("--set", each)), values=[self._values])
+        """Return the objects with these values changed, as `--set` has them.
+
+        `helm template` sees no cluster, so it makes the secret between processes again each time.  `helm upgrade` keeps
+        the Secret that is there, and so do these objects.
+        """
+        objects = template(*(part for each in changed for part in ("--set", each)), values=[self._values])
+        return [
+            self._secrets.setdefault(each["metadata"]["name"], each) if each["kind"] == "Secret" else each
+            for each in objects
+        ]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +121,17 @@ def test_places(bmq: Bmq, topic: str) -> None:
         assert done(bmq("consume", topic, "--partition", "0", "--format", "raw", *words)).decode() == digits, words
 
 
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    """Return the next line of the process's output; kill a process that prints none in `TIMEOUT_S`."""
+    assert process.stdout is not None
+    timer = threading.Timer(TIMEOUT_S, process.kill)
+    timer.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        timer.cancel()
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_following_until_a_signal(
     number: signal.Signals, status: int, bmq: Bmq, topic: str, environment: dict[str, str]
@@ -130,9 +142,9 @@ def test_following_until_a_signal(
         assert process.stdout is not None
         assert process.stderr is not None
         done(bmq("produce", topic, data=b"one\n"))
-        assert process.stdout.readline() == b"one\n"
+        assert _line(process) == b"one\n"
         done(bmq("produce", topic, data=b"two\n"))
-        assert process.stdout.readline() == b"two\n"
+        assert _line(process) == b"two\n"
         process.send_signal(number)
         assert process.wait(TIMEOUT_S) == status
         assert process.stderr.read() == b""
@@ -149,7 +161,7 @@ def test_a_reader_that_goes_ends_it(bmq: Bmq, topic: str, environment: dict[str,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline() == b"one\n"
+        assert _line(process) == b"one\n"
         process.stdout.close()
         assert process.wait(TIMEOUT_S) == 141
         assert process.stderr.read() == b""
