@@ -31,6 +31,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from bmq.coordinator.stored_members import (
+    MEMBER_NUMBERS,
+    TIMEOUTS,
+    StoredMember,
+    decode_compact_members,
+    decode_members,
+)
 from bmq.core.errors import FormatError
 from bmq.core.wire.primitives import uvarint
 
@@ -42,8 +49,6 @@ NO_TIMESTAMP = -1
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_MEMBER_NUMBERS = struct.Struct(">iii")  # rebalance and session time-out, bytes of the subscription
-_TIMEOUTS = struct.Struct(">ii")  # rebalance and session time-out
 _I64 = struct.Struct(">q")
 _OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
 _TOPIC_ID_TAG = 0
@@ -78,19 +83,6 @@ class Offset(NamedTuple):
     def is_of(self, topic_id: uuid.UUID) -> bool:
         """Return True unless the offset was committed for another topic of the same name."""
         return self.topic_id is None or self.topic_id == topic_id
-
-
-class StoredMember(NamedTuple):
-    """A member of a stored generation.  Time-outs in ms; ``subscription`` is its metadata of the chosen protocol."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +240,7 @@ def _encode_group(value: StoredGroup) -> bytes:
             _string(instance_id),
             _string(client_id),
             _string(host),
-            _MEMBER_NUMBERS.pack(rebalance_ms, session_ms, len(subscription)),
+            MEMBER_NUMBERS.pack(rebalance_ms, session_ms, len(subscription)),
             subscription,
             pack(len(assignment)),
             assignment,
@@ -273,7 +265,7 @@ def _encode_owned_group(value: StoredGroup) -> bytes:
             _compact(instance_id),
             _compact(client_id),
             _compact(host),
-            _TIMEOUTS.pack(rebalance_ms, session_ms),
+            TIMEOUTS.pack(rebalance_ms, session_ms),
             uvarint(len(subscription) + 1),
             subscription,
             uvarint(len(assignment) + 1),
@@ -292,8 +284,8 @@ def _decode_group(data: bytes) -> StoredGroup:
     protocol, leader = reader.nullable(), reader.nullable()
     timestamp = reader.i64() if version >= 2 else NO_TIMESTAMP
     count = reader.count()
-    members = _usual_members(data, reader.at, count) if version == 3 else None
-    if version == 4 and (found := _compact_members(data, reader.at, count)) is not None:
+    members = decode_members(data, reader.at, count) if version == 3 else None
+    if version == 4 and (found := decode_compact_members(data, reader.at, count)) is not None:
         members, end = found
         reader.skip_to(end)
     if members is None:
@@ -301,116 +293,6 @@ def _decode_group(data: bytes) -> StoredGroup:
     field = reader.tags().get(_PRINCIPAL_TAG) if version >= 4 else None
     principal = "" if field is None else sys.intern(_Reader(field, is_flexible=True).string())
     return StoredGroup(protocol_type, generation, protocol, leader, timestamp, members, principal)
-
-
-def _usual_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...] | None:
-    """Return the members of version 3 from byte `at` on, decoded without a call for each field: there may be 10,000.
-
-    Returns None if something is wrong with one of them: the general decoder reports it.
-    """
-    members = []
-    length_at, numbers_at, size_at = _I16.unpack_from, _MEMBER_NUMBERS.unpack_from, _I32.unpack_from
-    try:
-        for _ in range(count):
-            begin, (id_size,) = at + 2, length_at(data, at)
-            at = begin + id_size
-            member_id = data[begin:at].decode()
-            begin, (instance_size,) = at + 2, length_at(data, at)
-            at = begin + max(instance_size, 0)
-            instance_id = None if instance_size == -1 else data[begin:at].decode()
-            begin, (client_size,) = at + 2, length_at(data, at)
-            at = begin + client_size
-            client_id = data[begin:at].decode()
-            begin, (host_size,) = at + 2, length_at(data, at)
-            at = begin + host_size
-            client_host = data[begin:at].decode()
-            rebalance_ms, session_ms, size = numbers_at(data, at)
-            begin = at + _MEMBER_NUMBERS.size
-            at = begin + size
-            subscription = data[begin:at]
-            begin, (assigned_size,) = at + _I32.size, size_at(data, at)
-            at = begin + assigned_size
-            if instance_size < -1 or min(id_size, client_size, host_size, size, assigned_size) < 0:
-                return None
-            if rebalance_ms == -1:
-                rebalance_ms = session_ms
-            members.append(
-                StoredMember(
-                    member_id,
-                    instance_id,
-                    client_id,
-                    client_host,
-                    rebalance_ms,
-                    session_ms,
-                    subscription,
-                    data[begin:at],
-                )
-            )
-    except (struct.error, UnicodeDecodeError):
-        return None
-    return tuple(members) if at <= len(data) else None
-
-
-def _compact_members(data: bytes, at: int, count: int) -> tuple[tuple[StoredMember, ...], int] | None:
-    """Return the members of version 4 from byte `at` on, and the position behind them, as `_usual_members` does."""
-    members = []
-    timeouts_at = _TIMEOUTS.unpack_from
-    try:
-        for _ in range(count):
-            begin, at = _span(data, at)
-            member_id = data[begin:at].decode()
-            is_static = data[at] != 0  # null is a length of 0
-            begin, at = _span(data, at) if is_static else (at, at + 1)
-            instance_id = data[begin:at].decode() if is_static else None
-            begin, at = _span(data, at)
-            client_id = data[begin:at].decode()
-            begin, at = _span(data, at)
-            client_host = data[begin:at].decode()
-            rebalance_ms, session_ms = timeouts_at(data, at)
-            begin, at = _span(data, at + _TIMEOUTS.size)
-            subscription = data[begin:at]
-            begin, at = _span(data, at)
-            assignment = data[begin:at]
-            if data[at] != 0:
-                return None  # tagged fields
-            at += 1
-            if rebalance_ms == -1:
-                rebalance_ms = session_ms
-            members.append(
-                StoredMember(
-                    member_id,
-                    instance_id,
-                    client_id,
-                    client_host,
-                    rebalance_ms,
-                    session_ms,
-                    subscription,
-                    assignment,
-                )
-            )
-    except (struct.error, IndexError, UnicodeDecodeError, _Unusual):
-        return None
-    return tuple(members), at
-
-
-class _Unusual(Exception):
-    """A length that `_compact_members` does not read."""
-
-
-def _span(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the compact bytes at `at` begin and end.  Raises _Unusual if they are null, or 2 MB and more."""
-    length = data[at]
-    at += 1
-    shift = 7
-    while length >> shift:  # the last byte's top bit is set: more of the length follows
-        if shift == 21:
-            raise _Unusual
-        length = (length & ((1 << shift) - 1)) | data[at] << shift
-        at += 1
-        shift += 7
-    if not length:
-        raise _Unusual
-    return at, at + length - 1
 
 
 def _decode_member(reader: _Reader, version: int) -> StoredMember:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from bmq.coordinator.group.timers import Timer, TimerKind
-from bmq.coordinator.records import StoredMember
+from bmq.coordinator.stored_members import StoredMember
 from bmq.core.errors import ErrorCode, RequestError
 
 Protocols = tuple[tuple[str, bytes], ...]

@@ -17,11 +17,11 @@ from bmq.coordinator.records import (
     Offset,
     OffsetRecord,
     StoredGroup,
-    StoredMember,
     Unknown,
     decode,
     encode,
 )
+from bmq.coordinator.stored_members import StoredMember
 from bmq.core.errors import FormatError
 
 TOPIC_ID = uuid.UUID(bytes=b"\xab" * 16)
@@ -223,8 +223,8 @@ def test_the_quick_decoders_of_members_read_what_the_general_one_reads(
             return str(error)
 
     with (
-        mock.patch.object(records, "_usual_members", return_value=None),
-        mock.patch.object(records, "_compact_members", return_value=None),
+        mock.patch.object(records, "decode_members", return_value=None),
+        mock.patch.object(records, "decode_compact_members", return_value=None),
     ):
         expected = decoded()
     assert decoded() == expected

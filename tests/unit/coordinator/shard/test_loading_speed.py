@@ -12,9 +12,9 @@ from bmq.coordinator.records import (
     Offset,
     OffsetRecord,
     StoredGroup,
-    StoredMember,
     encode,
 )
+from bmq.coordinator.stored_members import StoredMember
 from bmq.core.records.batch import Record, build_batch
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.unit.coordinator.fakes import World, running, topic

@@ -6,8 +6,9 @@ import pytest
 
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
-from bmq.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup, StoredMember
+from bmq.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup
 from bmq.coordinator.shard.state import ShardState
+from bmq.coordinator.stored_members import StoredMember
 
 MEMBER = StoredMember("m", None, "c", "h", 10, 10, b"\0\1\0\0\0\1\0\1a", b"")
 
