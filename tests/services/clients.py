@@ -20,9 +20,10 @@ JAVA_HEAP_MB = 256
 
 
 def kcat() -> str:
-    """Return the command `kcat`; install it by apt, where that is permitted, if it is not on the path."""
-    if shutil.which("kcat") is None:
-        jars.require_packages(["kcat"])
+    """Return the command `kcat`; install it and its plugin for Kerberos by apt, where that is permitted."""
+    has_plugin = any(Path("/usr/lib").glob("*/sasl2/libgssapiv2.so*"))
+    packages = {"kcat": shutil.which("kcat") is not None, "libsasl2-modules-gssapi-mit": has_plugin}
+    jars.require_packages([name for name, is_installed in packages.items() if not is_installed])
     return "kcat"
 
 
