@@ -3,20 +3,27 @@
 * ``Writer`` counts; ``check_log`` finds every record once, in its writer's order, at the offset that was answered.
 * ``Group`` reads: whoever takes a partition over goes on from the group's committed offset, neither before nor past it.
 
-How long partitions went without an acknowledgement is told by ``Writer.take_pauses``.
+How long partitions went without an acknowledgement is told by ``Writer.take_pauses``.  What a group waits for that
+does not go on in time is told by `group_trouble`.  Time in which the whole machine stood still does not count.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import uuid
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from tests.harness.patience import Patience
+from tests.integration import group_trouble
 
 LIMIT_S = 120.0
 VALUE_BYTES = 1000
@@ -116,11 +123,11 @@ class Writer:
     def wait_acked(self, more: int) -> None:
         """Wait until every partition has acknowledged its share of so many more records: none hides behind others."""
         goals = [len(acked) + more // self.partitions for acked in self.offsets]
-        end = time.monotonic() + LIMIT_S
+        patience = Patience(LIMIT_S)
         while any(len(acked) < goal for acked, goal in zip(self.offsets, goals, strict=True)):
             assert not self.errors, self.errors[:5]
             acked = [len(acked) for acked in self.offsets]
-            assert time.monotonic() < end, f"only {acked} of {goals} acknowledged after {LIMIT_S} s"
+            assert not patience.is_over(), f"only {acked} of {goals} acknowledged after {patience}"
             time.sleep(0.005)
 
     def finish(self) -> None:
@@ -227,18 +234,21 @@ class Group:
         bootstraps: Sequence[str],
         *,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        limit_s: float = LIMIT_S,
     ) -> None:
         self.name = name
+        self.limit_s = limit_s
         self.request_timeout_ms = request_timeout_ms
         self.topic = topic
         self.errors: list[str] = []
         self.commits_refused = 0
-        self.assignments = 0
+        self.assignments = self.losses = 0
         self.positions = [_Position() for _ in range(partitions)]
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._bootstraps = list(bootstraps)
         self._threads: list[threading.Thread] = []
+        self._members: list[_GroupMember] = []
 
     def start(self) -> None:
         for bootstrap in self._bootstraps:
@@ -251,12 +261,25 @@ class Group:
 
     def wait_committed(self, ends: Sequence[int]) -> None:
         """Wait until the group has read each partition up to these ends, and its coordinator has acknowledged that."""
-        limit = time.monotonic() + LIMIT_S
+        patience = Patience(self.limit_s)
         while any(position.committed < end for position, end in zip(self.positions, ends, strict=True)):
             assert not self.errors, self.errors[:5]
             at = [(position.committed, position.following) for position in self.positions]
-            assert time.monotonic() < limit, f"group {self.name} has (committed, read) {at}, it should be at {ends}"
+            assert not patience.is_over(), (
+                f"group {self.name} has (committed, read) {at}, it should be at {ends} after {patience}\n"
+                f"{self.trouble(ends)}"
+            )
             time.sleep(0.02)
+
+    def trouble(self, ends: Sequence[int]) -> str:
+        """Return what the coordinator, the members and the servers of the partitions say that have not reached ends."""
+        behind = {
+            partition: position.following
+            for partition, (position, end) in enumerate(zip(self.positions, ends, strict=True))
+            if position.committed < end
+        }
+        clients = {each.client_id: str(each) for each in self._members}
+        return group_trouble.describe(self._bootstraps[0], self.name, self.topic, clients, behind)
 
     def wait_more(self, records: int) -> None:
         """Wait until every partition has been read, and that committed, by its share of so many records further."""
@@ -279,7 +302,9 @@ class Group:
 
     def _guarded(self, bootstrap: str) -> None:
         try:
-            _GroupMember(self, bootstrap).run(self._stop)
+            member = _GroupMember(self, bootstrap)
+            self._members.append(member)
+            member.run(self._stop)
         except (AssertionError, KafkaException) as error:
             self.errors.append(f"a member of {self.name}: {error}")
 
@@ -319,23 +344,37 @@ class _GroupMember:
     def __init__(self, group: Group, bootstrap: str) -> None:
         self._group = group
         self._next: dict[int, int] = {}  # of the partitions that are ours now and have been read
+        self._assignment: list[int] = []
         self._due_at = 0.0
+        self._call, self._called_at = "start", time.monotonic()
+        self._warnings = _Warnings()
+        self.client_id = f"client-{uuid.uuid4().hex[:6]}"
+        logger = logging.Logger("librdkafka")
+        logger.addHandler(self._warnings)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group.name,
+                "client.id": self.client_id,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "socket.timeout.ms": group.request_timeout_ms,
-                "log_level": 0,
-            }
+                "log_level": 4,  # warnings
+            },
+            logger=logger,
         )
+
+    def __str__(self) -> str:
+        since_s = time.monotonic() - self._called_at
+        said = "".join(f"; it said: {line}" for line in self._warnings.lines)
+        return f"partitions {sorted(self._assignment)}, in {self._call} for {since_s:.1f} s{said}"
 
     def run(self, stop: threading.Event) -> None:
         self._consumer.subscribe(
             [self._group.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
         while not stop.is_set():
+            self._calls("consume")
             for message in self._consumer.consume(1000, 0.1):
                 self._take(message)
             if time.monotonic() >= self._due_at:
@@ -343,12 +382,16 @@ class _GroupMember:
         self._commit()
         self._leave()
 
+    def _calls(self, name: str) -> None:
+        self._call, self._called_at = name, time.monotonic()
+
     def _leave(self) -> None:
         """Give everything up, and only then close.
 
         librdkafka waits for itself for ever when a rebalance comes while it closes, as it does when all members leave
         at once; and with it this whole process, since its Python binding holds the interpreter meanwhile.
         """
+        self._calls("leave")
         self._consumer.unsubscribe()
         end = time.monotonic() + LIMIT_S
         while self._consumer.assignment():
@@ -373,15 +416,33 @@ class _GroupMember:
         self._due_at = time.monotonic() + COMMIT_EVERY_S
         offsets = [TopicPartition(self._group.topic, partition, offset) for partition, offset in self._next.items()]
         if offsets:
+            self._calls("commit")
             self._group.commits(offsets, lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._group.assignments += 1
+        self._assignment = [each.partition for each in partitions]
         self._next.clear()
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit()
+        self._assignment = []
         self._next.clear()
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._group.losses += 1
+        self._assignment = []
         self._next.clear()
+
+
+class _Warnings(logging.Handler):
+    """The last things that a client said of its membership; that servers went away is what tests are about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=3)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if any(word in text for word in ("SESSTMOUT", "MAXPOLL")):
+            self.lines.append(text)

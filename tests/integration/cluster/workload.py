@@ -111,7 +111,8 @@ class Workload:
         records = sum(writer.sent for writer in self.writers)
         assigned = "+".join(str(group.assignments) for group in self.groups)
         refused = sum(group.commits_refused for group in self.groups)
-        return f"{records} records, assignments {assigned}, commits refused {refused}"
+        lost = sum(group.losses for group in self.groups)
+        return f"{records} records, assignments {assigned}, assignments lost {lost}, commits refused {refused}"
 
 
 @contextlib.contextmanager
