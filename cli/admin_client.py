@@ -308,7 +308,8 @@ def open_client(
         raise ServerUnreachable(
             f"{servers} accepts connections but does not answer as Kafka within {timeout_s:g} s "
             f"({_name(error)}): is it the Kafka port of a listener with security.protocol={protocol}?"
-            + ("" if settings.config.where else " Without --command-config a command has no TLS and no log-in")
+            + ("" if settings.config.where else " Without --command-config a command has no TLS and no log-in.")
+            + " Or has the user as many connections as its quota max_connections allows? The server's log says so"
         ) from error
 
 

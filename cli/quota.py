@@ -19,6 +19,7 @@ List, set and remove quotas of a running cluster, over Kafka's protocol.
 A quota is of a user, a client id, both, or an address, or of the default of one. Rates: {", ".join(CLIENT_KEYS)};
 of an address {", ".join(IP_KEYS)}. Bounds on what one user may own: {", ".join(BOUND_KEYS)}.
 """
+NAMES = (*CLIENT_KEYS, *IP_KEYS, *BOUND_KEYS)
 _EXACT, _DEFAULT = 0, 1
 _TITLES = ("ENTITY", "QUOTA", "VALUE")
 _HELP = {USER: "a user", CLIENT_ID: "a client id", IP: "an address"}
@@ -47,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         actions, "remove", remove_quotas, "remove quotas of an entity", "bmq quota remove --user alice max_topics"
     )
     _add_entity(removing)
-    removing.add_argument("quotas", nargs="+", metavar="NAME", help="as max_topics")
+    removing.add_argument("quotas", nargs="+", type=_name, metavar="NAME", help="as max_topics")
 
 
 def _add_entity(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +67,13 @@ def _quota(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in max_topics=20") from None
+
+
+def _name(text: str) -> str:
+    """Return the name of a quota.  A server takes the removal of any name for done, of a mistyped one as well."""
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a quota; there are {', '.join(NAMES)}")
+    return text
 
 
 def _entity(arguments: argparse.Namespace) -> dict[str, str | None]:
@@ -109,7 +117,11 @@ def _rows(entries: Sequence[Any]) -> Iterator[tuple[str, str, float]]:
 
 def set_quotas(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Set quotas of one entity."""
-    return _alter(admin, arguments, dict(arguments.quotas))
+    changes = dict(arguments.quotas)
+    for name, value in arguments.quotas:
+        if changes[name] != value:
+            raise UsageError(f"{name} is given twice, with two values")
+    return _alter(admin, arguments, changes)
 
 
 def remove_quotas(admin: AdminClient, arguments: argparse.Namespace) -> int:

@@ -58,7 +58,17 @@ END_S = 1.0
 
 
 class StoreOlder(WrongCluster):
-    """A metadata store that is older than storage; ``str`` says what to do."""
+    """A metadata store that is older than storage; ``str`` says what to do, ``what`` only what was found."""
+
+    def __init__(self, url: str, stored: StoreCount | None, on_root: StoreCount) -> None:
+        """``url`` is the root's."""
+        has = f"its count is {stored}" if stored is not None else "it has no count"
+        self.what = f"the metadata store is older than storage: {has}, and {url} has {on_root} of a later state"
+        super().__init__(
+            f"{self.what}. An old copy or a snapshot of the store was brought back, or a second cluster, with a copy of"
+            " the store, uses this root. Nothing is written. Stop every process of the cluster; then give it the newest"
+            " store, or an empty one and `bmq cluster rebuild --root ... --meta ...`, see docs/rebuild.md."
+        )
 
 
 class Age(Enum):
@@ -90,7 +100,7 @@ async def check_store_age(kv: KeyValue, fs: FileSystem, cluster: str, rebuild_co
     stored = None if entry is None else decode_store_count(entry)
     for on_root in newest:
         if judge(stored, on_root, rebuild_count) is Age.OLDER:
-            raise StoreOlder(_older(without_userinfo(fs.url), stored, on_root))
+            raise StoreOlder(without_userinfo(fs.url), stored, on_root)
     return entry
 
 
@@ -131,16 +141,24 @@ class StoreAge:
     async def run(self) -> None:
         """Raise the count when the store has changed, every ``NOTE_S``, until cancelled.
 
-        Raises StoreOlder.  Other failures are logged, and do not end it.
+        Raises StoreOlder.  Other failures are logged, the first of several as a warning, and do not end it.
         """
+        level = logging.WARNING
         while True:
             try:
                 await self.note()
             except StoreOlder:
                 raise
             except (KvError, StorageError, BmqError) as error:
-                _log.info("could not leave the metadata store's count on storage, trying again later",
-                          extra=fields(error=error))  # fmt: skip
+                _log.log(
+                    level,
+                    "could not leave the metadata store's count on storage, trying again every minute: an older copy of"
+                    " the store would not be recognised",
+                    extra=fields(path=without_userinfo(self._fs.url), error=error),
+                )
+                level = logging.INFO
+            else:
+                level = logging.WARNING
             await asyncio.sleep(NOTE_S)
 
     async def end(self) -> None:
@@ -183,13 +201,3 @@ class StoreAge:
             return StoreCount(rebuild_count=self._rebuild_count, number=1, id=count_id)
         stored = decode_store_count(entry)
         return replace(stored, number=stored.number + 1, id=count_id)
-
-
-def _older(url: str, stored: StoreCount | None, on_root: StoreCount) -> str:
-    has = f"its count is {stored}" if stored is not None else "it has no count"
-    return (
-        f"the metadata store is older than storage: {has}, and {url} has {on_root} of a later state. An old copy or a"
-        " snapshot of the store was brought back, or a second cluster, with a copy of the store, uses this root."
-        " Nothing is written. Stop every process of the cluster; then give it the newest store, or an empty one and"
-        " `bmq cluster rebuild --root ... --meta ...`, see docs/rebuild.md."
-    )

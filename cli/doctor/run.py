@@ -37,6 +37,7 @@ from bmq.cli.profile import profiles
 from bmq.cli.serve import DATA, load_settings, places_here
 from bmq.cli.store_command import PLACES
 from bmq.cli.usage import UsageError
+from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.store_upkeep import maintained
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.errors import FormatError
@@ -227,6 +228,8 @@ async def _examine_content(config: NodeConfig, url: str, stored: _Stored | None,
         return [_no_root(url, error, timeout_s)]
     try:
         findings = await _check_root(fs, url, stored, timeout_s)
+        if stored is not None and stored.cluster_id is not None and not findings:
+            findings = await _check_age(config, fs, url, timeout_s)
         findings += await _check_health(fs, url, timeout_s)
         findings += await _check_write(fs, url, timeout_s)
         if stored is not None:
@@ -284,6 +287,33 @@ async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_
         case _:
             return []
     return [Diagnosis("root", url, what, remedy)]
+
+
+async def _check_age(config: NodeConfig, fs: FileSystem, url: str, timeout_s: float) -> list[Diagnosis]:
+    """Return a finding if the store is older than the root.
+
+    The root has to be read before the store, where a leader may raise the count in between.
+    """
+    meta = without_userinfo(config.meta)
+
+    async def check() -> list[Diagnosis]:
+        file = await read_cluster(fs)
+        kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
+        try:
+            await check_store_age(kv, fs, config.cluster, 0 if file is None else file.rebuild_count)
+        except StoreOlder as error:
+            remedy = "stop every process; give them the newest store, or an empty one and `bmq cluster rebuild`"
+            return [Diagnosis("store", meta, error.what, remedy)]
+        finally:
+            await kv.close()
+        return []
+
+    try:
+        return await _bounded(check(), timeout_s)
+    except KvError as error:
+        return [_no_store(meta, error, timeout_s)]
+    except (StorageError, FormatError, TimeoutError) as error:
+        return [_no_root(url, error, timeout_s)]
 
 
 async def _check_write(fs: FileSystem, url: str, timeout_s: float) -> list[Diagnosis]:

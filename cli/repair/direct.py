@@ -9,6 +9,7 @@ from typing import Any
 
 from bmq.broker.repair.repair import NotRepaired, Repair, RepairRequest, find_partition
 from bmq.cli.store_command import check_store_file, settings
+from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.core.clock import SystemClock
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import cluster_id_key
@@ -23,7 +24,10 @@ from bmq.storage.root_id import read_root_id
 
 
 async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
-    """Check that root and store belong together, without writing anything.  Raises NotRepaired if they do not."""
+    """Check that root and store belong together, without writing anything.
+
+    Raises NotRepaired if they do not, or if the store is older than the root.
+    """
     entry = await kv.get(cluster_id_key(cluster))
     cluster_id = entry.value.decode("ascii", "replace") if entry is not None else ""
     stored, file = await read_root(kv, cluster), await read_cluster(fs)
@@ -33,6 +37,11 @@ async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
             f"{without_userinfo(fs.url)} is not the root of the cluster {cluster} in this metadata store: check --root,"
             " --meta and --cluster"
         )
+    assert file is not None, "without it the verdict is EMPTY_ROOT"
+    try:
+        await check_store_age(kv, fs, cluster, file.rebuild_count)
+    except StoreOlder as error:
+        raise NotRepaired(str(error)) from error
 
 
 async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder: str) -> Mapping[str, Any]:

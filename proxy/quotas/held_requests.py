@@ -23,6 +23,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.net.request import Client, CloseQuietly, Request, Response
 from bmq.meta.security.client_quotas import PRODUCER_BYTE_RATE, Holder
 from bmq.proxy.quotas.holdings import Holding
+from bmq.proxy.quotas.muted_connections import MutedConnections
 
 _log = logging.getLogger(__name__)
 HELD_MAX_S = 10.0
@@ -36,8 +37,11 @@ Begin = Callable[[float], Response | Awaitable[Response]]
 class HeldRequests:
     """The waiting produces of a process, and the connections that have waited.  Times are on the clock ``now``."""
 
-    def __init__(self, producer_of: Callable[[Request], Holding | None], now: Callable[[], float]) -> None:
+    def __init__(
+        self, producer_of: Callable[[Request], Holding | None], now: Callable[[], float], muted: MutedConnections
+    ) -> None:
         """``producer_of`` returns the holding that counts a request's bytes, None without a quota."""
+        self._muted = muted
         self._producer_of = producer_of
         self._now = now
         self._producers: dict[Client, Holding] = {}
@@ -67,7 +71,7 @@ class HeldRequests:
         if not connection.is_closed:
             self._producers[connection] = producer
         if seconds > 0:
-            connection.mute(seconds)
+            self._muted.mute(connection, producer, seconds, now)
         return now + seconds
 
     def _forget(self, connection: Client) -> None:
@@ -98,12 +102,7 @@ class HeldRequests:
             until = self.count(request.client, producer, size)
             if not debt_s:
                 return until
-            try:
-                is_changed = await self._wait(debt_s, producer, size)
-            except asyncio.CancelledError:
-                producer.give_back(size, self._now())
-                raise
-            if not is_changed:
+            if not await self._wait(debt_s, producer, size):
                 return until
             request.client.unmute()
         return 0.0
@@ -127,7 +126,8 @@ class HeldRequests:
     async def _wait(self, seconds: float, holding: Holding, counted: float) -> bool:
         """Wait so many seconds.  Return True if a change of the quotas came first.
 
-        ``counted`` is the request's amount in ``holding``, which the caller gives back if the wait is cancelled.
+        ``counted`` is the request's amount in ``holding``, which is given back once if the wait does not come to its
+        end.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
@@ -135,12 +135,16 @@ class HeldRequests:
         self._waiting[future] = (holding, counted)
         try:
             return await future
+        except asyncio.CancelledError:
+            if future in self._waiting:  # else `look_again` has given it back
+                holding.give_back(counted, self._now())
+            raise
         finally:
             timer.cancel()
             self._waiting.pop(future, None)
 
     def look_again(self, is_limited: Callable[[str, Holder], bool]) -> None:
-        """End all waits after a change of the quotas, the oldest first, and unmute connections of a deleted quota.
+        """End all waits after a change of the quotas, the oldest first.
 
         ``is_limited`` returns whether a holder still has a quota of a kind.
         """
@@ -150,7 +154,6 @@ class HeldRequests:
         for connection, holding in tuple(self._producers.items()):
             if not is_limited(holding.kind, holding.holder):
                 del self._producers[connection]
-                connection.unmute()
         for future in tuple(self._waiting):
             _end(future, True)
         self._waiting.clear()

@@ -209,7 +209,7 @@ class Holdings:
 
     def set_limit(self, holding: Holding, limit: float, now: float) -> None:
         """Change the cluster's limit of a holder; its share changes with it.  A limit that is raised ends a debt."""
-        holding.set_share(holding.allowance.limit * limit / holding.limit, now)
+        holding.set_share(holding.allowance.limit / holding.limit * limit, now)  # the product may be infinite
         if limit > holding.limit:
             holding.allowance.forgive(now)
         holding.limit, holding.equal = limit, self._share_of(limit)

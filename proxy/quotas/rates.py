@@ -12,12 +12,16 @@ taken is paid at the limit of its time: so the sum over processes is kept as wel
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 SAMPLES = 11
 """Kafka's quota.window.num: ten whole samples, and the present one."""
 SAMPLE_S = 1.0
 """Kafka's quota.window.size.seconds."""
+WAIT_MAX_S = 2_147_483.0
+"""Longest wait for an allowance: the largest throttle time of a response, 24 days.  A rate may be any number above 0,
+and no timer and no response takes an endless wait."""
 BURST_S = 0.5
 """Credit of an allowance: 5 % of what a window of eleven seconds may have.  As much is left for the last requests, of
 which each connection may have one.  Kafka's rate would let an idle client have ten seconds' worth at once."""
@@ -89,8 +93,12 @@ class Allowance:
         self._credit = max(0.0, self.credit(now))
 
     def wait_s(self, now: float, least: float = 0.0) -> float:
-        """Return the seconds until no debt is left, if the limit is ``least`` or more by then."""
-        return max(0.0, -self.credit(now) / max(self.limit, least))
+        """Return the seconds until no debt is left, if the limit is ``least`` or more by then.
+
+        The result is ``WAIT_MAX_S`` at most.
+        """
+        debt = max(0.0, -self.credit(now))
+        return min(debt / max(self.limit, least, sys.float_info.min), WAIT_MAX_S)
 
     def set_limit(self, limit: float, now: float, credit: float = 0.0) -> None:
         """Change the limit from now on, and the credit by ``credit``."""

@@ -44,6 +44,7 @@ from bmq.meta.security.client_quotas import (
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.quotas.held_requests import HeldRequests
 from bmq.proxy.quotas.holdings import HOLDERS_MAX, Holding, Holdings
+from bmq.proxy.quotas.muted_connections import MutedConnections
 from bmq.proxy.quotas.rates import SAMPLE_S
 from bmq.proxy.quotas.throttled_response import set_throttle_ms
 
@@ -91,7 +92,8 @@ class RequestQuotas:
         self._view = view
         self._clock = clock
         self._clients: dict[tuple[str, str], _Client | None] = {}
-        self._held = HeldRequests(self._producer_of, self.now)
+        self.muted = MutedConnections()
+        self._held = HeldRequests(self._producer_of, self.now, self.muted)
         self._swept = clock.monotonic()
         view.subscribe(self._changed)
         self._changed()
@@ -104,6 +106,7 @@ class RequestQuotas:
         self._clients.clear()
         self.holdings.forget_unlimited(self._view.is_limited)
         self._held.look_again(self._view.is_limited)
+        self.muted.look_again(self._view.is_limited)
 
     def serve(
         self, request: Request, size: int, call: Callable[[], Response | Awaitable[Response]]
@@ -208,11 +211,12 @@ class _Served:
         self._request.quota = self
         return self._client
 
-    def wait(self, seconds: float) -> None:
-        """Have the client wait from now on: no further request of its connection begins until then."""
+    def wait(self, holding: Holding, seconds: float) -> None:
+        """Have the client wait for a holding's debt: no further request of its connection begins until then."""
         if seconds > 0:
-            self._until = max(self._until, self._quotas.now() + seconds)
-            self._request.client.mute(seconds)
+            now = self._quotas.now()
+            self._until = max(self._until, now + seconds)
+            self._quotas.muted.mute(self._request.client, holding, seconds, now)
 
     # ------------------------------------------------------------------------------------------------- of a fetch
 
@@ -233,12 +237,12 @@ class _Served:
         now = self._quotas.now()
         if consumer.allowance.credit(now) < 0:
             if self._until <= now:  # it is asked again once the fetch has checked its partitions
-                self.wait(consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S, now))
+                self.wait(consumer, consumer.held_up(consumer.wait_s(now) + FETCH_STEP_S, now))
             return False
         self._admitted = size
         seconds = consumer.take(size, now)
         if seconds:
-            self.wait(seconds + FETCH_STEP_S)
+            self.wait(consumer, seconds + FETCH_STEP_S)
         return True
 
     # ------------------------------------------------------------------------------------ of an administrator's request
@@ -252,11 +256,11 @@ class _Served:
         is_used_up = mutations.allowance.credit(now) < 0
         if is_strict and is_used_up:
             if self._until <= now:  # once for all topics of the request
-                self.wait(mutations.held_up(mutations.wait_s(now), now))
+                self.wait(mutations, mutations.held_up(mutations.wait_s(now), now))
             raise RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
         mutations.take_quietly(partitions, now)
         if not is_strict:
-            self.wait(mutations.held_up(mutations.wait_s(now), now))
+            self.wait(mutations, mutations.held_up(mutations.wait_s(now), now))
 
     # ------------------------------------------------------------------------------------------------- its response
 
@@ -289,7 +293,7 @@ class _Served:
             seconds = client.seconds
             seconds.used_at = now
             seconds.rate.record(self.processor_s * 100, now)
-            self.wait(seconds.held_up(min(seconds.rate.wait_s(seconds.limit, now), SAMPLE_S), now))
+            self.wait(seconds, seconds.held_up(min(seconds.rate.wait_s(seconds.limit, now), SAMPLE_S), now))
         if self._until > now:
             set_throttle_ms(request.api_key, request.api_version, response, round((self._until - now) * 1000) or 1)
 

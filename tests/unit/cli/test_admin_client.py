@@ -58,6 +58,7 @@ def test_a_listener_that_does_not_speak_kafka_is_named(capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert "accepts connections but does not answer as Kafka within 0.5 s" in error
     assert "a listener with security.protocol=PLAINTEXT? Without --command-config a command has no TLS" in error
+    assert "max_connections" in error
 
 
 def test_an_http_port_is_recognised_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bmq.core.wire.messages import AlterClientQuotasResponse, DescribeClientQuotasResponse
-from bmq.meta.security.client_quotas import InvalidQuota, check_value, make_entity
+from bmq.meta.security.client_quotas import USER, InvalidQuota, check_value, make_entity
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Bmq = Callable[..., int]
@@ -122,3 +122,25 @@ def test_a_quota_is_a_name_and_a_number(bmq: Bmq, server: FakeServer, capsys: To
     with pytest.raises(SystemExit):
         bmq("quota", "set", "--user", "a", word)
     assert "is not NAME=NUMBER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["max_topik", "max_topics=5", "MAX_TOPICS", ""])
+def test_a_name_that_no_quota_has_is_not_reported_as_removed(
+    bmq: Bmq, server: FakeServer, capsys: Told, word: str
+) -> None:
+    bmq("quota", "set", "--user", "alice", "max_topics=5")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        bmq("quota", "remove", "--user", "alice", word)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert "max_topics" in told.err
+    assert server.quotas == {((USER, "alice"),): {"max_topics": 5.0}}
+
+
+def test_a_quota_that_is_given_twice_with_two_values_is_refused(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
+    assert bmq("quota", "set", "--user", "alice", "max_topics=5", "max_groups=1", "max_topics=7") == 2
+    told = capsys.readouterr()
+    assert (told.out, server.quotas) == ("", {})
+    assert "max_topics" in told.err
+    assert bmq("quota", "set", "--user", "alice", "max_topics=5", "max_topics=5") == 0

@@ -272,6 +272,26 @@ async def test_without_storage_a_term_begins_all_the_same_and_nothing_is_counted
     assert {record.levelname for record in caplog.records} == {"WARNING", "INFO"}
 
 
+async def test_a_leader_that_cannot_leave_a_count_warns_once_until_it_can(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.storage.faults = Faults(unavailable=1.0)
+    running = asyncio.create_task(world.leader().run())
+
+    def warnings() -> int:
+        return sum(record.levelname == "WARNING" for record in caplog.records)
+
+    await asyncio.sleep(3.5 * NOTE_S)
+    assert warnings() == 1
+    world.storage.faults = Faults()
+    await asyncio.sleep(NOTE_S)
+    world.storage.faults = Faults(unavailable=1.0)
+    await world.change()
+    await asyncio.sleep(2 * NOTE_S)
+    assert warnings() == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_count_of_a_later_format_is_never_overwritten() -> None:
     world = World()
     await world.kv.commit([], [Put(KEY, b'{"format":2}')])

@@ -13,8 +13,10 @@ from threading import Thread
 import pytest
 
 from bmq.cli.main import main
+from bmq.core.store_count import StoreCount
 from bmq.meta.open import open_keyvalue
 from bmq.server.root_guard import RootGuard
+from bmq.storage import layout
 from bmq.storage.health import StorageHealth
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
@@ -112,6 +114,18 @@ def test_the_store_is_read_when_no_server_has_it(tmp_path: Path, capsys: Told) -
     assert "it is the root of cluster" in told
     assert "bmq cluster merge-root" in told
     assert "does not answer" in told
+
+
+def test_a_store_that_is_older_than_its_root(tmp_path: Path, capsys: Told) -> None:
+    root, meta = made(tmp_path)
+    count = StoreCount(rebuild_count=0, number=7, id="a" * 32)
+    (tmp_path / f"root{layout.store_count(count)}").mkdir(parents=True)
+    assert doctor(root, meta, "127.0.0.1:1", "--json") == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (found,) = [line for line in lines if line["area"] == "store"]
+    assert "older than storage: it has no count" in found["what"]
+    assert "0-7" in found["what"]
+    assert "bmq cluster rebuild" in found["remedy"]
 
 
 def test_a_root_that_is_not_there(tmp_path: Path, capsys: Told) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from bmq.broker.repair.repair import NotRepaired
 from bmq.cli.repair.direct import check_root
+from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
@@ -13,6 +14,7 @@ from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.storage.cluster_files import check_cluster
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.root_id import make_root_id
+from bmq.storage.store_counts import put_store_count
 
 
 async def places(*, in_root: str, in_store: str, root_id: str | None = None) -> tuple[MemoryKeyValue, MemoryFileSystem]:
@@ -50,3 +52,10 @@ async def test_an_empty_root_is_refused() -> None:
     kv, _ = await places(in_root="id", in_store="id")
     with pytest.raises(NotRepaired):
         await check_root(kv, MemoryFileSystem(MemoryStorage(), "n"), "c")
+
+
+async def test_a_store_that_is_older_than_its_root_is_refused() -> None:
+    kv, fs = await places(in_root="id", in_store="id")
+    await put_store_count(fs, StoreCount(rebuild_count=0, number=7, id="a" * 32))
+    with pytest.raises(NotRepaired, match=r"older than storage.*bmq cluster rebuild"):
+        await check_root(kv, fs, "c")

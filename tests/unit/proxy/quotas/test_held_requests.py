@@ -106,6 +106,18 @@ async def test_a_request_whose_connection_closes_gives_back_what_it_counted() ->
     assert holding.report(w.now + 1)[0] == pytest.approx(1_500)
 
 
+async def test_a_request_that_is_cancelled_as_the_quotas_change_gives_back_once() -> None:
+    w = Loop()
+    w.produce(5_500)
+    (holding,) = w.quotas.holdings
+    task = w.produce(3_000)
+    w.view.put(PRODUCER, ALICE, LIMIT / 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert holding.allowance.credit(w.now) == pytest.approx(-5_000)
+
+
 async def test_requests_of_one_connection_keep_their_order() -> None:
     w = Loop()
     w.produce(1_500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from bmq.core.net.request import Request, Response
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import CreateTopicsResponse, DeleteTopicsResponse
 from bmq.meta.security.client_quotas import USER
+from bmq.proxy.quotas.rates import WAIT_MAX_S
 from tests.unit.proxy.quotas.quotas_world import QuotasWorld, muted
 
 CREATE_TOPICS = 19
@@ -109,3 +111,38 @@ def test_others_are_not_counted() -> None:
 @pytest.mark.parametrize("kind", [CreateTopicsResponse, DeleteTopicsResponse])
 def test_the_throttle_time_is_the_first_field(kind: Any) -> None:
     assert next(iter(kind.fields.values())).name == "throttle_time_ms"
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-9, 5e-324])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_rate_of_next_to_nothing_is_answered_with_the_longest_wait_that_a_response_can_name(
+    rate: float, share: float
+) -> None:
+    w = World(share)
+    w.view.put(RATE, ALICE, rate)
+    assert w.create(1, is_strict=False)[0] == [OK]
+    codes, throttle_ms, request = w.create(100_000)
+    assert (codes, throttle_ms) == ([REFUSED], pytest.approx(min(1_000 / rate / share, WAIT_MAX_S * 1_000), rel=0.02))
+    assert muted(request) == [pytest.approx(throttle_ms / 1_000, rel=1e-3)]
+
+
+def test_the_largest_rate_throttles_nobody_and_can_be_changed() -> None:
+    w = World()
+    w.view.put(RATE, ALICE, sys.float_info.max)
+    assert w.create(9_999, is_strict=False)[:2] == ([OK], 0)
+    w.view.put(RATE, ALICE, sys.float_info.max / 2)
+    w.now += 1
+    assert w.create(9_999, is_strict=False)[:2] == ([OK], 0)
+    w.view.put(RATE, ALICE, 2.0)
+    assert w.create(22, 2, is_strict=False)[:2] == ([OK, OK], 1_000)
+
+
+def test_a_quota_that_is_deleted_unmutes_its_connections() -> None:
+    w = World()
+    w.view.put(RATE, ALICE, 0.001)
+    _, _, request = w.create(50, is_strict=False)
+    assert muted(request) != []
+    w.view.put("producer_byte_rate", ALICE, 1.0)
+    assert muted(request) != [], "another quota has changed"
+    w.view.put(RATE, ALICE, None)
+    assert muted(request) == []

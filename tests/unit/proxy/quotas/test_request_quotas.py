@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import ProduceResponse
 
-from bmq.core.net.request import PendingResponse, Response
+from bmq.core.net.request import PendingResponse, Request, Response
 from bmq.core.security.session import NEVER, Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
@@ -32,6 +32,19 @@ def throttle_ms(response: Any) -> int:
     found = ProduceResponse.decode(b"".join(response.buffers)[5:], version=9).throttle_time_ms
     assert isinstance(found, int)
     return found
+
+
+def admitted(w: QuotasWorld, request: Request, size: int) -> bool:
+    """Serve a fetch, and return whether it may have records of so many bytes."""
+    outcomes: list[bool] = []
+
+    def call() -> Response:
+        assert request.quota is not None
+        outcomes.append(request.quota.admit(size))
+        return produced()
+
+    w.quotas.serve(request, 100, call)
+    return outcomes[0]
 
 
 def test_nobody_has_a_quota_until_there_is_one() -> None:
@@ -71,6 +84,22 @@ def test_fetches_do_not_pay_for_produces() -> None:
     assert request.quota is not None
     assert request.quota.fetch_bytes_max is None
     assert request.quota.admit(1 << 30)
+
+
+def test_a_consumers_connection_is_read_again_when_its_quota_is_deleted() -> None:
+    w = QuotasWorld()
+    w.view.put(CONSUMER, ALICE, 1.0)
+    w.view.put(PRODUCER, ALICE, 1.0)
+    served, refused, later = (w.request(FETCH) for _ in range(3))
+    for request, is_admitted in ((served, True), (refused, False), (later, False)):
+        assert admitted(w, request, 5_000) is is_admitted
+        assert muted(request) != []
+    later.client.close()  # type: ignore[attr-defined]
+    w.view.put(PRODUCER, ALICE, None)
+    assert muted(served) != []
+    w.view.put(CONSUMER, ALICE, None)
+    assert (muted(served), muted(refused)) == ([], [])
+    assert muted(later) != []
 
 
 def test_each_client_id_of_a_default_has_a_rate_of_its_own_and_a_users_is_common() -> None:
