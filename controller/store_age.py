@@ -58,7 +58,7 @@ END_S = 1.0
 
 
 class StoreOlder(WrongCluster):
-    """A metadata store that is older than storage; ``str`` says what to do, ``what`` only what was found."""
+    """A metadata store that is older than storage; ``what`` has the finding, ``str`` the remedy too."""
 
     def __init__(self, url: str, stored: StoreCount | None, on_root: StoreCount) -> None:
         """``url`` is the root's."""

@@ -1,7 +1,7 @@
-"""Connections that wait for a debt, which end their wait when its quota is deleted.
+"""Connections in wait for a debt; the wait ends when the debt's quota is deleted.
 
-Many clients do not heed ``throttle_time_ms``.  They wait for a response until their own time-out, which a connection
-that stayed muted for the old debt would let pass.
+Many clients do not heed ``throttle_time_ms``.  They wait for a response until their own time-out.
+A connection in wait for the old debt would let this time pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bmq.proxy.quotas.holdings import Holding
 
 
 class MutedConnections:
-    """The connections of one process that were muted for a debt, until they close.  Times are on one clock."""
+    """Connections of one process with a wait for a debt, until they close.  Times are on one clock."""
 
     def __init__(self) -> None:
         self._until: dict[Client, tuple[float, Holding]] = {}
