@@ -24,7 +24,7 @@ NO_METRICS = {"kafka_exporter", "kafka_clients", "kafka_client"}
 
 def own_names() -> Iterator[str]:
     """Yield the names of all OwnMetric, OwnHistogram and OwnSeries calls of the server."""
-    for path in (ROOT / "server").glob("*.py"):
+    for path in (ROOT / "server").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OwnMetric", "OwnHistogram", "OwnSeries"):
                 name = node.args[0]
