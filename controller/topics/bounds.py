@@ -87,6 +87,8 @@ class PrincipalBounds:
     async def commit(self, topic: Topic, more: More, key: str, value: bytes, attempt: Attempt) -> Commit:
         """Write a topic's record, ``value`` under ``key``, by ``attempt``, within the bounds of the topic's principal.
 
+        For a new topic, ``attempt`` compares ``key`` with revision 0.
+
         Raises RequestError POLICY_VIOLATION if these do not allow it, and what ``attempt`` raises.
         """
         if not self._is_bounded(topic.principal):
@@ -95,18 +97,25 @@ class PrincipalBounds:
         async with lane.lock:
             for _ in range(CONFLICTS_MAX):
                 revision = await self._read(lane)
-                is_known = (
-                    more.topics and topic.name in self._catalog.topics
-                )  # by an earlier try, or by another request
-                if not is_known:
-                    self.check(topic, more)
                 compare = Compare(lane.key, revision)
+                compares = [compare]
+                known = self._catalog.topics.get(topic.name) if more.topics else None
+                try:
+                    self.check(topic, more)
+                except RequestError:
+                    if known is None:
+                        raise
+                    # By an earlier try, or by another request.  `attempt` requires that the topic does not exist, so
+                    # nothing is written: the view may still show a topic that was deleted.
+                    compares.append(Compare(key, known.revision))
                 lane.revision = None  # unknown from here on if the commit fails
-                done = await attempt((compare,), (Put(lane.key, _VALUE),))
+                done = await attempt(compares, (Put(lane.key, _VALUE),))
                 if done.succeeded:
                     lane.revision = done.revision
                     return done
                 found = done.current[key]
+                if found is None and len(compares) > 1 and known is not None and known.topic_id != topic.topic_id:
+                    continue  # another request's, and deleted: the check counts, once the view shows the deletion
                 if holds(compare, done.current[lane.key]) or (found is not None and found.value == value):
                     return done
         raise contested(f"what {topic.principal:.200} owns")

@@ -6,13 +6,18 @@ The histories have three processes that all take themselves for the leader, and 
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from bmq.controller.topics.bounds import More
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.catalog import OFFSETS_TOPIC, Owned, decode_topic, topic_key
+from bmq.meta.catalog import OFFSETS_TOPIC, Owned, decode_topic, encode_topic, topic_key
+from bmq.meta.kv import Commit, Compare, Put
 from bmq.meta.kv_memory import KvFaults, MemoryStore
 from bmq.meta.security.client_quotas import MAX_PARTITIONS, MAX_TOPICS
 from bmq.storage.memory import MemoryStorage
@@ -121,6 +126,36 @@ async def test_a_creation_is_not_decided_on_a_view_that_is_behind() -> None:
     await first.admin.create_topic("a", principal=ALICE)
     assert "a" not in second.catalog.topics
     await refused(second.admin.create_topic("b", principal=ALICE))
+    await first.close()
+    await second.close()
+
+
+async def test_a_name_that_was_just_deleted_is_not_taken_for_one_that_exists() -> None:
+    """The view still shows bob's topic, which the store has no more: alice's of the same name is a creation."""
+    store, storage = MemoryStore(), MemoryStorage()
+    first, second = (
+        AdminWorld(store, storage, random=Random(1), name=name, bounds=bounded(max_topics=1)) for name in "ab"
+    )
+    await first.start()
+    await second.start()
+    owner = await first.admin.create_topic("a", principal=BOB)
+    await first.admin.create_topic("b", principal=ALICE)
+    bounds = second.admin._bounds
+    topic = replace(owner, principal=ALICE, topic_id=uuid.uuid4(), revision=0)
+    key, value = topic_key("c", "a"), encode_topic(topic)
+    for _ in range(10):
+        await asyncio.sleep(1.0)
+    assert {"a", "b"} <= set(second.catalog.topics)
+    second.view_kv.faults = KvFaults(latency_s=2.0)
+    await first.admin.delete_topic("a")
+    assert "a" in second.catalog.topics
+
+    async def attempt(compares: Sequence[Compare], writes: Sequence[Put]) -> Commit:
+        await asyncio.sleep(0.5)
+        return await second.kv.commit([Compare(key, 0), *compares], [Put(key, value), *writes])
+
+    assert "owns 1" in await refused(bounds.commit(topic, More(1, 1), key, value, attempt))
+    assert store.get(key) is None
     await first.close()
     await second.close()
 
