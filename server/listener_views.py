@@ -18,7 +18,6 @@ class ListenerViews:
     """The views of all listeners; they have the process's node id and settings in common."""
 
     def __init__(self, config: NodeConfig, view: ClusterView, catalog: Catalog) -> None:
-        self.config = config
         own = ProxyAddress(config.node_id, "", 0, config.zone)
         self._proxies = {
             listener.name: ClusterProxies(own, view, catalog, config.offsets_topic_num_partitions, listener.name)
@@ -31,7 +30,7 @@ class ListenerViews:
 
     @property
     def node_id(self) -> int:
-        return self.config.node_id
+        return self.first.config.node_id
 
     @property
     def sends_away(self) -> bool:
@@ -46,7 +45,7 @@ class ListenerViews:
     def move(self, addresses: Mapping[str, Address]) -> None:
         """Publish the address of each listener, by its name, to this process's clients."""
         for name, address in addresses.items():
-            self._proxies[name].move(ProxyAddress(self.node_id, address.host, address.port, self.config.zone))
+            self._proxies[name].move(replace(self._proxies[name].own, host=address.host, port=address.port))
 
     def set_member(self, is_member: bool) -> None:
         """Name this process in Metadata, or leave it out, as it is a member or not."""
@@ -55,7 +54,6 @@ class ListenerViews:
 
     def renumber(self, config: NodeConfig) -> None:
         """Adopt the settings with a new node id, after the process has joined its cluster again."""
-        self.config = config
         for view in self.by_name.values():
             view.renumber(config)
         for proxies in self._proxies.values():

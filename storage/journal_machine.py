@@ -318,9 +318,9 @@ class JournalMachine:
     def _on_pause_over(self, event: ev.PauseOver, now: float) -> list[Effect]:
         """Try again, or pause for longer if no checkpoint waits for the file, since each try makes a file.
 
-        A probe does not count: no takeover waits for it.
+        A probe does not count: no takeover waits for it.  A journal that is to close, with nothing to write, ends.
         """
-        if any(not queued.is_probe for queued in self._queue):
+        if self._is_done or any(not queued.is_probe for queued in self._queue):
             return self._try_next(now)
         self.state = JournalState.IDLE_PAUSE
         return [ev.Pause(IDLE_RETRY_S - self._retry_s, ends_with_work=True)]

@@ -92,8 +92,8 @@ class NewLeaders:
             return None
         return RequestHints(self, request.client, proxies, rack)
 
-    def find(self, key: PartitionKey, proxies: Proxies) -> LeaderHint | None:
-        """Return the present leader of a partition that has left this process; None if it is not known."""
+    def find(self, key: PartitionKey, proxies: Proxies) -> tuple[int, int] | None:
+        """Return node id and epoch of the present leader of a partition that has left this process; None if unknown."""
         if key not in self._moved:
             return None
         owner = self._view.owner_of(key)
@@ -108,10 +108,7 @@ class NewLeaders:
             if self._moved.begin_query(key, owner, asyncio.get_running_loop().time()):
                 self._queries.start(self._query(key, owner), "epoch of a new leader")
             return None
-        for proxy in proxies.addresses:
-            if proxy.node_id == node_id:
-                return LeaderHint(epoch, NodeEndpoint(node_id, proxy.host, proxy.port, proxy.zone or None))
-        return None
+        return node_id, epoch
 
     def may_tell(self, client: Client, key: PartitionKey, epoch: int) -> bool:
         """Return whether the connection has not had a hint of this epoch."""
@@ -164,15 +161,27 @@ class RequestHints:
         A consumer in this process's zone stays here if the leader is in another zone (KIP-392): the leader would send
         it back into its zone.
         """
-        hint = self._leaders.find(key, self._proxies)
-        if hint is None or hint.epoch <= known_epoch:
+        found = self._leaders.find(key, self._proxies)
+        if found is None:
             return None
-        if self._rack and self._rack == self._proxies.own.zone != hint.endpoint.rack:
+        node_id, epoch = found
+        if epoch <= known_epoch or not self._leaders.may_tell(self._client, key, epoch):
             return None
-        return hint if self._leaders.may_tell(self._client, key, hint.epoch) else None
+        endpoint = _endpoint(node_id, self._proxies)
+        if endpoint is None or (self._rack and self._rack == self._proxies.own.zone != endpoint.rack):
+            return None
+        return LeaderHint(epoch, endpoint)
 
     def sent(self, key: PartitionKey, hint: LeaderHint) -> None:
         """Note that the response carries this hint."""
         self._leaders.tell(self._client, key, hint.epoch)
         if hint.endpoint not in self.endpoints:
             self.endpoints = (*self.endpoints, hint.endpoint)
+
+
+def _endpoint(node_id: int, proxies: Proxies) -> NodeEndpoint | None:
+    """Return the address of a proxy for the client; None if Metadata does not list the proxy."""
+    for proxy in proxies.addresses:
+        if proxy.node_id == node_id:
+            return NodeEndpoint(node_id, proxy.host, proxy.port, proxy.zone or None)
+    return None

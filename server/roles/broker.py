@@ -85,12 +85,10 @@ class BrokerRole:
         joined = parts.joined
         shared.flush_listener = FetchAndShardListener(fetch_service, self.shard_logs)
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
-        register_broker(
-            joined.endpoint, self.assigned, shared.load, shared.open_files, self.fence, ownership.check
-        )  # fmt: skip
+        register_broker(joined.endpoint, self.assigned, shared.load, shared.open_files, self.fence, ownership.check)
         inside = internal_endpoint(
             self._view, parts.clock, parts.catalog, self.assigned, shared.load, pool=parts.pool, beside=fetch_service
-        )  # fmt: skip
+        )
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         return inside

@@ -102,9 +102,7 @@ class ProxyRole:
         """The audit log; None without the setting."""
         self.audit: Audit = self.audit_log or NO_AUDIT
         apis = audited(ALL_APIS) if self.audit.is_on else ALL_APIS
-        clients = Caller(
-            metrics=metrics, quotas=security.quotas, authorizer=security.authorizer, audit=self.audit
-        )  # fmt: skip
+        clients = Caller(metrics=metrics, quotas=security.quotas, authorizer=security.authorizer, audit=self.audit)
         self.client_endpoints = {
             name: Endpoint(self.services, view, clients, apis) for name, view in views.by_name.items()
         }

@@ -242,7 +242,7 @@ async def test_a_closing_journal_writes_its_queue_first() -> None:
 async def test_a_closing_journal_with_an_empty_queue_begins_nothing_more(state: JournalState) -> None:
     events: dict[JournalState, list[Event]] = {
         S.START: [ev.Start()],
-        S.PAUSE: [ev.PauseOver(), ev.PauseOver()],
+        S.PAUSE: [ev.PauseOver()],
         S.IDLE_PAUSE: [ev.PauseOver()],
         S.SNAPSHOT: [ev.SnapshotFlushed(3, FIRST)],
         S.LEAVE: [ev.FileLeft()],

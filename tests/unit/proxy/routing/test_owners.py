@@ -442,7 +442,7 @@ async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> Non
 
 
 async def test_partitions_of_this_process_are_appended_to_directly() -> None:
-    """While a partition comes to it and goes again: nothing is refused, doubled or lost."""
+    """Produce while a partition comes to this process and goes again: nothing is refused, doubled or lost."""
 
     async with cluster() as world:
         own = world.broker("b2")
@@ -529,7 +529,7 @@ async def test_connections_to_a_broker_end_with_it() -> None:
 
 
 async def test_close_leaves_no_task() -> None:
-    """While produces are kept, fetches are parked and questions are under way."""
+    """Close while produces are kept, fetches are parked and questions are under way."""
 
     async with cluster() as world:
         await world.send(plain())
