@@ -19,6 +19,8 @@ List, set and remove quotas of a running cluster, over Kafka's protocol.
 A quota is of a user, a client id, both, or an address, or of the default of one. Rates: {", ".join(CLIENT_KEYS)};
 of an address {", ".join(IP_KEYS)}. Bounds on what one user may own: {", ".join(BOUND_KEYS)}.
 """
+PRINCIPAL_PREFIX = "User:"
+"""The type of a principal, as ACLs write it.  A quota of a user "User:alice" would never apply to alice."""
 NAMES = (*CLIENT_KEYS, *IP_KEYS, *BOUND_KEYS)
 _EXACT, _DEFAULT = 0, 1
 _TITLES = ("ENTITY", "QUOTA", "VALUE")
@@ -117,6 +119,9 @@ def _rows(entries: Sequence[Any]) -> Iterator[tuple[str, str, float]]:
 
 def set_quotas(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Set quotas of one entity."""
+    if (arguments.user or "").startswith(PRINCIPAL_PREFIX):
+        name = arguments.user.removeprefix(PRINCIPAL_PREFIX)
+        raise UsageError(f"a quota takes the name of a user, not a principal: --user {name}")
     changes = dict(arguments.quotas)
     for name, value in arguments.quotas:
         if changes[name] != value:

@@ -92,8 +92,19 @@ def _run(config: NodeConfig) -> int:
     except StorageUnavailable as error:
         root = without_userinfo(config.root)
         raise CannotServe(f"{root} does not respond: {error}; is its NameNode up, and the address right?") from error
-    except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
+    except StorageError as error:
+        raise CannotServe(name_root(without_userinfo(config.root), str(error))) from error
+    except (OSError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
         raise CannotServe(str(error)) from error
+
+
+def name_root(root: str, text: str) -> str:
+    """Return the text of a storage error with the URL `root` before it, unless the text has the URL or its folder.
+
+    The paths in such texts begin at the root: `/store` alone would read as a folder of the machine.
+    """
+    folder = root.removeprefix("file://")
+    return text if root in text or folder in text else f"{root}: {text}"
 
 
 async def _supervise(config: NodeConfig) -> int:

@@ -20,6 +20,7 @@ from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings
 from bmq.cli.usage import UsageError
 from bmq.controller.kv_commit import commit_settled
+from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.topics.access import access_prefix
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
@@ -125,7 +126,8 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
 async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
     """Return the content of the right root's `cluster.json`, or the content to write if it is missing.
 
-    Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's.
+    Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's, or if the store is
+    older than a root.
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:
@@ -144,6 +146,10 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
             raise RequestRefused(
                 f"{fs.url} has no cluster.json: no cluster was ever served from there. Is it the right URL?"
             )
+        try:
+            await check_store_age(kv, fs, cluster, 0 if file is None else file.rebuild_count)
+        except StoreOlder as error:
+            raise RequestRefused(error.what) from error
     if files[0] is not None:
         return files[0]
     counter = await kv.get(producer_ids_key(cluster))

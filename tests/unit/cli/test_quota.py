@@ -144,3 +144,11 @@ def test_a_quota_that_is_given_twice_with_two_values_is_refused(bmq: Bmq, server
     assert (told.out, server.quotas) == ("", {})
     assert "max_topics" in told.err
     assert bmq("quota", "set", "--user", "alice", "max_topics=5", "max_topics=5") == 0
+
+
+def test_a_principal_in_place_of_a_users_name_is_refused(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
+    """Such a quota would be stored, and would apply to nobody.  An older one can still be removed."""
+    assert bmq("quota", "set", "--user", "User:alice", "max_topics=20") == 2
+    assert capsys.readouterr().err == "bmq: a quota takes the name of a user, not a principal: --user alice\n"
+    assert server.quotas == {}
+    assert bmq("quota", "remove", "--user", "User:alice", "max_topics") == 0

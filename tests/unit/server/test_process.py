@@ -47,6 +47,20 @@ def test_a_wrong_store_or_root_is_one_line(settings: dict[str, str], said: str, 
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("root", "text", "named"),
+    [
+        ("file:///data", "/store: Permission denied", "file:///data: /store: Permission denied"),
+        ("file:///data", "/data/.lock: Permission denied", "/data/.lock: Permission denied"),
+        ("hdfs://nn:9000/bmq", "/store: no right", "hdfs://nn:9000/bmq: /store: no right"),
+        ("hdfs://nn:9000/bmq", "hdfs://nn:9000/bmq belongs to another", "hdfs://nn:9000/bmq belongs to another"),
+    ],
+)
+def test_a_storage_error_names_the_root(root: str, text: str, named: str) -> None:
+    """A path below the root, alone, reads as a folder of the machine."""
+    assert process.name_root(root, text) == named
+
+
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -6,26 +6,31 @@ import asyncio
 import json
 import os
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bmq.cli.cluster.merge_root_run import bind, common_folder, merge
+from bmq.cli.admin_client import RequestRefused
+from bmq.cli.cluster.merge_root_run import bind, check_roots, common_folder, merge
 from bmq.cli.main import main
 from bmq.cli.usage import UsageError
 from bmq.controller.topics.access import Walk, access_key, encode_walk
 from bmq.core.file_access import Access
+from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import member_key
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
+from bmq.meta.store_count import encode_store_count, store_count_key
 from bmq.server.root_guard import RootGuard
-from bmq.storage.cluster_files import ClusterFile, WrongCluster
+from bmq.storage.cluster_files import ClusterFile, WrongCluster, check_cluster
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
+from bmq.storage.store_counts import put_store_count
 
 pytestmark = pytest.mark.slow
 
@@ -281,6 +286,21 @@ def test_a_merge_of_wrong_places_or_a_running_cluster_is_refused(place: Place, c
     assert "file:///dir or hdfs://" in capsys.readouterr().err
     assert main(["cluster", "merge-root", "--root", place.url("root"), "--meta", f"{place.meta}x"]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+async def test_a_store_that_is_older_than_a_root_is_refused(is_right: bool) -> None:
+    """The later state of the store knows other topics and owners: an old copy must not say which root is right."""
+    kv = MemoryKeyValue(MemoryStore())
+    right, wrong = (MemoryFileSystem(MemoryStorage(), "merge") for _ in range(2))
+    for fs in (right, wrong):
+        await check_cluster(fs, "id")
+    count = StoreCount(rebuild_count=0, number=7, id="a" * 32)
+    await kv.commit([], [Put(cluster_id_key("c"), b"id"), Put(store_count_key("c"), encode_store_count(count))])
+    assert await check_roots(kv, "c", right, [wrong]) == ClusterFile(cluster_id="id")
+    await put_store_count(right if is_right else wrong, replace(count, number=8, id="b" * 32))
+    with pytest.raises(RequestRefused, match="the metadata store is older than storage"):
+        await check_roots(kv, "c", right, [wrong])
 
 
 async def test_files_from_another_root_are_given_their_topics_rights_anew() -> None:
