@@ -116,6 +116,8 @@ class StoreAge:
         self._guard = guard
         self._noted = 0
         """The store's revision right after the last raise that reached the root."""
+        self._raised: tuple[int, StoreCount] | None = None
+        """The last raise, and the store's revision right after it, until the raise has reached the root."""
 
     def __repr__(self) -> str:
         return f"<StoreAge noted={self._noted}>"
@@ -174,9 +176,13 @@ class StoreAge:
 
         Raises StoreOlder, KvError, StorageError, FormatError, and RequestError if this process does not lead.
         """
-        if await self._kv.revision() == self._noted:
+        present = await self._kv.revision()
+        if present == self._noted:
             return
         entry = await self._check()
+        if self._raised is not None and self._raised[0] == present:
+            await self._leave(*self._raised)  # nothing has changed since: another commit would count nothing
+            return
         key = store_count_key(self._cluster)
         risen = self._risen(entry)
         put = Put(key, encode_store_count(risen))
@@ -189,8 +195,13 @@ class StoreAge:
             if not may_be_ours or found is None or found.value != put.value:
                 return  # another process leads, and counts
             revision = found.revision
-        await put_store_count(self._fs, risen)
-        self._noted = revision
+        await self._leave(revision, risen)
+
+    async def _leave(self, revision: int, count: StoreCount) -> None:
+        """Leave a count on the root that the store has since `revision`."""
+        self._raised = (revision, count)
+        await put_store_count(self._fs, count)
+        self._noted, self._raised = revision, None
 
     async def _check(self) -> Entry | None:
         return await check_store_age(self._kv, self._fs, self._cluster, self._rebuild_count)

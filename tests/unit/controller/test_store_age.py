@@ -22,7 +22,7 @@ from bmq.core.store_count import StoreCount
 from bmq.meta.kv import Commit, Compare, Entry, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.store_count import decode_store_count, encode_store_count, store_count_key
-from bmq.storage.filesystem import FileStatus, StorageUnavailable
+from bmq.storage.filesystem import FileStatus, NotAllowed, StorageUnavailable
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.store_counts import newest_store_counts, put_store_count
 
@@ -288,6 +288,33 @@ async def test_a_leader_that_cannot_leave_a_count_warns_once_until_it_can(caplog
     await world.change()
     await asyncio.sleep(2 * NOTE_S)
     assert warnings() == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+class ReadOnly(MemoryFileSystem):
+    """A root on which nothing can be made, for as long as `is_read_only`."""
+
+    is_read_only = True
+
+    async def make_folder(self, path: str) -> None:
+        if self.is_read_only:
+            raise NotAllowed(f"{path}: Read-only file system")
+        await super().make_folder(path)
+
+
+async def test_a_count_that_the_root_refuses_is_raised_once_until_the_store_changes() -> None:
+    world = World()
+    world.fs = fs = ReadOnly(world.storage, "h")
+    running = asyncio.create_task(world.leader().run())
+    await asyncio.sleep(10 * NOTE_S)
+    assert (await world.stored()).number == 1, "a commit a minute would only fill the store's history"
+    await world.change()
+    await asyncio.sleep(10 * NOTE_S)
+    assert (await world.stored()).number == 2
+    fs.is_read_only = False
+    await asyncio.sleep(2 * NOTE_S)
+    assert await world.on_root() == await world.stored() == replace(await world.stored(), number=2)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
