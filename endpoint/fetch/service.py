@@ -413,8 +413,8 @@ class FetchService:
         self._forget_tail(key)
         _wake(self.poll.changed(key))
 
-    def check_again(self, key: PartitionKey) -> None:
-        """Wake the fetches that follow the partition: its new leader has become known."""
+    def changed(self, key: PartitionKey) -> None:
+        """Wake the fetches that follow the partition: its end is confirmed, or its new leader has become known."""
         _wake(self.poll.changed(key))
 
     def _forget_tail(self, key: PartitionKey) -> None:

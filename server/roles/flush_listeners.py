@@ -30,6 +30,7 @@ class FetchAndShardListener:
         self._logs = logs
         self.flushed = fetch_service.flushed  # on the hot path: no call in between
         self.log_start_moved = fetch_service.log_start_moved
+        self.changed = fetch_service.changed
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         self._fetch_service.opened(key, epoch, log_start, high_watermark)
@@ -53,6 +54,9 @@ class FetchListener:
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         self._node.fetch_service.log_start_moved(key, log_start)
+
+    def changed(self, key: PartitionKey) -> None:
+        self._node.fetch_service.changed(key)
 
     def closed(self, key: PartitionKey) -> None:
         self._node.fetch_service.closed(key)

@@ -76,7 +76,7 @@ class ProxyRole:
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
-            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, self.fetch_service.check_again)
+            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, self.fetch_service.changed)
         self.services = ProxyServices(
             clock=parts.clock,
             catalog=parts.catalog,

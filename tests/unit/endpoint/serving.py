@@ -44,13 +44,16 @@ class FakeOwner:
         self.log_start = self.high_watermark = 0
         self.stable: int | None = None
         self.active_segment: ActiveSegment | None = None
-        self.has_seen_end = self.knows_active_segment = True
+        self.is_at_end = self.knows_active_segment = True
         self.has_room = True
         self.segments = 0
 
     @property
     def last_stable_offset(self) -> int:
         return self.high_watermark if self.stable is None else self.stable
+
+    def ask_end(self) -> bool:
+        return self.is_at_end
 
     async def room(self) -> None:
         raise NotImplementedError

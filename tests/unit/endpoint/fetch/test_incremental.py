@@ -269,7 +269,7 @@ async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_
         first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
         await world.store("t", count=3)
         world.owner("t").stable = 2  # inside the batch: storage has nothing to give
-        world.fetch_service.log_start_moved(world.key("t"), 0)
+        world.fetch_service.changed(world.key("t"))
         world.fs.gate.clear()
         reading = asyncio.create_task(world.fetch(session=(first.session_id, 1), committed=True, max_wait_s=100))
         await quiesce()

@@ -12,7 +12,13 @@ from bmq.server.roles.flush_listeners import FetchAndShardListener, FetchListene
 from bmq.server.roles.local_shard_log import LocalShardLogs
 
 KEY = PartitionKey(uuid.UUID(int=1), 2)
-ALL = [("opened", KEY, 3, 4, 5), ("flushed", KEY, (), 6), ("log_start_moved", KEY, 5), ("closed", KEY)]
+ALL = [
+    ("opened", KEY, 3, 4, 5),
+    ("flushed", KEY, (), 6),
+    ("log_start_moved", KEY, 5),
+    ("changed", KEY),
+    ("closed", KEY),
+]
 
 
 class RecordingFetches:
@@ -29,6 +35,9 @@ class RecordingFetches:
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         self.calls.append(("log_start_moved", key, log_start))
+
+    def changed(self, key: PartitionKey) -> None:
+        self.calls.append(("changed", key))
 
     def closed(self, key: PartitionKey) -> None:
         self.calls.append(("closed", key))
@@ -54,6 +63,7 @@ def notify_all(listener: FetchListener | FetchAndShardListener) -> None:
     listener.opened(KEY, 3, 4, 5)
     listener.flushed(KEY, (), 6)
     listener.log_start_moved(KEY, 5)
+    listener.changed(KEY)
     listener.closed(KEY)
 
 
