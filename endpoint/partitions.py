@@ -43,8 +43,8 @@ class PartitionView(Protocol):
     def ask_end(self) -> bool:
         """Return whether the watermark is certain: only then is an offset past it out of range (rule 2).
 
-        If it is not certain, start a query to the owner, unless a query is under way.  The end of the query notifies the
-        followers of the partition (``FlushListener.changed``), which then check it again.
+        If it is not certain, start a query to the owner, unless a query is under way.  The end of the query notifies
+        the followers of the partition (``FlushListener.changed``), which then check it again.
         """
 
     @property

@@ -45,9 +45,10 @@ from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.endpoint.fetch.fetch_params import FetchParams
-from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
 from bmq.endpoint.scopes import AnyScopes
 
 READ_COMMITTED = 1

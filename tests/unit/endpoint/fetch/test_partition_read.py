@@ -69,7 +69,7 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
         for _ in range(10):
             world.flush("t")
         owner.log_start = 5
-        world.fetch_service.log_start_moved(owner.key, 5)
+        world.fetch_service.context.log_start_moved(owner.key, 5)
         below = await world.fetch([want("t", offset=4)])
         assert (errors(below), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
         assert below.results[0].marks == (-1, -1, -1)
@@ -86,7 +86,7 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
         waiting = asyncio.create_task(world.fetch([want("t", offset=99)], max_wait_s=3600))
         await asyncio.sleep(10)
         owner.is_at_end = True
-        world.fetch_service.changed(owner.key)
+        world.fetch_service.context.changed(owner.key)
         assert errors(await waiting) == {T0: "OFFSET_OUT_OF_RANGE"}
         far = await world.fetch([want("t", offset=99)], max_wait_s=3600)
         assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}

@@ -86,7 +86,7 @@ class Proxy:
     def __init__(self, world: Cluster) -> None:
         self.world = world
         self.proxies = cast(Any, Listed(world))
-        self.leaders = NewLeaders(world.view, self._ask_epoch, world.fetch_service.changed)
+        self.leaders = NewLeaders(world.view, self._ask_epoch, world.fetch_service.context.changed)
         self.queries = 0
         world.scopes = change(world.scopes, proxies=self.proxies, new_leaders=self.leaders)
         for name in ("b1", "b2"):
