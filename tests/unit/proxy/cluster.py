@@ -58,7 +58,7 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient, FakeView
 from tests.harness.members import lone_broker
-from tests.harness.scopes import make_scopes
+from tests.harness.scopes import make_scopes, serve
 
 LATENCY_S = 0.0005
 PING_S = 2.0
@@ -433,7 +433,7 @@ class Cluster:
         topics = [(self.topic.topic_id, [(partition, memoryview(records))])]
         body = memoryview(bytearray(b"".join(encode_produce_request(acks, timeout_ms, topics))))
         asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
-        return asyncio.ensure_future(_produced(produce.handle(self.scopes, asked)))
+        return asyncio.ensure_future(_produced(serve(self.scopes, produce.APIS[0], asked)))
 
     async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
         params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False, metrics=self.metrics)
