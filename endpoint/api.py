@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import Needs
+from bmq.endpoint.request_plan import BY_BODY, PlanRule
 from bmq.endpoint.scopes import Scopes
 
 S = TypeVar("S", bound=Scopes[Any, Any], contravariant=True)
@@ -17,22 +19,24 @@ S = TypeVar("S", bound=Scopes[Any, Any], contravariant=True)
 class Api(NamedTuple, Generic[S]):
     """One API: Kafka's version range, and the handler of its requests.
 
-    ============== ======================== =====================================================
-    field          argument                 result, at once or awaited
-    ============== ======================== =====================================================
-    ``handle``     the decoded message      the response message, or an encoded `Response`
-    ``handle_raw`` the request's bytes      an encoded `Response` (Produce and Fetch)
-    ============== ======================== =====================================================
-
-    Exactly one of the two is set.  A handler does long work in turns of the loop (``core.aio.turns``).  A RequestError
-    that leaves ``handle`` is a bug: a handler puts errors where Kafka's response has a field for them.
+    ``handle`` gets the decoded message.  It returns the response message or an encoded `Response`, at once or awaited.
+    It does long work in turns of the loop (``core.aio.turns``).  A RequestError that leaves it is a bug: a handler puts
+    errors where Kafka's response has a field for them.
     """
 
     key: ApiKey
     min_version: int
     max_version: int
-    handle: Callable[[S, Request, Any], Any | Awaitable[Any]] | None = None
-    handle_raw: Callable[[S, Request], Response | Awaitable[Response]] | None = None
+    handle: Callable[[S, Request, Any], Any | Awaitable[Any]]
+    rule: PlanRule = BY_BODY
+    """Bounds up to which a request is small: see ``endpoint.request_plan``."""
+    parse: Callable[[memoryview, int, int], Any] | None = None
+    """Reader of a body of a version, which accepts ``rule.partitions`` at most; None: the codec.  Raises
+    TooManyPartitions past the bound, FormatError if the body is malformed."""
+    begin_large: Callable[[S, Request, AsyncExitStack], Awaitable[Response | Awaitable[Response]]] | None = None
+    """Begins a large request, in turns of the loop.  Returns its encoded response, or an awaitable of it; the stack's
+    resources are released when the response is there.  None: the dispatcher decodes and encodes in the thread for
+    large requests, and calls ``handle``."""
     response_bytes: Callable[[S, Any], int] | None = None
     """Estimate, from the message, of the bytes of its response; None: at most a few times the request's body."""
     waits_for_clients: bool = False

@@ -1,4 +1,6 @@
-"""The path from a frame to its response: header, API and version, decoder, handler, encoder.
+"""The path from a frame to its response: header, API and version, decoder, plan, handler, encoder.
+
+The plan (``endpoint.request_plan``) is chosen in one place, `Endpoint._call`; its workers are the methods behind it.
 
 A request without a possible response closes the connection, as in Kafka: an API or version that is not served, or a
 body that is malformed for its version.  The one exception is ApiVersions, whose client cannot know yet which versions
@@ -8,6 +10,7 @@ are served (KIP-511).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -19,10 +22,11 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
+from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
 from bmq.endpoint.api_versions import unsupported_version
-from bmq.endpoint.large_requests import INLINE_BYTES
+from bmq.endpoint.request_plan import Plan, choose_plan
 from bmq.endpoint.response_budget import COUNTED_LEAST
 from bmq.endpoint.scopes import AnyScopes, Caller, P, Scopes, V
 
@@ -38,11 +42,11 @@ class Endpoint:
         self._metrics = caller.metrics
         self._responses = process.responses
         self._large = process.large
+        self._order = process.produce_order
         self._clock = process.clock
         self._quotas = caller.quotas
         self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
-        assert all((api.handle is None) != (api.handle_raw is None) for api in apis), "one of the two handles it"
         self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)
 
     def __repr__(self) -> str:
@@ -91,23 +95,49 @@ class Endpoint:
             raise
 
     def _call(self, api: Api[Any], request: Request) -> Any:
-        if api.handle_raw is not None:
-            return api.handle_raw(self.scopes, request)
-        assert api.handle is not None
-        if len(request.body) > INLINE_BYTES:
-            return self._call_large(api, request)
+        """Choose the request's plan, and serve it accordingly.  Return its result, or an awaitable of it."""
+        rule, body = api.rule, request.body
+        message, is_many, room = None, False, 0
         try:
-            message = decode_request(request.api_key, request.api_version, request.body)
+            if api.parse is not None:
+                message = api.parse(body, request.api_version, rule.partitions)
+            elif len(body) <= rule.body_bytes:
+                message = decode_request(request.api_key, request.api_version, body)
+                if api.response_bytes is not None:
+                    room = api.response_bytes(self.scopes, message)
+        except TooManyPartitions:
+            is_many = True
         except FormatError as error:
             raise _malformed(api, request, error) from None
-        size = 0 if api.response_bytes is None else api.response_bytes(self.scopes, message)
-        if size >= COUNTED_LEAST:
-            return self._call_in_room(api, request, message, size)
-        return api.handle(self.scopes, request, message)
+        is_held = rule.keeps_order and self._order.is_held(request.client)
+        plan = choose_plan(rule, len(body), is_many, is_held, room)
+        if plan is Plan.AT_ONCE:
+            return api.handle(self.scopes, request, message)
+        if plan is Plan.IN_ROOM:
+            return self._call_in_room(api, request, message, room)
+        if plan is Plan.AFTER_OTHERS:
+            return self._call_after_others(api, request, [message])
+        return self._call_large(api, request) if api.begin_large is None else self._begin_large(api, request)
+
+    async def _call_after_others(self, api: Api[Any], request: Request, box: list[Any]) -> Any:
+        """Handle the one message in `box` once all earlier requests of its connection have begun."""
+        async with self._order.turn(request.client):
+            result = api.handle(self.scopes, request, box.pop())
+        return await result if hasattr(result, "__await__") else result
+
+    async def _begin_large(self, api: Api[Any], request: Request) -> Response:
+        """Serve a large request by the API's own handler of these."""
+        assert api.begin_large is not None
+        async with AsyncExitStack() as until_answered:
+            if api.rule.keeps_order:
+                async with self._order.turn(request.client):
+                    begun = await api.begin_large(self.scopes, request, until_answered)
+            else:
+                begun = await api.begin_large(self.scopes, request, until_answered)
+            return begun if isinstance(begun, Response) else await begun
 
     async def _call_in_room(self, api: Api[Any], request: Request, message: Any, size: int) -> Response:
         """Handle the request and encode its response, once the budget has room for ``size`` bytes."""
-        assert api.handle is not None
         responses = self._responses
         taken = await responses.take(size)
         try:
@@ -121,7 +151,6 @@ class Endpoint:
 
     async def _call_large(self, api: Api[Any], request: Request) -> Any:
         """Decode the request in the thread for large ones, in the order of arrival, and handle it."""
-        assert api.handle is not None
         async with self._large.admitted(len(request.body)) as leave:
             try:
                 box = [await self._large.decode(request.api_key, request.api_version, request.body)]
@@ -143,7 +172,6 @@ class Endpoint:
                 raise
 
     async def _call_now(self, api: Api[Any], request: Request, box: list[Any]) -> Any:
-        assert api.handle is not None
         result = api.handle(self.scopes, request, box[0])
         if hasattr(result, "__await__"):
             result = await result
@@ -227,6 +255,8 @@ class Endpoint:
 
 
 def _malformed(api: Api[Any], request: Request, error: FormatError) -> CloseConnection:
+    if api.parse is not None:
+        return CloseConnection(str(error))  # it names API and version itself
     return CloseConnection(f"{api.key.name} version {request.api_version}: {error}")
 
 

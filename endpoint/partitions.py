@@ -39,12 +39,12 @@ class PartitionView(Protocol):
     def high_watermark(self) -> int: ...
     @property
     def last_stable_offset(self) -> int: ...
-    @property
-    def has_seen_end(self) -> bool:
-        """True if the watermark is the owner's present one: only then is an offset past it out of range (rule 2).
 
-        If it is False, reading this property starts a query to the owner; its response notifies the followers of the
-        partition, which then read it again.
+    def ask_end(self) -> bool:
+        """Return whether the watermark is certain: only then is an offset past it out of range (rule 2).
+
+        If it is not certain, start a query to the owner, unless a query is under way.  The end of the query notifies
+        the followers of the partition (``FlushListener.changed``), which then check it again.
         """
 
     @property
@@ -175,7 +175,7 @@ class Owners(Protocol):
 
 
 class FlushListener(Protocol):
-    """Receiver of what owners flush: the process's `FetchService`.  Owners call it in each partition's order."""
+    """Receiver of what owners flush: the process's `FetchContext`.  Owners call it in each partition's order."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """Handle that the partition is in WRITE under this epoch."""
@@ -188,6 +188,9 @@ class FlushListener(Protocol):
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         """Handle that the partition's log begins at ``log_start`` now."""
+
+    def changed(self, key: PartitionKey) -> None:
+        """Handle that the partition's view may show more now: parked fetches of the partition must check it again."""
 
     def closed(self, key: PartitionKey) -> None:
         """Handle that the partition has no owner here any more: parked fetches of it must check again."""

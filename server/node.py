@@ -246,7 +246,7 @@ class Node:
             lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")
         )
         if self.broker is not None:
-            self.internal_endpoint = self.broker.serve_inside(self.proxy.fetch_service)
+            self.internal_endpoint = self.broker.serve_inside(self.proxy.fetch_service.context)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
             endpoint.register(LogSizesRequest, sizes.handle)
 

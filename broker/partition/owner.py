@@ -132,13 +132,12 @@ class PartitionOwner:
         # Flush by flush the three move together: the watermark is the end of the segment's last flushed batch.
         return ActiveSegment(segment.entry.name, segment.flushed, self._driver.machine.high_watermark, segment.index)
 
-    @property
-    def has_seen_end(self) -> bool:
-        """True if the high watermark is certain, so that an offset past it may be called out of range (rule 2).
+    def ask_end(self) -> bool:
+        """Return whether the high watermark is certain, so that an offset past it may be called out of range (rule 2).
 
-        Another broker may have taken the partition unnoticed. So this starts a proof of ownership, one for
-        all readers that ask meanwhile, and is True for one read after it. Batches that were acknowledged before their
-        flush are waited for.
+        Another broker may have taken the partition unnoticed. So this call starts a proof of ownership, one for all
+        readers that call meanwhile, and returns True to one reader after it. The proof waits for the flush of batches
+        that were acknowledged before their flush.
         """
         if self._loop_time() < self._sure_until:
             self._sure_until = 0.0
@@ -158,10 +157,8 @@ class PartitionOwner:
         finally:
             self._is_confirming = False
             self._confirmed_at = self._loop_time()
-        if (
-            self._shared.flush_listener is not None
-        ):  # wakes the readers that wait; they ask for another proof if this one failed
-            self._shared.flush_listener.log_start_moved(self.key, self.log_start)
+        if self._shared.flush_listener is not None:
+            self._shared.flush_listener.changed(self.key)  # readers check again, and start another proof if this failed
 
     @staticmethod
     def _loop_time() -> float:

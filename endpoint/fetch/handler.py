@@ -26,6 +26,7 @@ as in Kafka for an unknown replica); aborted transactions (there are no transact
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from uuid import UUID
 
 from bmq.core.errors import ErrorCode, FormatError
@@ -41,13 +42,14 @@ from bmq.core.wire.fetch import (
     encode_fetch,
     parse_fetch,
 )
-from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.endpoint.fetch.fetch_params import FetchParams
-from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
+from bmq.endpoint.request_plan import ANY_SIZE, PlanRule
 from bmq.endpoint.scopes import AnyScopes
 
 READ_COMMITTED = 1
@@ -55,14 +57,7 @@ KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE:
 """First version whose clients know the error (Kafka's ``KafkaApis.maybeDownConvertStorageError``; KIP-207)."""
 
 
-def handle(scopes: AnyScopes, request: Request) -> Response | Awaitable[Response]:
-    version = request.api_version
-    try:
-        asked = parse_fetch(request.body, version, PARTITIONS_A_TURN)
-    except TooManyPartitions:
-        return _serve_large(scopes, request)
-    except FormatError as error:
-        raise CloseConnection(str(error)) from None
+def handle(scopes: AnyScopes, request: Request, asked: FetchRequest) -> Response | Awaitable[Response]:
     listed = _listed(asked)
     if asked.replica_id >= 0:
         return _encode(
@@ -75,7 +70,7 @@ def handle(scopes: AnyScopes, request: Request) -> Response | Awaitable[Response
         listed,
         _forgotten(asked),
         _params(scopes, request, asked),
-        by_id=version >= TOPIC_IDS_SINCE,
+        by_id=request.api_version >= TOPIC_IDS_SINCE,
     )
     if isinstance(fetched, FetchResult):
         return _encode(request, fetched, committed=committed)
@@ -94,31 +89,31 @@ async def _later(scopes: AnyScopes, request: Request, work: Awaitable[FetchResul
         raise
 
 
-async def _serve_large(scopes: AnyScopes, request: Request) -> Response:
+async def begin_large(scopes: AnyScopes, request: Request, until_answered: AsyncExitStack) -> Response:
     """Serve a request with more than PARTITIONS_A_TURN partitions, in turns of the loop."""
     large = scopes.process.large
-    async with large.admitted(len(request.body)) as leave:
-        try:
-            asked, listed = await large.run(_parse_large, request.body, request.api_version)
-        except FormatError as error:
-            raise CloseConnection(str(error)) from None
-        if asked.replica_id >= 0:
-            return await large.run(_encode_refused, request, listed, _follower_error(scopes, request))
-        work = scopes.process.fetch_service.fetch_large(
-            asked.session_id,
-            asked.session_epoch,
-            listed,
-            _forgotten(asked),
-            _params(scopes, request, asked),
-            by_id=request.api_version >= TOPIC_IDS_SINCE,
-            on_park=leave,
-        )
-        box = [asked, listed]
-        committed = asked.isolation_level == READ_COMMITTED
-        del asked, listed
-        answer = await _later(scopes, request, work, committed=committed)
-        await large.free(box)
-        return answer
+    leave = await until_answered.enter_async_context(large.admitted(len(request.body)))
+    try:
+        asked, listed = await large.run(_parse_large, request.body, request.api_version)
+    except FormatError as error:
+        raise CloseConnection(str(error)) from None
+    if asked.replica_id >= 0:
+        return await large.run(_encode_refused, request, listed, _follower_error(scopes, request))
+    work = scopes.process.fetch_service.fetch_large(
+        asked.session_id,
+        asked.session_epoch,
+        listed,
+        _forgotten(asked),
+        _params(scopes, request, asked),
+        by_id=request.api_version >= TOPIC_IDS_SINCE,
+        on_park=leave,
+    )
+    box = [asked, listed]
+    committed = asked.isolation_level == READ_COMMITTED
+    del asked, listed
+    answer = await _later(scopes, request, work, committed=committed)
+    await large.free(box)
+    return answer
 
 
 def _parse_large(body: memoryview, version: int) -> tuple[FetchRequest, list[SessionPartition]]:
@@ -229,4 +224,5 @@ NEEDS = (
     Need(AclOperation.READ, ResourceType.TOPIC, "each"),
     Need(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "for followers, instead"),
 )
-APIS = (Api(ApiKey.FETCH, 4, 18, handle_raw=handle, needs=NEEDS),)
+RULE = PlanRule(ANY_SIZE, PARTITIONS_A_TURN)
+APIS = (Api(ApiKey.FETCH, 4, 18, handle, RULE, parse_fetch, begin_large, needs=NEEDS),)

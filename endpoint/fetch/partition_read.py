@@ -152,7 +152,7 @@ def read_partition(
     if offset < log_start:
         return result.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > watermark:
-        if followed.has_seen_end:
+        if followed.ask_end():
             return result.fails(ErrorCode.OFFSET_OUT_OF_RANGE)
         return result.fails(ErrorCode.OFFSET_NOT_AVAILABLE, waits=True)
     result.marks = (watermark, stable, log_start)

@@ -42,7 +42,7 @@ from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingR
 from bmq.core.records.batch import CODEC_MASK, CODECS, header_fault
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.primitives import NodeEndpoint, TooManyPartitions
+from bmq.core.wire.primitives import NodeEndpoint
 from bmq.core.wire.produce import (
     ACKS_ALL,
     ACKS_BUFFERED,
@@ -57,6 +57,7 @@ from bmq.core.wire.produce import (
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
+from bmq.endpoint.request_plan import ANY_SIZE, PlanRule
 from bmq.endpoint.scopes import AnyScopes
 from bmq.meta.catalog import Topic
 
@@ -70,46 +71,15 @@ HANDED_OUT_A_TURN = 100
 again."""
 
 
-def handle(scopes: AnyScopes, request: Request) -> Response | Awaitable[Response]:
-    if scopes.process.produce_order.is_held(request.client):
-        return _serve_in_order(scopes, request)
-    asked = _parse_small(request)
-    if asked is None:
-        return _serve_in_order(scopes, request)
+def handle(scopes: AnyScopes, request: Request, asked: ProduceRequest) -> Response | Awaitable[Response]:
     return Produce(scopes, request, asked).start(asked)
 
 
-async def _serve_in_order(scopes: AnyScopes, request: Request) -> Response:
-    """Serve a request with more than PARTITIONS_AT_ONCE partitions, or one behind such a request of its connection.
+async def begin_large(scopes: AnyScopes, request: Request, until_answered: AsyncExitStack) -> Awaitable[Response]:
+    """Hand out a request with more than PARTITIONS_AT_ONCE partitions, in turns of the loop.
 
-    Its parts are handed out in turns of the loop; later produces of this connection wait for that.
+    Returns an awaitable of its response.  Raises CloseConnection if the request is malformed.
     """
-    async with AsyncExitStack() as until_answered:
-        answer: Response | Awaitable[Response]
-        async with scopes.process.produce_order.turn(request.client):
-            asked = _parse_small(request)
-            if asked is None:
-                answer = (await _hand_out_large(scopes, request, until_answered)).answered()
-            else:
-                answer = Produce(scopes, request, asked).start(asked)
-                del asked
-        return answer if isinstance(answer, Response) else await answer
-
-
-def _parse_small(request: Request) -> ProduceRequest | None:
-    """Return the decoded request; None if it has more than PARTITIONS_AT_ONCE partitions.
-
-    Raises CloseConnection if the request is malformed.
-    """
-    try:
-        return parse_produce(request.body, request.api_version, PARTITIONS_AT_ONCE)
-    except TooManyPartitions:
-        return None
-    except FormatError as error:
-        raise CloseConnection(str(error)) from None
-
-
-async def _hand_out_large(scopes: AnyScopes, request: Request, until_answered: AsyncExitStack) -> LargeProduce:
     large, body, version = scopes.process.large, request.body, request.api_version
     try:
         async with large.admitted(len(body)):
@@ -120,7 +90,7 @@ async def _hand_out_large(scopes: AnyScopes, request: Request, until_answered: A
             produce = LargeProduce(scopes, request, box[0])
             await produce.hand_out_in_turns(box[0])
             await large.free(box)
-            return produce
+            return produce.answered()
     except FormatError as error:
         raise CloseConnection(str(error)) from None
 
@@ -451,4 +421,10 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
 
 
 NEEDS = (Need(AclOperation.WRITE, ResourceType.TOPIC, "each"),)
-APIS = (Api(ApiKey.PRODUCE, 3, 13, handle_raw=handle, is_pipelined=True, needs=NEEDS, advertised_min=0),)
+RULE = PlanRule(ANY_SIZE, PARTITIONS_AT_ONCE, keeps_order=True)
+APIS = (
+    Api(
+        ApiKey.PRODUCE, 3, 13, handle, RULE, parse_produce, begin_large,
+        is_pipelined=True, needs=NEEDS, advertised_min=0,
+    ),
+)  # fmt: skip

@@ -43,7 +43,6 @@ def write_created(scopes: ProxyScopes, request: Request, names: Iterable[str]) -
 
 async def _handle(api: Api[ProxyScopes], scopes: ProxyScopes, request: Request, message: Any) -> Any:
     """Handle an administrative request, and write its acts."""
-    assert api.handle is not None
     look = BEFORE.get(api.key)
     before = look(scopes, message) if look is not None else None
     try:

@@ -117,12 +117,11 @@ class RemoteTail:
 
     # ----------------------------------------------------------------------------------------------- the end of the log
 
-    @property
-    def has_seen_end(self) -> bool:
-        """True if the owner has just confirmed the end of the log, for one reader.  See ``PartitionView``.
+    def ask_end(self) -> bool:
+        """Return whether the owner has just confirmed the end of the log, to one reader.  See ``PartitionView``.
 
-        Otherwise this starts a query, unless one is under way.  Two readers past the end at the same time may share its
-        response, which the owner gave after the first of them has read this.  The owner proves in the store that it is
+        Otherwise start a query, unless one is under way.  Two readers past the end at the same time may share its
+        response, which the owner sent after the first reader's call.  The owner proves in the store that it is
         the owner: that is rare enough, and a consumer that gets OFFSET_OUT_OF_RANGE resets its position.
         """
         now = asyncio.get_running_loop().time()

@@ -225,11 +225,8 @@ class TailFetcher:
         self._tasks.start(work, f"tails of {self.incarnation}")
 
     def wake_readers(self, tail: RemoteTail) -> None:
-        """Wake the readers of a tail, by the event that its log start has moved, to where it is.
-
-        `FlushListener` has no event of its own for a confirmed end.
-        """
-        self._listener.log_start_moved(tail.key, tail.log_start)
+        """Wake the readers of a tail, so that they check its end again."""
+        self._listener.changed(tail.key)
 
     # ---------------------------------------------------------------------------------------------------------- fetches
 

@@ -17,7 +17,7 @@ from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.config import NodeConfig
 from bmq.core.rpc.messages.broker import PartitionsNotServedRequest
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.service import FetchService
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.scopes import ListenerView
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
@@ -76,19 +76,17 @@ class BrokerRole:
         """True if partitions of existing topics, other than `refused_topics`, are assigned to this process."""
         return self._follower.has_partitions
 
-    def serve_inside(self, fetch_service: FetchService) -> Endpoint:
+    def serve_inside(self, fetches: FetchContext) -> Endpoint:
         """Register the broker's internal APIs, and return the endpoint of other processes' Produce and Fetch.
 
-        ``fetch_service`` serves this process's clients; it is notified of all flushes.
+        ``fetches`` is what this process's fetch services share; it is notified of all flushes.
         """
         parts, shared = self._parts, self.broker.shared
         joined = parts.joined
-        shared.flush_listener = FetchAndShardListener(fetch_service, self.shard_logs)
+        shared.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
         register_broker(joined.endpoint, self.assigned, shared.load, shared.open_files, self.fence, ownership.check)
-        inside = internal_endpoint(
-            self._view, parts.clock, parts.catalog, self.assigned, shared.load, pool=parts.pool, beside=fetch_service
-        )
+        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, shared.load, fetches)
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         return inside

@@ -30,12 +30,12 @@ from bmq.core.rpc.server import InternalEndpoint
 from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.endpoint.scopes import AnyScopes, Caller, ListenerView, ProcessServices
 from bmq.meta.catalog import Catalog
-from bmq.storage.block_cache import BlockCache
 
 INTERNAL_APIS: tuple[Api[AnyScopes], ...] = (*produce.APIS, *fetch.APIS)
 
@@ -46,14 +46,11 @@ def internal_endpoint(
     catalog: Catalog,
     assigned: AssignedPartitions,
     load: TrafficCounters,
-    *,
-    pool: BlockCache,
-    beside: FetchService | None,
+    fetches: FetchContext,
 ) -> Endpoint:
     """Return the dispatch of Kafka's requests on the internal port, for ``InternalEndpoint.register_kafka``.
 
-    ``beside`` is the `FetchService` of the same process's clients, which owners notify of their flushes.  If it is
-    None, owners must notify the fetch service of the endpoint's ``scopes`` instead.
+    Owners must notify ``fetches``, which the `FetchService` of the same process's clients shares.
     """
     config, metrics = view.config, Metrics()
     process = ProcessServices(
@@ -64,10 +61,9 @@ def internal_endpoint(
             config,
             catalog,
             assigned,
-            pool,
+            fetches,
             clock,
             metrics,
-            beside=beside,
             served=load.read,
             owner_patience_s=0.0,  # the calling proxy or coordinator finds the next owner itself
         ),

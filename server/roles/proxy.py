@@ -18,6 +18,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Dispatch
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.endpoint.scopes import Caller
@@ -40,7 +41,6 @@ from bmq.server.listener_views import ListenerViews
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.controller import ControllerRole
 from bmq.server.roles.coordinator import CoordinatorRole
-from bmq.server.roles.flush_listeners import FetchListener
 from bmq.server.roles.parts import Parts
 
 
@@ -64,10 +64,13 @@ class ProxyRole:
         config, joined, security = parts.config, parts.joined, parts.security
         self._parts = parts
         self.admin = admin
-        self.remote_owners = self._make_remote_owners()
+        fetches = FetchContext(config, parts.catalog, parts.pool)
+        self.remote_owners = self._make_remote_owners(fetches)
         self.owners = RoutedOwners(joined.view, broker.assigned if broker is not None else None, self.remote_owners)
-        self.fetch_service = FetchService(config, parts.catalog, self.owners, parts.pool, parts.clock, metrics)
-        self.fetch_service.tracer = parts.tracing.tracer if parts.tracing is not None else None
+        self.fetch_service = FetchService(
+            config, parts.catalog, self.owners, fetches, parts.clock, metrics,
+            tracer=parts.tracing.tracer if parts.tracing is not None else None,
+        )  # fmt: skip
         self.coordinator = RoutedCoordinator(
             joined.view, views.first.proxies, joined.peers, parts.catalog, offsets_topic,
             shards=config.offsets_topic_num_partitions, local=coordinator.coordinator if coordinator else None,
@@ -76,7 +79,7 @@ class ProxyRole:
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
-            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, self.fetch_service.check_again)
+            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, fetches.changed)
         self.services = ProxyServices(
             clock=parts.clock,
             catalog=parts.catalog,
@@ -127,14 +130,14 @@ class ProxyRole:
         if metrics.traffic is not None:
             joined.endpoint.register(TrafficRequest, TrafficApi(metrics.traffic, parts.catalog).handle)
 
-    def _make_remote_owners(self) -> RemoteOwners:
+    def _make_remote_owners(self, fetches: FetchContext) -> RemoteOwners:
         parts = self._parts
         config, joined = parts.config, parts.joined
         return RemoteOwners(
             joined.view,
             joined.peers,
-            FetchListener(self),
-            lambda key: self.fetch_service.poll.is_followed(key),
+            fetches,
+            fetches.poll.is_followed,
             credit_bytes=config.internal_credit_bytes,
             held_s=config.held_produce_ms / 1000,
             relays=RelayPool(

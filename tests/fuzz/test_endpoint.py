@@ -19,14 +19,13 @@ import psutil
 import pytest
 
 from bmq.core.config import NodeConfig
-from bmq.core.errors import FormatError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import ClientConnection, Listener
-from bmq.core.net.request import CloseConnection, Request, Response
+from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.fetch import parse_fetch
-from bmq.core.wire.produce import parse_produce
+from bmq.core.wire.limits import PARTITIONS
 from bmq.endpoint.api import Api
+from bmq.endpoint.request_plan import ANY_SIZE, PlanRule
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.loop import run
@@ -45,17 +44,8 @@ def trivial(api: Api[Any]) -> Api[Any]:
     """Return the same API with a handler that needs no services; every third one waits before it responds."""
     if api.key == ApiKey.API_VERSIONS:
         return api
-    if api.handle_raw is not None:
-        parse = parse_produce if api.key == ApiKey.PRODUCE else parse_fetch
-
-        def raw(scopes: Any, request: Request) -> Response:
-            try:
-                parse(request.body, request.api_version)
-            except FormatError as error:
-                raise CloseConnection(str(error)) from None
-            return _answer(request)
-
-        return api._replace(handle_raw=raw)
+    if api.parse is not None:
+        return api._replace(handle=_at_once, rule=PlanRule(ANY_SIZE, PARTITIONS))
     return api._replace(handle=_waits if api.key % 3 == 0 else _at_once, response_bytes=None)
 
 

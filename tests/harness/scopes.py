@@ -79,6 +79,11 @@ def make_endpoint(scopes: ProxyScopes, apis: Sequence[Api[Any]]) -> Endpoint:
     return Endpoint(scopes.process, scopes.view, scopes.caller, apis)
 
 
+def serve(scopes: ProxyScopes, api: Api[Any], request: Request) -> Any:
+    """Serve a request past its header by its plan.  Return the handler's result, or an awaitable of it."""
+    return make_endpoint(scopes, [api])._call(api, request)
+
+
 def _fill(kind: type[Any], parts: dict[str, Any]) -> Any:
     """Return an instance of a scope with its parts, which are removed from ``parts``."""
     values = {}

@@ -47,7 +47,7 @@ GROUPS = {
 APIS = [
     (api.key, version)
     for api in ALL_APIS
-    if api.handle is not None and api.key not in GROUPS
+    if api.parse is None and api.key not in GROUPS
     for version in range(api.min_version, api.max_version + 1)
 ]
 

@@ -69,6 +69,7 @@ class _Watched:
         self._listener = listener
         self._owner = owner
         self.opened, self.closed, self.log_start_moved = listener.opened, listener.closed, listener.log_start_moved
+        self.changed = listener.changed
 
     def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
         self._acks.acknowledged(key, batches, self._owner)

@@ -96,6 +96,9 @@ class Told:
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         self._judge.move_start(log_start, self._clock.latest_ms)
 
+    def changed(self, key: PartitionKey) -> None:
+        """Nothing that the judge has to know."""
+
     def closed(self, key: PartitionKey) -> None:
         """Nothing that the judge has to know."""
 

@@ -87,14 +87,14 @@ async def test_rule_2_an_end_is_confirmed_by_the_store(question: Question, argum
         caller = Caller(c["a"])
         owner = c["a"].assigned.get(key)
         assert owner is not None
-        assert not owner.has_seen_end, "the store is asked first"
+        assert not owner.ask_end(), "the store is asked first"
         await asyncio.sleep(0.1)
-        assert [owner.has_seen_end, owner.has_seen_end] == [True, False], "its word serves one reader"
+        assert [owner.ask_end(), owner.ask_end()] == [True, False], "its word serves one reader"
         await asyncio.sleep(0.1)
         c["b"].view.assign("b", key)
         await asyncio.sleep(10)
         assert (await ask(caller, key, Question.ENDS)).values == (1, 0, 1, 1)
-        assert owner.has_seen_end is False
+        assert owner.ask_end() is False
         assert (await ask(caller, key, question, argument)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

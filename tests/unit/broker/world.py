@@ -65,6 +65,9 @@ class RecordingFlushListener:
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         self.told.append(("log start", key.partition, log_start))
 
+    def changed(self, key: PartitionKey) -> None:
+        self.told.append(("changed", key.partition))
+
     def closed(self, key: PartitionKey) -> None:
         self.told.append(("closed", key.partition))
 

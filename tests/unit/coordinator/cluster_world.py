@@ -316,6 +316,8 @@ class _Ended:
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None: ...
 
+    def changed(self, key: PartitionKey) -> None: ...
+
     def closed(self, key: PartitionKey) -> None:
         self._logs.ended(key)
 

@@ -39,8 +39,8 @@ class Asker:
 
 
 def endpoint(handle: Any = None, *, raw: Any = None, clock: Any = None) -> Endpoint:
-    heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or (None if raw else beat), handle_raw=raw)
-    produce = Api(ApiKey.PRODUCE, 3, 13, handle_raw=beat_raw, is_pipelined=True, advertised_min=0)
+    heartbeat = Api(ApiKey.HEARTBEAT, 1, 4, handle or raw or beat, parse=unread if raw else None)
+    produce = Api(ApiKey.PRODUCE, 3, 13, beat_raw, parse=unread, is_pipelined=True, advertised_min=0)
     scopes = make_scopes(clock=clock or LoopClock(), responses=ResponseBudget(1 << 30))
     made = make_endpoint(scopes, [produce, heartbeat, *api_versions.APIS])
     assert made.scopes.apis == (produce, heartbeat, *api_versions.APIS)
@@ -55,7 +55,11 @@ def beat(scopes: Any, request: Request, message: Any) -> Any:
     return HeartbeatResponse(throttle_time_ms=0, error_code=27)
 
 
-def beat_raw(scopes: Any, request: Request) -> Response:
+def unread(body: memoryview, version: int, partitions_max: int) -> memoryview:
+    return body
+
+
+def beat_raw(scopes: Any, request: Request, message: Any) -> Response:
     return Response((b"raw",))
 
 

@@ -17,9 +17,10 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, Record, build_batch
 from bmq.core.records.cursor import read_batches
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.fetch_params import FetchParams
-from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import AppendCallback, Appended, Owner, PartitionView
 from bmq.meta.catalog import Topic
@@ -44,13 +45,16 @@ class FakeOwner:
         self.log_start = self.high_watermark = 0
         self.stable: int | None = None
         self.active_segment: ActiveSegment | None = None
-        self.has_seen_end = self.knows_active_segment = True
+        self.is_at_end = self.knows_active_segment = True
         self.has_room = True
         self.segments = 0
 
     @property
     def last_stable_offset(self) -> int:
         return self.high_watermark if self.stable is None else self.stable
+
+    def ask_end(self) -> bool:
+        return self.is_at_end
 
     async def room(self) -> None:
         raise NotImplementedError
@@ -174,7 +178,14 @@ class World:
         self.fs = GatedFileSystem()
         self.pool = BlockCache(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
         self.metrics = Metrics(traffic=TrafficMeter())
-        self.fetch_service = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        self.fetch_service = FetchService(
+            self.config,
+            self.catalog,
+            self.owners,
+            FetchContext(self.config, self.catalog, self.pool),
+            LoopClock(),
+            self.metrics,
+        )
 
     # The cluster
 
@@ -197,14 +208,14 @@ class World:
         key = self.key(name, partition)
         owner = self.owners.by_key[key] = FakeOwner(key)
         owner.high_watermark = watermark
-        self.fetch_service.opened(key, owner.epoch, owner.log_start, watermark)
+        self.fetch_service.context.opened(key, owner.epoch, owner.log_start, watermark)
         return owner
 
     def close(self, name: str, partition: int = 0) -> FakeOwner:
         owner = self.owners.by_key.pop(self.key(name, partition))
         owner.is_open = False
         self.gone[owner.key] = owner
-        self.fetch_service.closed(owner.key)
+        self.fetch_service.context.closed(owner.key)
         return owner
 
     def reopen(self, name: str, partition: int = 0) -> FakeOwner:
@@ -221,7 +232,7 @@ class World:
         owner = self.owner(name, partition)
         batch = Batch(memoryview(batch_of(owner.high_watermark, count, size)))
         owner.high_watermark = batch.next_offset
-        self.fetch_service.flushed(owner.key, [batch], owner.high_watermark)
+        self.fetch_service.context.flushed(owner.key, [batch], owner.high_watermark)
         return len(batch.data)
 
     async def store(self, name: str, partition: int = 0, *, batches: int = 1, count: int = 1, size: int = 100) -> int:
@@ -241,7 +252,7 @@ class World:
         owner = self.owner(name, partition)
         base = owner.high_watermark
         await self.store(name, partition)
-        self.fetch_service.flushed(owner.key, [Batch(memoryview(batch_of(base)))], owner.high_watermark)
+        self.fetch_service.context.flushed(owner.key, [Batch(memoryview(batch_of(base)))], owner.high_watermark)
 
     # Fetches
 

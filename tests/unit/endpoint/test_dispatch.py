@@ -99,8 +99,8 @@ async def test_a_handler_may_return_a_response_or_a_future_of_it() -> None:
     released: list[int] = []
     ready = Response((b"12345678",), lambda: released.append(1))
     future = asyncio.get_running_loop().create_future()
-    made = endpoint(raw=lambda scopes, request: future)
-    assert endpoint(raw=lambda scopes, request: ready)(heartbeat(), Asker()) is ready
+    made = endpoint(raw=lambda scopes, request, message: future)
+    assert endpoint(raw=lambda scopes, request, message: ready)(heartbeat(), Asker()) is ready
     assert endpoint(lambda scopes, request, message: ready)(heartbeat(), Asker()) is ready
     pending = made(heartbeat(), Asker())
     assert inspect.isawaitable(pending)

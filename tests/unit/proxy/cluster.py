@@ -38,9 +38,10 @@ from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.fetch_params import FetchParams
-from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.produce import handler as produce
 from bmq.endpoint.scopes import ListenerView
@@ -57,7 +58,7 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient, FakeView
 from tests.harness.members import lone_broker
-from tests.harness.scopes import make_scopes
+from tests.harness.scopes import make_scopes, serve
 
 LATENCY_S = 0.0005
 PING_S = 2.0
@@ -254,11 +255,10 @@ class BrokerProcess:
             world.catalog,
             self.assigned,
             load,
-            pool=self.pool,
-            beside=None,
+            FetchContext(world.config, world.catalog, self.pool),
         )
         self.scopes = inside.scopes
-        self.broker.shared.flush_listener = self.scopes.process.fetch_service
+        self.broker.shared.flush_listener = self.scopes.process.fetch_service.context
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
         register_broker(self.endpoint, self.assigned, load, self.broker.shared.open_files, ShardFence())
         tracing = world.tracing
@@ -322,18 +322,27 @@ class Cluster:
         self.listed: dict[str, set[str]] = {}  # what other proxies say that they do not reach
         self.relays = RelayPool(self.view, cast(Peers, self.network), "", self._read_listed) if proxies else None
         self.proxies = {name: ProxyProcess(self, name) for name in proxies}
+        fetches = FetchContext(self.config, self.catalog, self.pool)
         self.remote_owners = RemoteOwners(
             self.view,
             cast(Peers, self.network),
-            cast(Any, _Told(self)),
-            lambda key: self.fetch_service.poll.is_followed(key),
+            fetches,
+            fetches.poll.is_followed,
             credit_bytes=credit_bytes,
             held_s=self.config.held_produce_ms / 1000,
             relays=self.relays,
             sampled=tracing.sampled if tracing is not None else None,
         )
         self.owners = RoutedOwners(self.view, None, self.remote_owners)
-        self.fetch_service = FetchService(self.config, self.catalog, self.owners, self.pool, LoopClock(), self.metrics)
+        self.fetch_service = FetchService(
+            self.config,
+            self.catalog,
+            self.owners,
+            fetches,
+            LoopClock(),
+            self.metrics,
+            tracer=tracing.tracer if tracing is not None else None,
+        )
         self.scopes = make_scopes(
             config=self.config,
             metrics=self.metrics,
@@ -424,7 +433,7 @@ class Cluster:
         topics = [(self.topic.topic_id, [(partition, memoryview(records))])]
         body = memoryview(bytearray(b"".join(encode_produce_request(acks, timeout_ms, topics))))
         asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
-        return asyncio.ensure_future(_produced(produce.handle(self.scopes, asked)))
+        return asyncio.ensure_future(_produced(serve(self.scopes, produce.APIS[0], asked)))
 
     async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
         params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False, metrics=self.metrics)
@@ -433,16 +442,6 @@ class Cluster:
 
     def want(self, offset: int, partition: int = 0) -> SessionPartition:
         return SessionPartition(self.topic.topic_id, partition, offset, 1 << 20, -1)
-
-
-class _Told:
-    """The world's fetch service, looked up at each use: it is made after the objects that notify it."""
-
-    def __init__(self, world: Cluster) -> None:
-        self._world = world
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world.fetch_service, name)
 
 
 async def _produced(answer: Any) -> PartitionAnswer:

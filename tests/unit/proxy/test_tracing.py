@@ -106,7 +106,6 @@ class World:
         assert world.tracing is not None
         self.cluster = world
         self.tracer = tracer
-        world.fetch_service.tracer = tracer
         endpoint = make_endpoint(world.scopes, APIS)
         self.endpoint = world.tracing.of_clients(endpoint)
         self._number = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bmq.endpoint.fetch.fetch_params import FetchParams
-from bmq.endpoint.fetch.operation import FetchResult
+from bmq.endpoint.fetch.result import FetchResult
 from tests.unit.endpoint.serving import World, offsets, release, serving, want
 
 T0 = ("t", 0)

@@ -13,10 +13,10 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Client, CloseConnection, Request, Response
 from bmq.core.records.batch import Ends
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.fetch.handler import APIS, handle
+from bmq.endpoint.fetch.handler import APIS
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.storage.filesystem import StorageUnavailable
-from tests.harness.scopes import make_scopes
+from tests.harness.scopes import make_scopes, serve
 from tests.unit.endpoint.serving import World, batch_of, serving
 from tests.unit.proxy.handlers.admin_serving import Spread
 
@@ -56,7 +56,7 @@ async def fetch(world: World, version: int, topics: list[Any], *, proxies: Proxi
         topics=topics,
     )
     scopes = make_scopes(fetch_service=world.fetch_service, proxies=proxies, metrics=world.metrics)
-    answer = handle(scopes, asked(version, bytes(message.encode(version=version))))
+    answer = serve(scopes, APIS[0], asked(version, bytes(message.encode(version=version))))
     if not isinstance(answer, Response):
         answer = await answer
     if answer.release is not None:
@@ -167,7 +167,7 @@ async def test_a_malformed_fetch_closes_the_connection() -> None:
     async with serving(has_sessions=True) as world:
         scopes = make_scopes(fetch_service=world.fetch_service)
         with pytest.raises(CloseConnection):
-            handle(scopes, asked(12, b"\0\0\0"))
+            serve(scopes, APIS[0], asked(12, b"\0\0\0"))
 
 
 # ---------------------------------------------------------------------------------------------- the client's rack

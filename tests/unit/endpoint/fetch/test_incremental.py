@@ -11,8 +11,8 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
-from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
 from tests.harness.waiting import now
 from tests.unit.endpoint.serving import World, errors, offsets, quiesce, release, serving, want
 
@@ -65,7 +65,7 @@ async def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
         assert offsets(await client.poll()) == {}
         owner = world.owner("t", 1)
         owner.log_start = 1
-        world.fetch_service.log_start_moved(owner.key, 1)
+        world.fetch_service.context.log_start_moved(owner.key, 1)
         (look,) = (await client.poll()).results
         assert (look.wanted.partition, look.marks, look.size) == (1, (1, 1, 1), 0)
         assert offsets(await client.poll()) == {}
@@ -77,9 +77,9 @@ async def test_news_without_records_do_not_end_the_wait() -> None:
         await client.poll(max_wait_s=0)
         parked = asyncio.create_task(client.poll(max_wait_s=100))
         await asyncio.sleep(1)
-        world.fetch_service.log_start_moved(world.key("t"), 0)
+        world.fetch_service.context.log_start_moved(world.key("t"), 0)
         world.owner("t", 1).stable = 0
-        world.fetch_service.log_start_moved(world.key("t", 1), 0)
+        world.fetch_service.context.log_start_moved(world.key("t", 1), 0)
         await asyncio.sleep(1)
         assert not parked.done()
         world.flush("t", 2)
@@ -269,7 +269,7 @@ async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_
         first = await world.fetch([want("t")], session=(0, 0), max_wait_s=0)
         await world.store("t", count=3)
         world.owner("t").stable = 2  # inside the batch: storage has nothing to give
-        world.fetch_service.log_start_moved(world.key("t"), 0)
+        world.fetch_service.context.changed(world.key("t"))
         world.fs.gate.clear()
         reading = asyncio.create_task(world.fetch(session=(first.session_id, 1), committed=True, max_wait_s=100))
         await quiesce()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from bmq.core.errors import ErrorCode
-from bmq.endpoint.fetch import operation
+from bmq.endpoint.fetch import operation, service
 from bmq.endpoint.fetch.fetch_params import FetchParams
-from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN, FetchResult
+from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN
 from bmq.endpoint.fetch.purgatory import SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
 from tests.unit.endpoint.serving import World, errors, offsets, release, want
 
 MANY = 2 * PARTITIONS_A_TURN + 10
@@ -92,7 +93,7 @@ async def test_a_flush_wakes_a_large_fetch_which_reports_that_it_parks() -> None
 async def test_beyond_the_bound_of_parked_partitions_a_large_fetch_is_answered_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(operation, "PARTITIONS_MAX", MANY)
+    monkeypatch.setattr(service, "PARTITIONS_MAX", MANY)
 
     async with fetching() as w:
         first = asyncio.ensure_future(large(w, listed(MANY - 10), max_wait_s=60))

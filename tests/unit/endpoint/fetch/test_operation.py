@@ -11,8 +11,9 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S, READ_AGAIN_S
-from bmq.endpoint.fetch.operation import SHORT_PATIENCE_S, FetchResult
 from bmq.endpoint.fetch.purgatory import SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
+from bmq.endpoint.fetch.service import SHORT_PATIENCE_S
 from bmq.meta.catalog import Topic
 from tests.harness.loop import run
 from tests.harness.loop_stops import without_collector

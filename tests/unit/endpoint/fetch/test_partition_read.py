@@ -69,11 +69,11 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
         for _ in range(10):
             world.flush("t")
         owner.log_start = 5
-        world.fetch_service.log_start_moved(owner.key, 5)
+        world.fetch_service.context.log_start_moved(owner.key, 5)
         below = await world.fetch([want("t", offset=4)])
         assert (errors(below), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
         assert below.results[0].marks == (-1, -1, -1)
-        owner.has_seen_end = False
+        owner.is_at_end = False
         past = asyncio.create_task(world.fetch([want("t", offset=11)], max_wait_s=100))
         await asyncio.sleep(50)
         world.flush("t")
@@ -85,8 +85,8 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
         assert now() == pytest.approx(50.5)
         waiting = asyncio.create_task(world.fetch([want("t", offset=99)], max_wait_s=3600))
         await asyncio.sleep(10)
-        owner.has_seen_end = True
-        world.fetch_service.log_start_moved(owner.key, 5)
+        owner.is_at_end = True
+        world.fetch_service.context.changed(owner.key)
         assert errors(await waiting) == {T0: "OFFSET_OUT_OF_RANGE"}
         far = await world.fetch([want("t", offset=99)], max_wait_s=3600)
         assert errors(far) == {T0: "OFFSET_OUT_OF_RANGE"}
@@ -96,7 +96,7 @@ async def test_rule2_out_of_range_only_from_an_open_owner_and_past_the_watermark
 async def test_an_offset_past_the_watermark_is_not_out_of_range_because_others_have_records() -> None:
     async with serving() as world:
         world.flush("t", 1)
-        world.owner("t").has_seen_end = False
+        world.owner("t").is_at_end = False
         fetched = await world.fetch([want("t", offset=1), want("t", 1)], max_wait_s=100)
         assert (offsets(fetched), errors(fetched), now()) == ({T0: [], ("t", 1): [0]}, {}, 0)
         release(fetched)

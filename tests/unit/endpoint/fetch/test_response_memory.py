@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from bmq.core.net.request import Response
-from bmq.endpoint.fetch.operation import FetchResult
 from bmq.endpoint.fetch.partition_read import PartitionRead
+from bmq.endpoint.fetch.result import FetchResult
 from tests.unit.endpoint.serving import World, release, want
 
 pytestmark = pytest.mark.slow

@@ -1,43 +1,23 @@
-"""Shared parts of all fetches of a process: the tails, reads of storage, the readers that are kept, the memory."""
+"""The fetch service: reads of storage beside the tails, limits, and readers that share the memory."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.logging.fields import fields_of
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch
-from bmq.storage.filesystem import CorruptData, CreateOptions, StorageUnavailable
+from bmq.storage.filesystem import CreateOptions
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import ActiveSegment, OffsetNotFound
+from bmq.storage.log_reader import ActiveSegment
 from tests.harness.waiting import now
-from tests.unit.endpoint.serving import EPOCH, World, batch_of, errors, offsets, quiesce, release, serving, want
+from tests.unit.endpoint.serving import EPOCH, batch_of, offsets, quiesce, release, serving, want
 
 pytestmark = pytest.mark.slow
 
 T0 = ("t", 0)
-
-
-async def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
-    async with serving() as world:
-        for _ in range(5):
-            world.flush("t", size=5_000)
-        pool, tails = world.pool, world.fetch_service.tails
-        full = pool.cache_bytes
-        assert full == world.config.cache_bytes - tails.used < world.config.cache_bytes
-        world.owner("t").log_start = 3
-        world.fetch_service.log_start_moved(world.key("t"), 3)
-        assert tails.extent(world.key("t")) == (3, 5)
-        assert full < pool.cache_bytes == world.config.cache_bytes - tails.used
-        world.close("t")
-        assert pool.cache_bytes == world.config.cache_bytes
 
 
 async def test_records_before_the_tail_are_read_from_storage() -> None:
@@ -88,99 +68,6 @@ async def test_partitions_that_do_not_fit_are_not_read_from_storage() -> None:
         assert offsets(fetched) == {T0: [0], ("t", 1): []}
         assert world.fs.log_reads == 1
         release(fetched)
-
-
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        (ErrorCode.REQUEST_TIMED_OUT, "NOT_LEADER_OR_FOLLOWER"),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, "NOT_LEADER_OR_FOLLOWER"),
-        (ErrorCode.KAFKA_STORAGE_ERROR, "KAFKA_STORAGE_ERROR"),
-    ],
-)
-@pytest.mark.parametrize("is_gone", [False, True])
-async def test_an_owner_that_does_not_respond_is_an_error_that_consumers_know(
-    code: ErrorCode, told: str, is_gone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broker that stands still: how far its open file goes, or whether an offset is there, is not known."""
-
-    async with serving() as world:
-        await world.store("t", 0)
-
-        async def silent(*_: Any) -> Any:
-            raise RequestError(code, "no answer")
-
-        async def gone(*_: Any) -> Any:
-            raise OffsetNotFound(PartitionPath("t", "id", 0), 0, None)
-
-        monkeypatch.setattr(world.fetch_service, "_read_from", gone if is_gone else silent)
-        monkeypatch.setattr(type(world.owner("t")), "ends", silent)
-        fetched = await world.fetch([want("t")], max_wait_s=1)
-        assert errors(fetched) == {T0: told}
-
-
-@pytest.mark.parametrize("fault", [StorageUnavailable("no"), CorruptData("bad")])
-async def test_a_fault_of_storage_is_a_retriable_error_of_its_partition_alone(
-    fault: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The response does not give the reason: the log names it, with the partition."""
-
-    with caplog.at_level(logging.WARNING):
-        async with serving() as world:
-            await world.store("t", 0)
-            await world.store("t", 1)
-            world.fs.fault, world.fs.faulty = fault, "/1/"
-            fetched = await world.fetch([want("t"), want("t", 1)], max_wait_s=100)
-            assert offsets(fetched) == {T0: [0], ("t", 1): []}
-            assert errors(fetched) == {("t", 1): "KAFKA_STORAGE_ERROR"}
-            assert world.metrics.topics["t"].failed_fetches == 1
-            release(fetched)
-    (line,) = caplog.records
-    assert "cannot be read from storage" in line.getMessage()
-    assert fields_of(line) == {"topic": "t", "partition": 1, "error": str(fault)}
-
-
-@pytest.mark.parametrize(
-    ("then", "error"),
-    [
-        (lambda world: setattr(world.owner("t"), "log_start", 5), "OFFSET_OUT_OF_RANGE"),
-        (lambda world: world.close("t"), "NOT_LEADER_OR_FOLLOWER"),
-        (lambda world: setattr(world.owner("t"), "high_watermark", 3), "OFFSET_NOT_AVAILABLE"),
-        (lambda world: None, "CORRUPT_MESSAGE"),
-    ],
-)
-async def test_rule2_what_storage_misses_is_out_of_range_only_if_the_owner_says_so(
-    then: Callable[[World], object], error: str
-) -> None:
-    async with serving() as world:
-        world.owner("t").high_watermark = 10  # and no file at all
-        started = asyncio.create_task(world.fetch([want("t", offset=3)]))
-        await asyncio.sleep(0)
-        then(world)
-        assert errors(await started) == {T0: error}
-
-
-@pytest.mark.parametrize("lost", ["first", "middle", "last"])
-async def test_lost_bytes_are_an_error_for_their_readers(lost: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A segment's file was removed from outside: a consumer must get an error instead of waiting in silence."""
-
-    with caplog.at_level(logging.ERROR):
-        async with serving() as world:
-            for _ in range(3):
-                await world.store("t", batches=2)
-            (folder,) = {f"/topics/t/{world.catalog.topics['t'].topic_id}/0"}
-            names = [status.path async for status in world.fs.list(folder)]
-            gone = {"first": 0, "middle": 1, "last": 2}[lost]
-            await world.fs.delete(names[gone])
-            for offset in (2 * gone, 2 * gone + 1):
-                assert errors(await world.fetch([want("t", offset=offset)])) == {T0: "CORRUPT_MESSAGE"}
-            for number in {0, 1, 2} - {gone}:
-                fetched = await world.fetch([want("t", offset=2 * number)])
-                assert offsets(fetched) == {T0: [2 * number, 2 * number + 1]}
-                release(fetched)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert all("records are gone from storage" in line for line in told)
 
 
 async def test_two_hundred_lagging_readers_stay_within_the_budget_and_leave_the_tail_alone() -> None:
@@ -241,7 +128,7 @@ async def test_a_reader_that_comes_to_the_tail_under_load_reads_no_byte_of_it_fr
             positions[base + 1] = positions[base] + len(data)
             owner.active_segment = ActiveSegment(name, positions[base + 1], base + 1, index)
             owner.high_watermark = base + 1
-            world.fetch_service.flushed(key, [Batch(memoryview(data))], base + 1)
+            world.fetch_service.context.flushed(key, [Batch(memoryview(data))], base + 1)
 
         reads: list[tuple[int, int]] = []  # (end of the read, where the tail began)
         read = world.fs.read
@@ -296,14 +183,3 @@ async def test_readers_that_never_read_leave_room_for_others() -> None:
             release(fetched)
         for fetched in idle:
             release(fetched)
-
-
-async def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bmq.endpoint.fetch.service.READERS_MAX", 2)
-
-    async with serving() as world:
-        world.topic("u", 3)
-        for partition in (0, 1, 0, 2):
-            await world.store("u", partition)
-            release(await world.fetch([want("u", partition)]))
-        assert [key.partition for key in world.fetch_service._readers] == [0, 2]

@@ -20,13 +20,14 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Client, Request, Response
 from bmq.core.rpc.peers import ConnectionKind
 from bmq.core.wire.api_keys import ApiKey
+from bmq.endpoint.api import Api
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.routing.moved_partitions import LASTS_S
 from bmq.proxy.routing.new_leaders import NewLeaders
 from tests.harness.fakes import FakeClient, member
-from tests.harness.scopes import change
+from tests.harness.scopes import change, serve
 from tests.unit.proxy.cluster import Cluster, cluster, idempotent, plain
 
 OWN = 9
@@ -86,7 +87,7 @@ class Proxy:
     def __init__(self, world: Cluster) -> None:
         self.world = world
         self.proxies = cast(Any, Listed(world))
-        self.leaders = NewLeaders(world.view, self._ask_epoch, world.fetch_service.check_again)
+        self.leaders = NewLeaders(world.view, self._ask_epoch, world.fetch_service.context.changed)
         self.queries = 0
         world.scopes = change(world.scopes, proxies=self.proxies, new_leaders=self.leaders)
         for name in ("b1", "b2"):
@@ -142,7 +143,7 @@ class Proxy:
                 )
             ],
         )
-        found = await self._ask(produce.handle, ApiKey.PRODUCE, version, message, ProduceResponse, client)
+        found = await self._ask(produce.APIS[0], version, message, ProduceResponse, client)
         endpoints = found.node_endpoints if version >= 10 else ()
         return [Told(each, endpoints, each.base_offset) for each in found.responses[0].partition_responses]
 
@@ -171,21 +172,21 @@ class Proxy:
             session_id=session[0], session_epoch=session[1], forgotten_topics_data=[], rack_id=rack,
             topics=[Topic(topic="orders", topic_id=self.world.topic.topic_id, partitions=wanted)] if wanted else [],
         )  # fmt: skip
-        found = await self._ask(fetch.handle, ApiKey.FETCH, version, message, FetchResponse, client)
+        found = await self._ask(fetch.APIS[0], version, message, FetchResponse, client)
         endpoints = found.node_endpoints if version >= 16 else ()
         told = [Told(each, endpoints, each.high_watermark) for topic in found.responses for each in topic.partitions]
         return found.session_id, told
 
-    async def _ask(self, handle: Any, key: ApiKey, version: int, message: Any, kind: Any, client: FakeClient) -> Any:
+    async def _ask(self, api: Api[Any], version: int, message: Any, kind: Any, client: FakeClient) -> Any:
         body = memoryview(bytearray(message.encode(version=version)))
-        answer = handle(self.world.scopes, Request(key, version, 1, "me", body, cast(Client, client), 0.0))
+        answer = serve(self.world.scopes, api, Request(api.key, version, 1, "me", body, cast(Client, client), 0.0))
         if isinstance(answer, Awaitable):
             answer = await answer
         assert isinstance(answer, Response)
         data = b"".join(answer.buffers)
         if answer.release is not None:
             answer.release()
-        return kind.decode(data[5 if version >= (9 if key == ApiKey.PRODUCE else 12) else 4 :], version=version)
+        return kind.decode(data[5 if version >= (9 if api.key == ApiKey.PRODUCE else 12) else 4 :], version=version)
 
 
 @asynccontextmanager

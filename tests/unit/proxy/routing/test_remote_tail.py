@@ -245,7 +245,7 @@ async def test_a_question_that_was_never_sent_fails_with_its_connection() -> Non
         tail = world.remote_owners.follow(world.key())
         assert isinstance(tail, RemoteTail)
         (link,) = world.remote_owners._tail_links.values()
-        assert not tail.has_seen_end
+        assert not tail.ask_end()
         tail._active_upto = -1
         asking = asyncio.ensure_future(tail.ask_active_segment())
         await asyncio.sleep(0)

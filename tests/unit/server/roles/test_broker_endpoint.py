@@ -15,6 +15,7 @@ from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Response
 from bmq.core.records.cursor import read_batches
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.scopes import ListenerView
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -34,16 +35,16 @@ class Process(World):
         await super().start()
         self.pool = BlockCache(self.fs, ReadConfig())
         clock = LoopClock()
-        self.fetch_service = FetchService(self.config, self.catalog, self.assigned, self.pool, clock, self.metrics)
-        self.broker.shared.flush_listener = self.fetch_service
+        fetches = FetchContext(self.config, self.catalog, self.pool)
+        self.fetch_service = FetchService(self.config, self.catalog, self.assigned, fetches, clock, self.metrics)
+        self.broker.shared.flush_listener = fetches
         self.endpoint = internal_endpoint(
             ListenerView(config=self.config),
             clock,
             self.catalog,
             self.assigned,
             self.broker.shared.load,
-            pool=self.pool,
-            beside=self.fetch_service,
+            fetches,
         )
         self.internal = self.endpoint.scopes.process
 
@@ -195,11 +196,10 @@ async def test_without_clients_of_its_own_it_stands_alone() -> None:
             w.catalog,
             w.assigned,
             w.broker.shared.load,
-            pool=pool,
-            beside=None,
+            FetchContext(w.config, w.catalog, pool),
         )
         fetch_service = w.endpoint.scopes.process.fetch_service
-        w.broker.shared.flush_listener = fetch_service
+        w.broker.shared.flush_listener = fetch_service.context
         w.topic()
         await w.produce({("orders", 0): batch()}, version=13)
         assert fetch_service.tails.used > 0

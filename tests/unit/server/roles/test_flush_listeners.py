@@ -1,4 +1,4 @@
-"""Listeners of partitions notify the process's fetches, and the logs of shards that it owns."""
+"""The listener of partitions notifies the process's fetches, and the logs of shards that it owns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import cast
 
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
-from bmq.server.roles.flush_listeners import FetchAndShardListener, FetchListener
+from bmq.server.roles.flush_listeners import FetchAndShardListener
 from bmq.server.roles.local_shard_log import LocalShardLogs
 
 KEY = PartitionKey(uuid.UUID(int=1), 2)
-ALL = [("opened", KEY, 3, 4, 5), ("flushed", KEY, (), 6), ("log_start_moved", KEY, 5), ("closed", KEY)]
+ALL = [
+    ("opened", KEY, 3, 4, 5),
+    ("flushed", KEY, (), 6),
+    ("log_start_moved", KEY, 5),
+    ("changed", KEY),
+    ("closed", KEY),
+]
 
 
 class RecordingFetches:
@@ -30,6 +36,9 @@ class RecordingFetches:
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         self.calls.append(("log_start_moved", key, log_start))
 
+    def changed(self, key: PartitionKey) -> None:
+        self.calls.append(("changed", key))
+
     def closed(self, key: PartitionKey) -> None:
         self.calls.append(("closed", key))
 
@@ -44,16 +53,11 @@ class RecordingLogs:
         self.calls.append(key)
 
 
-class Process:
-    """A process whose fetches are made after its listener."""
-
-    fetch_service: RecordingFetches
-
-
-def notify_all(listener: FetchListener | FetchAndShardListener) -> None:
+def notify_all(listener: FetchAndShardListener) -> None:
     listener.opened(KEY, 3, 4, 5)
     listener.flushed(KEY, (), 6)
     listener.log_start_moved(KEY, 5)
+    listener.changed(KEY)
     listener.closed(KEY)
 
 
@@ -63,11 +67,3 @@ def test_fetches_are_notified_of_everything_and_shard_logs_of_the_end() -> None:
     notify_all(listener)
     assert fetches.calls == ALL
     assert logs.calls == [KEY]
-
-
-def test_a_listener_that_is_older_than_the_fetches_notifies_them() -> None:
-    process = Process()
-    listener = FetchListener(process)
-    process.fetch_service = RecordingFetches()
-    notify_all(listener)
-    assert process.fetch_service.calls == ALL

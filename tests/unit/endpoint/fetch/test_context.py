@@ -1,0 +1,55 @@
+"""Shared parts of all fetches of a process: the tails, the memory, the readers, and the events of owners."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.harness.waiting import now
+from tests.unit.endpoint.serving import errors, quiesce, release, serving, want
+
+pytestmark = pytest.mark.slow
+
+T0 = ("t", 0)
+
+
+async def test_the_tail_follows_the_log_start_and_the_block_cache_the_tail() -> None:
+    async with serving() as world:
+        for _ in range(5):
+            world.flush("t", size=5_000)
+        pool, tails = world.pool, world.fetch_service.tails
+        full = pool.cache_bytes
+        assert full == world.config.cache_bytes - tails.used < world.config.cache_bytes
+        world.owner("t").log_start = 3
+        world.fetch_service.context.log_start_moved(world.key("t"), 3)
+        assert tails.extent(world.key("t")) == (3, 5)
+        assert full < pool.cache_bytes == world.config.cache_bytes - tails.used
+        world.close("t")
+        assert pool.cache_bytes == world.config.cache_bytes
+
+
+async def test_a_reader_of_a_partition_is_kept_and_the_oldest_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.endpoint.fetch.context.READERS_MAX", 2)
+
+    async with serving() as world:
+        world.topic("u", 3)
+        for partition in (0, 1, 0, 2):
+            await world.store("u", partition)
+            release(await world.fetch([want("u", partition)]))
+        assert [key.partition for key in world.fetch_service.context._readers] == [0, 2]
+
+
+async def test_a_change_wakes_the_parked_fetches_of_its_partition_alone() -> None:
+    async with serving() as world:
+        world.owner("t").is_at_end = False
+        world.owner("t", 1).is_at_end = False
+        past = asyncio.create_task(world.fetch([want("t", offset=9)], max_wait_s=100))
+        other = asyncio.create_task(world.fetch([want("t", 1, offset=9)], max_wait_s=100))
+        await quiesce()
+        world.owner("t").is_at_end = world.owner("t", 1).is_at_end = True
+        world.fetch_service.context.changed(world.key("t"))
+        assert (errors(await past), now()) == ({T0: "OFFSET_OUT_OF_RANGE"}, 0)
+        assert not other.done()
+        assert errors(await other) == {("t", 1): "OFFSET_NOT_AVAILABLE"}, "no event has come: it is not checked again"
+        assert now() == pytest.approx(100)
