@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from bmq.controller.election import Leadership
 from bmq.controller.kv_commit import Settled, commit_settled, is_deposed
 from bmq.controller.planning.partition_table import PartitionTable
-from bmq.controller.planning.planner_view import SHARDS, Move
+from bmq.controller.planning.planner_view import Move
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, encode_chunk, encode_shards
@@ -21,6 +21,7 @@ from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
+from bmq.meta.shard_kinds import SHARD_KINDS, ShardKind, planned_kind
 
 KEYS_PER_COMMIT = COMMIT_OPERATIONS_MAX - 8
 BYTES_PER_COMMIT = 64 << 10
@@ -63,16 +64,23 @@ class Assignments:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def shard_owners(self, count: int) -> PartitionTable:
-        """Return the owner of each shard, in the form of the planner's partitions.
+    def shard_owners(self, counts: Callable[[ShardKind], int]) -> PartitionTable:
+        """Return the owners of all shards in the planner's form: the shards of a kind are partitions of one topic.
 
-        Includes shards beyond ``count`` that were ever assigned.
+        ``counts`` returns the number of a kind's shards.  Shards beyond it that were ever assigned are included.
         """
-        shards = self._view.shards
-        numbers = range(max(count, *(number + 1 for number in shards)) if shards else count)
         return PartitionTable.of(
-            {PartitionKey(SHARDS, shard): shards.get(shard, _NOBODY).incarnation for shard in numbers}
+            {
+                PartitionKey(kind.planned_as, number): owner.incarnation
+                for kind in SHARD_KINDS
+                for number, owner in self._owners_of(kind, counts(kind)).items()
+            }
         )
+
+    def _owners_of(self, kind: ShardKind, count: int) -> dict[int, ShardOwner]:
+        """Return the owners of a kind's first ``count`` shards, and of all that were ever assigned."""
+        known = {shard.number: owner for shard, owner in self._view.shards.items() if shard.kind is kind}
+        return {number: known.get(number, _NOBODY) for number in range(max([count, *(each + 1 for each in known)]))}
 
     def _chunk(self, topic_id: uuid.UUID, number: int, partitions: int) -> Sequence[str]:
         """Return the owners in a chunk, one for each partition that the topic has there, "" for none."""
@@ -120,9 +128,10 @@ class Assignments:
     ) -> Iterator[tuple[Write, Sequence[Move]]]:
         for incarnation in sorted(dead):
             yield Delete(member_key(self._cluster, incarnation)), ()
-        shard_moves = [move for move in moves if move.key.topic_id == SHARDS]
-        if shard_moves:
-            yield Put(shards_key(self._cluster), self._moved_shards(shard_moves)), shard_moves
+        for kind in SHARD_KINDS:
+            shard_moves = [move for move in moves if planned_kind(move.key.topic_id) is kind]
+            if shard_moves:
+                yield Put(shards_key(self._cluster, kind), self._moved_shards(kind, shard_moves)), shard_moves
         by_chunk: dict[tuple[uuid.UUID, int], list[Move]] = {}
         for move in moves:
             by_chunk.setdefault((move.key.topic_id, move.key.partition // CHUNK), []).append(move)
@@ -141,12 +150,14 @@ class Assignments:
             owners[move.key.partition % CHUNK] = move.target
         return encode_chunk(AssignmentChunk(tuple(owners)))
 
-    def _moved_shards(self, moves: Sequence[Move]) -> bytes:
-        """Encode all shards' owners after ``moves``; each assignment of a shard has a higher number than the last.
+    def _moved_shards(self, kind: ShardKind, moves: Sequence[Move]) -> bytes:
+        """Encode the owners of all shards of a kind after ``moves``.
+
+        Each assignment of a shard has a higher number than the last.
 
         No shard is ever left out, or its numbers would begin again at 0.
         """
-        shards = dict(self._view.shards)
+        shards = {shard.number: owner for shard, owner in self._view.shards.items() if shard.kind is kind}
         for move in moves:
             before = shards.get(move.key.partition, _NOBODY)
             shards[move.key.partition] = ShardOwner(move.target, before.number + 1)

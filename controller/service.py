@@ -32,12 +32,13 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import Evidence
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
+from bmq.meta.catalog import Catalog, TopicChange
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.shard_kinds import ShardKind, shard_count
 
 _log = logging.getLogger(__name__)
 
@@ -250,10 +251,8 @@ class Controller:
             if isinstance(result, Exception):
                 raise result
 
-    def _shards(self) -> int:
-        """Return the number of shards: the partitions that the offsets topic has, or will have."""
-        topic = self._catalog.topics.get(OFFSETS_TOPIC)
-        return topic.partitions if topic is not None else self._config.offsets_topic_num_partitions
+    def _shards(self, kind: ShardKind) -> int:
+        return shard_count(kind, self._catalog, self._config.offsets_topic_num_partitions)
 
     # ---------------------------------------------------------------------------------------------------------- news
 

@@ -72,6 +72,7 @@ from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
 from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.shard_kinds import ShardKind
 
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
@@ -108,12 +109,12 @@ class Term:
         clock: Clock,
         patience: Patience,
         *,
-        shards: Callable[[], int],
+        shards: Callable[[ShardKind], int],
         store_back_at: float = float("-inf"),
         member_ttl_s: float = MEMBER_TTL_S,
         is_last_resort: bool = False,
     ) -> None:
-        """``shards``: returns the number of shards.
+        """``shards``: returns the number of shards of a kind.
 
         ``store_back_at``: monotonic time at which the store last answered again after an outage.
         """
@@ -438,7 +439,7 @@ class Term:
 
     def shards_view(self) -> PlannerView:
         """Return the planner's input for shards, with owners as the view shows them now."""
-        owners = self._assignments.shard_owners(self._shards())
+        owners = self._assignments.shard_owners(self._shards)
         return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self._unproven.keys())
 
     def without_owner(self) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from bmq.controller.assignments import (
     Deposed,
 )
 from bmq.controller.election import Leadership
-from bmq.controller.planning.planner_view import SHARDS, Move, Why
+from bmq.controller.planning.planner_view import Move, Why
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
@@ -28,6 +28,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member, encode_member
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId, ShardKind
 from tests.unit.controller.world import world
 
 TOPIC = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=CHUNK + 2)
@@ -91,27 +92,34 @@ async def test_dead_members_are_deleted_first_and_deleted_topics_last() -> None:
         await w.put(member, encode_member(Member(incarnation="a", roles=frozenset())))
         last = assignment_key("c", DELETED, 3)
         await w.put(last, encode_chunk(AssignmentChunk(("a",))))
-        (batch,) = w.batches([move(0, "b"), move(0, "b", SHARDS), move(0, "b", DELETED)], ["gone", "a"], [DELETED])
-        between = [shards_key("c"), assignment_key("c", TOPIC.topic_id, 0)]
+        (batch,) = w.batches(
+            [move(0, "b"), move(0, "b", GROUPS.planned_as), move(0, "b", DELETED)], ["gone", "a"], [DELETED]
+        )
+        between = [shards_key("c", GROUPS), assignment_key("c", TOPIC.topic_id, 0)]
         assert [write.key for write in batch.writes] == [member, *between, last]
+
+
+def three_groups(kind: ShardKind) -> int:
+    """Return the number of a kind's shards, of a cluster in which only the groups' topic exists."""
+    return 3 if kind is GROUPS else 0
 
 
 async def test_every_assignment_of_a_shard_has_a_higher_number_and_no_shard_is_forgotten() -> None:
     async with written() as w:
         for target in ("a", "b"):
-            (batch,) = w.batches([move(1, target, SHARDS)])
+            (batch,) = w.batches([move(1, target, GROUPS.planned_as)])
             assert await w.assignments.commit(batch)
-        (batch,) = w.batches([move(4, "a", SHARDS)])
+        (batch,) = w.batches([move(4, "a", GROUPS.planned_as)])
         (write,) = batch.writes
         assert isinstance(write, Put)
         assert decode_shards(write.value) == {1: ("b", 2), 4: ("a", 1)}
-        assert dict(w.assignments.shard_owners(3)) == {
-            PartitionKey(SHARDS, 0): "",
-            PartitionKey(SHARDS, 1): "b",
-            PartitionKey(SHARDS, 2): "",
+        assert dict(w.assignments.shard_owners(three_groups)) == {
+            PartitionKey(GROUPS.planned_as, 0): "",
+            PartitionKey(GROUPS.planned_as, 1): "b",
+            PartitionKey(GROUPS.planned_as, 2): "",
         }
         assert await w.assignments.commit(batch)
-        assert len(w.assignments.shard_owners(3)) == 5, "a shard beyond the count was assigned once"
+        assert len(w.assignments.shard_owners(three_groups)) == 5, "a shard beyond the count was assigned once"
 
 
 def test_a_transaction_is_bounded_in_keys_bytes_and_moves_and_takes_one_write_of_any_size() -> None:
@@ -171,3 +179,26 @@ async def test_a_members_removal_whose_response_is_lost_is_recognised_as_done() 
         await w.until(lambda: w.is_assigned("a"))
         await asyncio.sleep(5)
         assert len(w.writes) == writes + 1
+
+
+async def test_the_shards_of_each_kind_have_owners_and_numbers_of_their_own() -> None:
+    """The groups' key keeps its name and format, which members of earlier versions read."""
+    async with written() as w:
+        moves = [move(1, "a", GROUPS.planned_as), move(1, "b", TRANSACTIONS.planned_as)]
+        (batch,) = w.batches(moves)
+        assert [write.key for write in batch.writes] == ["/c/cluster/shards", "/c/cluster/transaction-shards"]
+        assert [decode_shards(write.value) for write in batch.writes if isinstance(write, Put)] == [
+            {1: ("a", 1)},
+            {1: ("b", 1)},
+        ]
+        assert await w.assignments.commit(batch)
+        assert w.view.shards == {ShardId(GROUPS, 1): ("a", 1), ShardId(TRANSACTIONS, 1): ("b", 1)}
+        (batch,) = w.batches([move(1, "a", TRANSACTIONS.planned_as)])
+        assert await w.assignments.commit(batch)
+        assert w.view.shards == {ShardId(GROUPS, 1): ("a", 1), ShardId(TRANSACTIONS, 1): ("a", 2)}
+        owners = w.assignments.shard_owners(lambda kind: 2)
+        assert {key.topic_id: owners[key] for key in owners if key.partition == 1} == {
+            GROUPS.planned_as: "a",
+            TRANSACTIONS.planned_as: "a",
+        }
+        assert len(owners) == 4
