@@ -75,12 +75,14 @@ class Controller:
         age: Callable[[Guard], StoreAge] | None = None,
         on_failed: Callable[[str], None] = no_op,
         since_outage_s: Callable[[], float] = lambda: math.inf,
+        rebuild_count: Callable[[], int] = lambda: 0,
         ttl_s: float = TTL_S,
     ) -> None:
         """``topics``, ``cleaner``, ``access``, ``upkeep`` and ``age`` make the objects of one term.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
-        membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
+        membership has found: a controller that does not lead makes no other calls.  ``rebuild_count`` returns how often
+        the store was rebuilt.  ``on_failed`` is called with the
         reason when this process cannot stand for election any more: it should end and be started again, also because
         the store is older than storage, which its next start refuses.
         """
@@ -105,6 +107,7 @@ class Controller:
         self._make_age = age
         self._on_failed = on_failed
         self._since_outage_s = since_outage_s
+        self._rebuild_count = rebuild_count
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
         self._patience = Patience()
         self._is_store_there = True
@@ -211,6 +214,7 @@ class Controller:
             self._clock,
             self._patience,
             shards=self._shards,
+            rebuild_count=self._rebuild_count(),
             store_back_at=max(self._store_back_at, now - self._since_outage_s()) if self._is_store_there else now,
             is_last_resort=is_last_resort,
         )

@@ -110,11 +110,12 @@ class Term:
         patience: Patience,
         *,
         shards: Callable[[ShardKind], int],
+        rebuild_count: int,
         store_back_at: float = float("-inf"),
         member_ttl_s: float = MEMBER_TTL_S,
         is_last_resort: bool = False,
     ) -> None:
-        """``shards``: returns the number of shards of a kind.
+        """``shards``: returns the number of shards of a kind.  ``rebuild_count``: how often the store was rebuilt.
 
         ``store_back_at``: monotonic time at which the store last answered again after an outage.
         """
@@ -150,7 +151,7 @@ class Term:
         self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
         self._unproven: dict[str, float] = {}
         """For how long each was silent of those that have joined again and have not answered a probe since."""
-        self._assignments = Assignments(kv, cluster, view, leadership)
+        self._assignments = Assignments(kv, cluster, view, leadership, rebuild_count)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
         self._unreachable = UnreachableReports(kv, cluster, lambda: self.queue.put(PLAN_NEEDED))

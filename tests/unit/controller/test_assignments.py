@@ -22,10 +22,12 @@ from bmq.controller.planning.planner_view import Move, Why
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
-from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards, encode_chunk
+from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards, encode_chunk, encode_shards
 from bmq.meta.cluster.keys import assignment_key, controller_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member, encode_member
+from bmq.meta.cluster.ownership_numbers import COUNT_BITS, LAST
+from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId, ShardKind
@@ -50,7 +52,11 @@ class Written:
         self.kv = MemoryKeyValue(MemoryStore())
         self.view = KvClusterView(self.kv, "c", "c1")
         self.leadership = Leadership(controller_key("c"), 0, 0, 1e9, LoopClock())
-        self.assignments = Assignments(self.kv, "c", self.view, self.leadership)
+        self.lead()
+
+    def lead(self, rebuild_count: int = 0) -> None:
+        """Begin a term of a store that was rebuilt so often."""
+        self.assignments = Assignments(self.kv, "c", self.view, self.leadership, rebuild_count)
 
     async def put(self, key: str, value: bytes = b"") -> None:
         done = await self.kv.commit([], [Put(key, value)])
@@ -202,3 +208,43 @@ async def test_the_shards_of_each_kind_have_owners_and_numbers_of_their_own() ->
             TRANSACTIONS.planned_as: "a",
         }
         assert len(owners) == 4
+
+
+async def test_ownership_numbers_of_a_rebuilt_store_are_above_those_of_the_store_before() -> None:
+    """A rebuilt store knows no assignment: partitions would refuse the markers of lower numbers for good."""
+    async with written() as before:
+        for target in ("a", "b", "a"):
+            (batch,) = before.batches([move(1, target, TRANSACTIONS.planned_as)])
+            assert await before.assignments.commit(batch)
+        shard = ShardId(TRANSACTIONS, 1)
+        last = before.view.shards[shard].number
+    async with written() as rebuilt:
+        rebuilt.lead(rebuild_count=1)
+        (batch,) = rebuilt.batches([move(1, "a", TRANSACTIONS.planned_as)])
+        assert await rebuilt.assignments.commit(batch)
+        assert rebuilt.view.shards[shard].number > last
+
+
+async def test_a_number_that_a_rebuilt_store_would_give_again_is_served_and_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with written() as w:
+        await w.put(shards_key("c", GROUPS), encode_shards({1: ShardOwner("a", (3 << COUNT_BITS) - 1)}))
+        w.lead(rebuild_count=2)
+        (batch,) = w.batches([move(1, "b", GROUPS.planned_as)])
+        assert await w.assignments.commit(batch)
+        assert w.view.shards[ShardId(GROUPS, 1)] == ("b", 3 << COUNT_BITS)
+        assert "must then be run 2 times" in caplog.text
+
+
+async def test_a_shard_without_a_further_number_keeps_its_owner_and_others_move(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with written() as w:
+        await w.put(shards_key("c", GROUPS), encode_shards({1: ShardOwner("a", LAST), 2: ShardOwner("a", 1)}))
+        for _ in range(2):
+            (batch,) = w.batches([move(1, "b", GROUPS.planned_as), move(2, "b", GROUPS.planned_as)])
+            assert [each.key.partition for each in batch.moves] == [2], "what is not moved is not counted as a move"
+        assert await w.assignments.commit(batch)
+        assert w.view.shards == {ShardId(GROUPS, 1): ("a", LAST), ShardId(GROUPS, 2): ("b", 2)}
+        assert caplog.text.count("no ownership number is left") == 1
