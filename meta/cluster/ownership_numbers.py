@@ -11,8 +11,8 @@ assignments, so its numbers begin above those of all stores before it, by the re
 store whose numbers were counted without the rebuild count goes on from them: its next number is higher.
 
 **The ends of the bits.**  A shard with more than 131,071 assignments under one rebuild count has numbers of the next
-rebuild count.  It is served: in a running store a number must rise, and nothing more.  A rebuilt store would begin below
-these numbers.  So the leader's log warns, and says how often `bmq cluster rebuild` must then be run.  At the end of an
+rebuild count.  It is served: in a running store a number must rise, and nothing more.  A rebuilt store would begin
+below these numbers.  So the leader's log warns, and says how often `bmq cluster rebuild` must then be run.  At the end of an
 int32 the leader leaves the shard with its last owner, since an epoch cannot be higher.
 """
 
