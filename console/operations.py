@@ -43,7 +43,7 @@ class ProcessFacts(TypedDict):
     partitions: int
     """Partitions assigned to it."""
     shards: int
-    """Shards assigned to it: the partitions of ``__consumer_offsets`` that it coordinates."""
+    """Shards assigned to it: partitions of coordinators' topics, such as ``__consumer_offsets``."""
     load_share: float | None
     """Load as a multiple of an even share."""
     bytes_per_s: int | None
@@ -59,13 +59,17 @@ class ProcessFacts(TypedDict):
 class ShardFacts(TypedDict):
     """A shard, and the process that it is assigned to."""
 
+    kind: str
+    """Kind of the shard: `groups`, or `transactions`."""
     shard: int
     coordinator: str
 
 
 class NotLoadedFacts(TypedDict):
-    """A shard whose groups are not served."""
+    """A shard that is not served."""
 
+    kind: str
+    """Kind of the shard: `groups`, or `transactions`."""
     shard: int
     coordinator: str
     why: str

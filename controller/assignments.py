@@ -6,6 +6,7 @@ view, and the view is waited for afterwards: the leader holds no copy that could
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,19 @@ from dataclasses import dataclass, field
 from bmq.controller.election import Leadership
 from bmq.controller.kv_commit import Settled, commit_settled, is_deposed
 from bmq.controller.planning.partition_table import PartitionTable
-from bmq.controller.planning.planner_view import SHARDS, Move
+from bmq.controller.planning.planner_view import Move
+from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, encode_chunk, encode_shards
 from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.ownership_numbers import COUNT_BITS, is_past_its_count, next_number
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
+from bmq.meta.shard_kinds import SHARD_KINDS, ShardId, ShardKind, planned_kind
+
+_log = logging.getLogger(__name__)
 
 KEYS_PER_COMMIT = COMMIT_OPERATIONS_MAX - 8
 BYTES_PER_COMMIT = 64 << 10
@@ -55,24 +61,36 @@ class AssignmentTransaction:
 class Assignments:
     """The assignment of one term: read from the view, written to the store."""
 
-    def __init__(self, kv: KeyValue, cluster: str, view: KvClusterView, leadership: Leadership) -> None:
+    def __init__(
+        self, kv: KeyValue, cluster: str, view: KvClusterView, leadership: Leadership, rebuild_count: int
+    ) -> None:
+        """``rebuild_count``: how often the store was rebuilt; shards' ownership numbers begin above it."""
         self._kv = kv
         self._cluster = cluster
         self._view = view
         self._leadership = leadership
+        self._rebuild_count = rebuild_count
+        self._stuck: set[ShardId] = set()  # shards without a further number, each logged once
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def shard_owners(self, count: int) -> PartitionTable:
-        """Return the owner of each shard, in the form of the planner's partitions.
+    def shard_owners(self, counts: Callable[[ShardKind], int]) -> PartitionTable:
+        """Return the owners of all shards in the planner's form: the shards of a kind are partitions of one topic.
 
-        Includes shards beyond ``count`` that were ever assigned.
+        ``counts`` returns the number of a kind's shards.  Shards beyond it that were ever assigned are included.
         """
-        shards = self._view.shards
-        numbers = range(max(count, *(number + 1 for number in shards)) if shards else count)
         return PartitionTable.of(
-            {PartitionKey(SHARDS, shard): shards.get(shard, _NOBODY).incarnation for shard in numbers}
+            {
+                PartitionKey(kind.planned_as, number): owner.incarnation
+                for kind in SHARD_KINDS
+                for number, owner in self._owners_of(kind, counts(kind)).items()
+            }
         )
+
+    def _owners_of(self, kind: ShardKind, count: int) -> dict[int, ShardOwner]:
+        """Return the owners of a kind's first ``count`` shards, and of all that were ever assigned."""
+        known = {shard.number: owner for shard, owner in self._view.shards.items() if shard.kind is kind}
+        return {number: known.get(number, _NOBODY) for number in range(max([count, *(each + 1 for each in known)]))}
 
     def _chunk(self, topic_id: uuid.UUID, number: int, partitions: int) -> Sequence[str]:
         """Return the owners in a chunk, one for each partition that the topic has there, "" for none."""
@@ -120,9 +138,12 @@ class Assignments:
     ) -> Iterator[tuple[Write, Sequence[Move]]]:
         for incarnation in sorted(dead):
             yield Delete(member_key(self._cluster, incarnation)), ()
-        shard_moves = [move for move in moves if move.key.topic_id == SHARDS]
-        if shard_moves:
-            yield Put(shards_key(self._cluster), self._moved_shards(shard_moves)), shard_moves
+        for kind in SHARD_KINDS:
+            shard_moves = [
+                move for move in moves if planned_kind(move.key.topic_id) is kind and self._has_number(kind, move)
+            ]
+            if shard_moves:
+                yield Put(shards_key(self._cluster, kind), self._moved_shards(kind, shard_moves)), shard_moves
         by_chunk: dict[tuple[uuid.UUID, int], list[Move]] = {}
         for move in moves:
             by_chunk.setdefault((move.key.topic_id, move.key.partition // CHUNK), []).append(move)
@@ -141,16 +162,44 @@ class Assignments:
             owners[move.key.partition % CHUNK] = move.target
         return encode_chunk(AssignmentChunk(tuple(owners)))
 
-    def _moved_shards(self, moves: Sequence[Move]) -> bytes:
-        """Encode all shards' owners after ``moves``; each assignment of a shard has a higher number than the last.
+    def _moved_shards(self, kind: ShardKind, moves: Sequence[Move]) -> bytes:
+        """Encode the owners of all shards of a kind after ``moves``.
+
+        Each assignment of a shard has a higher number than the last.
 
         No shard is ever left out, or its numbers would begin again at 0.
         """
-        shards = dict(self._view.shards)
+        shards = {shard.number: owner for shard, owner in self._view.shards.items() if shard.kind is kind}
         for move in moves:
-            before = shards.get(move.key.partition, _NOBODY)
-            shards[move.key.partition] = ShardOwner(move.target, before.number + 1)
+            number = self._next_number(shards.get(move.key.partition, _NOBODY))
+            assert number is not None, "such moves are left out"
+            if is_past_its_count(number, self._rebuild_count):
+                _log.warning(
+                    "shard has ownership number %d, which a rebuilt store would give again; `bmq cluster rebuild` must"
+                    " then be run %d times",
+                    number,
+                    (number >> COUNT_BITS) - self._rebuild_count + 1,
+                    extra=fields(topic=kind.topic, shard=move.key.partition),
+                )
+            shards[move.key.partition] = ShardOwner(move.target, number)
         return encode_shards(shards)
+
+    def _next_number(self, before: ShardOwner) -> int | None:
+        return next_number(before.number, self._rebuild_count)
+
+    def _has_number(self, kind: ShardKind, move: Move) -> bool:
+        """Return whether the shard has a number for one more assignment; it stays with its last owner if not."""
+        shard = ShardId(kind, move.key.partition)
+        if self._next_number(self._view.shard(shard) or _NOBODY) is not None:
+            return True
+        if shard not in self._stuck:
+            self._stuck.add(shard)
+            _log.error(
+                "no ownership number is left for the shard, which stays with its last owner; rebuild the store by"
+                " `bmq cluster rebuild`",
+                extra=fields(topic=kind.topic, shard=shard.number),
+            )
+        return False
 
     async def commit(self, batch: AssignmentTransaction) -> bool:
         """Commit the transaction, and wait until the view shows it.

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from bmq.controller.planning.planner_view import SHARDS, Move, Why
+from bmq.controller.planning.planner_view import Move, Why
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.ownership import partition_key, read
+from bmq.meta.shard_kinds import planned_kind
 
 POLL_S = 0.1
 """Time between two reads of the records of pending moves."""
@@ -87,7 +88,8 @@ class PendingMoves:
         Moves of shards are not waited for: a shard is opened by replay, and no record names its owner.
         """
         self.moves[move.why] += 1
-        if move.key.topic_id == SHARDS or move.why in (Why.UNASSIGNED, Why.DEAD) or not move.source:
+        is_of_shard = planned_kind(move.key.topic_id) is not None
+        if is_of_shard or move.why in (Why.UNASSIGNED, Why.DEAD) or not move.source:
             self._pending.pop(move.key, None)
             return
         self._pending[move.key] = PendingMove(move, self._clock.monotonic())

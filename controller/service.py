@@ -32,12 +32,13 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import Evidence
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
+from bmq.meta.catalog import Catalog, TopicChange
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.shard_kinds import ShardKind, shard_count
 
 _log = logging.getLogger(__name__)
 
@@ -74,12 +75,14 @@ class Controller:
         age: Callable[[Guard], StoreAge] | None = None,
         on_failed: Callable[[str], None] = no_op,
         since_outage_s: Callable[[], float] = lambda: math.inf,
+        rebuild_count: Callable[[], int] = lambda: 0,
         ttl_s: float = TTL_S,
     ) -> None:
         """``topics``, ``cleaner``, ``access``, ``upkeep`` and ``age`` make the objects of one term.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
-        membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
+        membership has found: a controller that does not lead makes no other calls.  ``rebuild_count`` returns how often
+        the store was rebuilt.  ``on_failed`` is called with the
         reason when this process cannot stand for election any more: it should end and be started again, also because
         the store is older than storage, which its next start refuses.
         """
@@ -104,6 +107,7 @@ class Controller:
         self._make_age = age
         self._on_failed = on_failed
         self._since_outage_s = since_outage_s
+        self._rebuild_count = rebuild_count
         self._election = Election(kv, view, config.cluster, view.own, clock, ttl_s=ttl_s, on_store=self._on_store)
         self._patience = Patience()
         self._is_store_there = True
@@ -210,6 +214,7 @@ class Controller:
             self._clock,
             self._patience,
             shards=self._shards,
+            rebuild_count=self._rebuild_count(),
             store_back_at=max(self._store_back_at, now - self._since_outage_s()) if self._is_store_there else now,
             is_last_resort=is_last_resort,
         )
@@ -250,10 +255,8 @@ class Controller:
             if isinstance(result, Exception):
                 raise result
 
-    def _shards(self) -> int:
-        """Return the number of shards: the partitions that the offsets topic has, or will have."""
-        topic = self._catalog.topics.get(OFFSETS_TOPIC)
-        return topic.partitions if topic is not None else self._config.offsets_topic_num_partitions
+    def _shards(self, kind: ShardKind) -> int:
+        return shard_count(kind, self._catalog, self._config.offsets_topic_num_partitions)
 
     # ---------------------------------------------------------------------------------------------------------- news
 

@@ -72,6 +72,7 @@ from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY, Member
 from bmq.meta.cluster.membership import TTL_S as MEMBER_TTL_S
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.shard_kinds import ShardKind
 
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
@@ -108,12 +109,13 @@ class Term:
         clock: Clock,
         patience: Patience,
         *,
-        shards: Callable[[], int],
+        shards: Callable[[ShardKind], int],
+        rebuild_count: int,
         store_back_at: float = float("-inf"),
         member_ttl_s: float = MEMBER_TTL_S,
         is_last_resort: bool = False,
     ) -> None:
-        """``shards``: returns the number of shards.
+        """``shards``: returns the number of shards of a kind.  ``rebuild_count``: how often the store was rebuilt.
 
         ``store_back_at``: monotonic time at which the store last answered again after an outage.
         """
@@ -149,7 +151,7 @@ class Term:
         self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
         self._unproven: dict[str, float] = {}
         """For how long each was silent of those that have joined again and have not answered a probe since."""
-        self._assignments = Assignments(kv, cluster, view, leadership)
+        self._assignments = Assignments(kv, cluster, view, leadership, rebuild_count)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
         self._unreachable = UnreachableReports(kv, cluster, lambda: self.queue.put(PLAN_NEEDED))
@@ -438,7 +440,7 @@ class Term:
 
     def shards_view(self) -> PlannerView:
         """Return the planner's input for shards, with owners as the view shows them now."""
-        owners = self._assignments.shard_owners(self._shards())
+        owners = self._assignments.shard_owners(self._shards)
         return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self._unproven.keys())
 
     def without_owner(self) -> tuple[int, int]:

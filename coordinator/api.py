@@ -14,6 +14,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.wire import messages as m
 from bmq.meta.proxy_addresses import Proxies
+from bmq.meta.shard_kinds import ShardId
 
 
 class ClientInfo(NamedTuple):
@@ -57,8 +58,8 @@ class GroupListing(NamedTuple):
 class GroupCoordinator(Protocol):
     """Group coordinator of the whole cluster, in this process or reached over the network."""
 
-    def shard_of(self, group_id: str) -> int:
-        """Return the number of the group's shard: the partition of ``__consumer_offsets`` that Kafka chooses."""
+    def shard_of(self, group_id: str) -> ShardId:
+        """Return the group's shard: the partition of ``__consumer_offsets`` that Kafka chooses."""
 
     async def ready(self, group_id: str) -> None:
         """Wait until the group's shard is served; create the topic if it is missing.

@@ -29,6 +29,7 @@ from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.security.client_quotas import Bounds, NoBounds
+from bmq.meta.shard_kinds import ShardId
 
 
 class Coordinator:
@@ -69,8 +70,8 @@ class Coordinator:
         """Close all shards without waiting, as a process that dies does.  For simulations."""
         self._shards.close()
 
-    def shard_of(self, group_id: str) -> int:
-        """Return the number of the group's shard: the partition of ``__consumer_offsets`` that Kafka chooses."""
+    def shard_of(self, group_id: str) -> ShardId:
+        """Return the group's shard: the partition of ``__consumer_offsets`` that Kafka chooses."""
         return self._shards.shard_of(group_id)
 
     async def ready(self, group_id: str) -> None:
@@ -84,7 +85,7 @@ class Coordinator:
         """Count the loaded groups by Kafka's name of their state.  For metrics."""
         return self._shards.groups_by_state()
 
-    def shards_not_loaded(self) -> dict[int, str]:
+    def shards_not_loaded(self) -> dict[ShardId, str]:
         """Return the shards of this process whose groups are not served, each with the reason.  For operators."""
         return self._shards.not_loaded()
 

@@ -38,6 +38,7 @@ from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
 from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
+from bmq.meta.shard_kinds import GROUPS, ShardId, shard_of_code
 
 NEWS_WAIT_S = 0.5
 """Wait for the view to show the ownership that a request expects; after it the proxy must find the owner again."""
@@ -90,16 +91,20 @@ class Forwarding:
         process's, UNSUPPORTED_VERSION if the Kafka request in it cannot be decoded or is not about groups.
         """
         request = ForwardRequest.decode(body)
-        expected = dict(request.ownerships)
+        expected = {shard_of_code(code): number for code, number in request.ownerships}
         if not await self._is_ours(expected):
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"this process does not own all shards of {expected} yet")
+            raise RequestError(
+                ErrorCode.NOT_COORDINATOR, f"this process does not own all shards of {request.ownerships} yet"
+            )
         try:
             message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
         client = ClientInfo(request.client_id, request.client_host, request.principal)
         if request.api_key == ApiKey.LIST_GROUPS:
-            response = await self._coordinator.list_groups_of(message, client, expected.keys())
+            response = await self._coordinator.list_groups_of(
+                message, client, {shard.number for shard in expected if shard}
+            )
         elif request.api_key in ROUTED:
             response = ROUTED[request.api_key].call(self._coordinator, message, client)
             if inspect.isawaitable(response):
@@ -114,15 +119,22 @@ class Forwarding:
         ShardsNotLoadedRequest.decode(body)
         shards = self._coordinator.shards_not_loaded()
         return ShardsNotLoadedResponse(
-            shards=tuple((n, why[:REASON_MAX]) for n, why in sorted(shards.items()))
+            shards=tuple((shard.code, why[:REASON_MAX]) for shard, why in sorted(shards.items()))
         ).encode()
 
-    async def _is_ours(self, expected: Mapping[int, int]) -> bool:
-        """Check that this process may serve all shards; wait for the view if it is behind."""
+    async def _is_ours(self, expected: Mapping[ShardId | None, int]) -> bool:
+        """Check that this process may serve all shards; wait for the view if it is behind.
+
+        Only groups are served.  None is a shard of a kind that a later version knows.
+        """
+        if any(shard is None or shard.kind is not GROUPS for shard in expected):
+            return False
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NEWS_WAIT_S
         while True:
-            verdicts = {judge(number, self._view.shard(shard), self._view.own) for shard, number in expected.items()}
+            verdicts = {
+                judge(number, self._view.shard(shard), self._view.own) for shard, number in expected.items() if shard
+            }
             if ForwardVerdict.REFUSE in verdicts:
                 return False
             if ForwardVerdict.WAIT not in verdicts:

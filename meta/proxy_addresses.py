@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bmq.core.model import PartitionKey
+from bmq.meta.shard_kinds import ShardId
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +42,5 @@ class Proxies(Protocol):
     def leader_of(self, key: PartitionKey) -> int:
         """Return the node id of the proxy that clients use for this partition."""
 
-    def coordinator_of(self, shard: int) -> int:
-        """Return the node id of the proxy that clients use for this shard of ``__consumer_offsets``."""
+    def coordinator_of(self, shard: ShardId) -> int:
+        """Return the node id of the proxy that clients use for what the shard has."""

@@ -15,7 +15,7 @@ from bmq.cli.profile import profiles
 
 DEFAULT_HTTP = "http://127.0.0.1:9080"
 NOTE = """\
-status exits with 1 when a partition or a shard of __consumer_offsets has no live owner or is not served, no controller
+status exits with 1 when a partition or a coordinator's shard has no live owner or is not served, no controller
 leads or the leader does not answer, the metadata store takes no writes, storage acknowledges nothing to a broker, or
 the process that was asked cannot use a key of the metadata store or a topic's configs.
 """
@@ -141,10 +141,10 @@ def _print_status(status: Mapping[str, Any]) -> None:
         )
     failures = status.get("shards_not_loaded")  # servers of earlier versions lack it
     if failures:
-        print(f"{len(failures)} shards of __consumer_offsets are not loaded: their groups are not served")
-        print_table(
-            ("SHARD", "COORDINATOR", "WHY"),
-            [[each[name] for name in ("shard", "coordinator", "why")] for each in failures],
+        print(f"{len(failures)} shards are not loaded: their groups or transactions are not served")
+        print_table(  # servers of earlier versions have one kind, and do not name it
+            ("KIND", "SHARD", "COORDINATOR", "WHY"),
+            [[each.get("kind", "groups"), each["shard"], each["coordinator"], each["why"]] for each in failures],
         )
     quarantined = status.get("quarantined")
     if quarantined:

@@ -14,6 +14,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import BROKER, Member, encode_member
+from bmq.meta.shard_kinds import ShardId, planned_kind
 
 
 class LeaderAdmin:
@@ -57,7 +58,7 @@ class LeaderAdmin:
             unassigned_shards=shards.without_owner(),
             is_balancing=term.balance_state.is_under_way,
             members=_members(term, view, shards),
-            shards=tuple(sorted((key.partition, owner) for key, owner in shards.owners.items())),
+            shards=tuple(sorted((_shard(key).code, owner) for key, owner in shards.owners.items())),
             pending_moves=self._moves((each.move, 0, None) for each in term.pending_moves.pending.values()),
             past_moves=self._moves(term.pending_moves.past),
         )
@@ -89,6 +90,13 @@ class LeaderAdmin:
         if member is None:
             raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no member {incarnation}.")
         return member
+
+
+def _shard(key: PartitionKey) -> ShardId:
+    """Return the shard that the planner sees under this key."""
+    kind = planned_kind(key.topic_id)
+    assert kind is not None, "only shards are planned here"
+    return ShardId(kind, key.partition)
 
 
 def _members(term: Term, view: PlannerView, shards: PlannerView) -> tuple[MemberStatus, ...]:

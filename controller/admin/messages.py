@@ -230,8 +230,8 @@ Moves = Annotated[tuple[MoveStatus, ...], Array(Struct(MoveStatus))]
 class ClusterStatusResponse(InternalResponse):
     """The cluster as the leader sees it.
 
-    ``shards``: numbers, each with the coordinator that it is assigned to.  ``unassigned``, ``unassigned_shards``:
-    partitions and shards without a live owner.
+    ``shards``: codes (``meta.shard_kinds``), each with the coordinator that it is assigned to.  ``unassigned``,
+    ``unassigned_shards``: partitions and shards without a live owner.
     """
 
     message: Text = ""

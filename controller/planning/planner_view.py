@@ -25,8 +25,6 @@ SETTLE_S = 60.0
 no owner, or must leave it, move then."""
 WHOLE: Final = 10**12
 """The sum of all brokers' scores."""
-SHARDS = uuid.UUID(int=0)
-"""The shards of coordinators are planned as partitions of a topic with this id, which no topic has."""
 
 
 class PlannerBroker(NamedTuple):

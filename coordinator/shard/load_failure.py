@@ -13,7 +13,7 @@ class LoadFailure(StrEnum):
     LOADING = "loading"
     """No try has failed, but the log is being opened or read for longer than requests wait."""
     NO_OWNER = "no_owner"
-    """No reachable broker has the partition of `__consumer_offsets` open."""
+    """No reachable broker has the shard's partition open."""
     NO_RESPONSE = "no_response"
     """The partition's broker does not respond in time."""
     STORAGE = "storage"

@@ -1,4 +1,4 @@
-"""Interface of a shard to its partition of ``__consumer_offsets``, in whichever process that partition's owner runs.
+"""Interface of a shard to its log, a partition of its kind's topic, in whichever process that partition's owner runs.
 
 **Fencing.**  A shard first appends a barrier batch, replays up to it, and only then serves.  `ShardLogs.open` returns a
 log that is bound to one ownership (``epoch``); opening a later one ends it.  The order of the log decides the rest:
@@ -25,9 +25,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from bmq.meta.shard_kinds import ShardId
+
 
 class ShardLog(Protocol):
-    """One partition of ``__consumer_offsets``, bound to one owner's epoch.  Properties need no I/O."""
+    """One shard's partition, bound to one owner's epoch.  Properties need no I/O."""
 
     @property
     def epoch(self) -> int:
@@ -77,7 +79,7 @@ class ShardLog(Protocol):
 class ShardLogs(Protocol):
     """Logs of all shards."""
 
-    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
+    async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
         """Wait until the partition is in WRITE, and return its log.
 
         Ends the handle of an earlier `open` with the same or a lower ``ownership``.  ``closed`` is called once, from

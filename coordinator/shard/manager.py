@@ -35,10 +35,11 @@ from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic, TopicChange
+from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.group_placement import shard_of
 from bmq.meta.security.client_quotas import Bounds
+from bmq.meta.shard_kinds import GROUPS, ShardId
 
 
 class Shards:
@@ -76,7 +77,7 @@ class Shards:
         self._catalog.subscribe(self._topic_changed)
         self._unsubscribe = self._view.subscribe(self._view_changed)
         self._spawn(self._expire())
-        present = self._catalog.topics.get(OFFSETS_TOPIC)
+        present = self._catalog.topics.get(GROUPS.topic)
         if present is not None:
             self._make(present)
             for shard in self._shards.values():
@@ -101,10 +102,11 @@ class Shards:
         """Wait until the background work has ended."""
         await self._tasks.finish()
 
-    def shard_of(self, group_id: str) -> int:
-        """Return the number of the group's shard, also before the topic exists."""
-        present = self._catalog.topics.get(OFFSETS_TOPIC)
-        return shard_of(group_id, self._count or (present.partitions if present else self._settings.shards))
+    def shard_of(self, group_id: str) -> ShardId:
+        """Return the group's shard, also before the topic exists."""
+        present = self._catalog.topics.get(GROUPS.topic)
+        count = self._count or (present.partitions if present else self._settings.shards)
+        return ShardId(GROUPS, shard_of(group_id, count))
 
     async def serving(self, group_id: str) -> ActiveShard:
         """Return the group's shard once it is loaded; create the topic if it is missing.
@@ -187,9 +189,9 @@ class Shards:
                 counts[group.state.value] += 1
         return counts
 
-    def not_loaded(self) -> dict[int, str]:
+    def not_loaded(self) -> dict[ShardId, str]:
         """Return the shards that have been loading for longer than requests wait, each with the reason."""
-        return {number: why for number, shard in self._shards.items() if (why := shard.failure) is not None}
+        return {shard.id: why for shard in self._shards.values() if (why := shard.failure) is not None}
 
     def not_loaded_by_reason(self) -> Counter[LoadFailure]:
         """Count the shards of `not_loaded` by kind of reason, kinds without any included."""
@@ -214,13 +216,13 @@ class Shards:
         try:
             topic = await self._topic()
         except RequestError as error:
-            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {error.message}") from error
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUPS.topic}: {error.message}") from error
         self._make(topic)
 
     def _mine(self, number: int) -> Shard:
         shard = self._shards.get(number)
         if shard is None or shard.is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {number} is not served by this process")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"{ShardId(GROUPS, number)} is not served by this process")
         return shard
 
     def _make(self, topic: Topic) -> None:
@@ -242,7 +244,7 @@ class Shards:
         if ownership is None:
             return None
         shard = self._shards[number] = Shard(
-            number,
+            ShardId(GROUPS, number),
             ownership,
             self._logs,
             self._clock,
@@ -258,12 +260,12 @@ class Shards:
 
     def _ownership(self, number: int) -> int | None:
         """Return the number of this process's ownership of the shard; None if the process does not own it."""
-        owner = self._view.shard(number)
+        owner = self._view.shard(ShardId(GROUPS, number))
         return owner.number if owner is not None and owner.incarnation == self._view.own else None
 
     def _view_changed(self, change: ViewChange) -> None:
         """Open and close shards.  Those that were opened are loaded at once, since their groups' members wait."""
-        for number in sorted(change.shards):
+        for number in sorted(shard.number for shard in change.shards if shard.kind is GROUPS):
             if number < self._count:
                 shard = self._follow(number)
                 if shard is not None:
@@ -273,14 +275,14 @@ class Shards:
         if self._is_closed:
             return
         before, after = change.before, change.after
-        if before is not None and after is None and before.name != OFFSETS_TOPIC:
+        if before is not None and after is None and before.name != GROUPS.topic:
             for shard in self._shards.values():
                 shard.forget_topic(before)
         elif before is not None and after is None:  # all groups are gone with it
             for shard in self._shards.values():
                 shard.close()
             self._shards, self._count = {}, 0
-        elif after is not None and after.name == OFFSETS_TOPIC:
+        elif after is not None and after.name == GROUPS.topic:
             self._make(after)  # another process had the topic created
 
     async def _expire(self) -> None:

@@ -37,8 +37,9 @@ from bmq.core.rpc.peers import ConnectionKind, Peer, PeerLost, Peers, ask_peer
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition, FetchPartition
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.shard_kinds import ShardId
 
 CALL_TIMEOUT_S = 10.0
 """Time-out of a read, and of a move of the log's start.  An append waits as long as the connection is alive."""
@@ -191,11 +192,11 @@ class RemoteShardLogs:
         view.subscribe(self._view_changed)
 
     async def open(
-        self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]
+        self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]
     ) -> RemoteShardLog:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        key = offsets_key(self._catalog, partition)
+        key = log_key(self._catalog, shard)
         while self._view.owner_of(key) != self._view.own:
             seen = self._changes.wakes
             try:
@@ -255,21 +256,22 @@ class RoutedShardLogs:
         self._local = local
         self._remote = remote
 
-    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
-        key = offsets_key(self._catalog, partition)
+    async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
+        key = log_key(self._catalog, shard)
         logs = self._local if self._view.owner_of(key) == self._view.own else self._remote
-        return await logs.open(partition, ownership, timeout_s, closed)
+        return await logs.open(shard, ownership, timeout_s, closed)
 
 
-def offsets_key(catalog: Catalog, partition: int) -> PartitionKey:
-    """Return the key of a partition of ``__consumer_offsets``.
+def log_key(catalog: Catalog, shard: ShardId) -> PartitionKey:
+    """Return the key of the partition that is the shard's log.
 
     Raises RequestError UNKNOWN_TOPIC_OR_PARTITION if the topic or the partition does not exist.
     """
-    topic = catalog.topics.get(OFFSETS_TOPIC)
-    if topic is None or partition >= topic.partitions:
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} does not exist yet")
-    return PartitionKey(topic.topic_id, partition)
+    topic = catalog.topics.get(shard.kind.topic)
+    if topic is None or shard.number >= topic.partitions:
+        message = f"{shard.kind.topic}-{shard.number} does not exist yet"
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    return PartitionKey(topic.topic_id, shard.number)
 
 
 def _fetch_request(key: PartitionKey, epoch: int, offset: int, max_bytes: int) -> list[Buffer]:

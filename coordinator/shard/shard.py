@@ -1,4 +1,4 @@
-"""Life cycle of one shard: one partition of ``__consumer_offsets`` under one ownership.
+"""Life cycle of one shard: one partition of its kind's topic under one ownership.
 
 ::
 
@@ -44,6 +44,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.shard_kinds import ShardId
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +76,11 @@ COMES_AFTER = {
 
 
 class Shard:
-    """One ownership of one partition of ``__consumer_offsets`` by this process."""
+    """One ownership of one shard by this process."""
 
     def __init__(
         self,
-        partition: int,
+        shard: ShardId,
         ownership: int,
         logs: ShardLogs,
         clock: Clock,
@@ -91,7 +92,7 @@ class Shard:
         spawn: Spawn,
         bounds: GroupBounds,
     ) -> None:
-        self.partition = partition
+        self.id = shard
         self.ownership = ownership
         self.phase = Phase.INITIAL
         self.epoch = -1
@@ -169,7 +170,7 @@ class Shard:
         serving = await self.ready()
         await serving.freshness.renew()
         if serving.is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} was lost during the request")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"{self.id} was lost during the request")
         return serving
 
     async def fresh_unless_empty(self) -> ActiveShard | None:
@@ -187,9 +188,9 @@ class Shard:
         if self._serving is not None or self.is_empty:
             return self._serving
         if self.is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, f"shard {self.partition} is closed")
+            raise RequestError(ErrorCode.NOT_COORDINATOR, f"{self.id} is closed")
         why = "" if self._failure is None else f": {self._failure}"
-        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {self.partition} is {self.phase.value}{why}")
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.id} is {self.phase.value}{why}")
 
     def close(self) -> None:
         """Close the log and serve no more.  The owner of spawned tasks must cancel them."""
@@ -229,16 +230,23 @@ class Shard:
             logger.warning(
                 "cannot remove all %s; the next round tries again",
                 what,
-                extra=fields(shard=self.partition, error=error),
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
             )
             return
         except Exception:  # a bug that one shard's records bring out must not keep other shards' for ever
             logger.exception(
-                "cannot remove all %s; the next round tries again", what, extra=fields(shard=self.partition)
+                "cannot remove all %s; the next round tries again",
+                what,
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number),
             )
             return
         if count:
-            logger.info("%d records written to remove %s", count, what, extra=fields(shard=self.partition))
+            logger.info(
+                "%d records written to remove %s",
+                count,
+                what,
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number),
+            )
 
     # ------------------------------------------------------------------------------------------------ loading
 
@@ -257,7 +265,7 @@ class Shard:
                         logger.info(
                             "shard closed, ownership %d has ended",
                             self.ownership,
-                            extra=fields(shard=self.partition, error=error),
+                            extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
                         )
                         self.close()
                         return
@@ -265,7 +273,9 @@ class Shard:
                     failures += 1
                     pause_s = self._settings.retry_s.pause(failures)
                     logger.warning(
-                        "shard not loaded, next try in %.1f s", pause_s, extra=fields(shard=self.partition, error=error)
+                        "shard not loaded, next try in %.1f s",
+                        pause_s,
+                        extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
                     )
                     self._failure = error.with_traceback(None)
                     if isinstance(error, RequestError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -278,9 +288,7 @@ class Shard:
     async def _load_once(self) -> None:
         settings = self._settings
         attempt = self._attempt = object()
-        log = await self._logs.open(
-            self.partition, self.ownership, settings.open_timeout_s, lambda: self._log_closed(attempt)
-        )
+        log = await self._logs.open(self.id, self.ownership, settings.open_timeout_s, lambda: self._log_closed(attempt))
         if self.is_closed:
             log.end()
             return
@@ -305,7 +313,7 @@ class Shard:
         await replay.read(log.high_watermark)
         await replay.apply(state)
         unsure = await unsure_topics(state.offsets, self._catalog)
-        key, value = encode(barrier_record(self.partition))
+        key, value = encode(barrier_record(self.id.number))
         barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
         await replay.read(barrier + 1)
         await replay.apply(state)
@@ -314,7 +322,7 @@ class Shard:
             logger.warning(
                 "shard has %d keys of unknown versions, which it keeps as they are",
                 state.unknown_keys,
-                extra=fields(shard=self.partition),
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number),
             )
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # replayed bytes count too, until a snapshot drops them
@@ -346,7 +354,7 @@ class Shard:
             "shard loaded: %d groups from %d bytes",
             len(state.groups),
             replay.bytes_read,
-            extra=fields(shard=self.partition, epoch=log.epoch),
+            extra=fields(topic=self.id.kind.topic, shard=self.id.number, epoch=log.epoch),
         )
         self._flushed(log)
 
@@ -378,7 +386,10 @@ class Shard:
         serving.close(ErrorCode.NOT_COORDINATOR)
         self._spawn(_free(serving.state.parts()))
         if not self.is_closed:
-            logger.warning("shard lost its log, loading it again", extra=fields(shard=self.partition, error=error))
+            logger.warning(
+                "shard lost its log, loading it again",
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
+            )
             self._move(Phase.FAILED)
             self.start()
 
@@ -394,12 +405,14 @@ class Shard:
 
     async def _snapshot(self, serving: ActiveShard, log: ShardLog) -> None:
         try:
-            size = await take_snapshot(serving, log, self.partition, self._settings.snapshot_chunk_bytes)
-            logger.info("shard wrote a snapshot of %d bytes", size, extra=fields(shard=self.partition))
+            size = await take_snapshot(serving, log, self.id.number, self._settings.snapshot_chunk_bytes)
+            logger.info(
+                "shard wrote a snapshot of %d bytes", size, extra=fields(topic=self.id.kind.topic, shard=self.id.number)
+            )
         except RequestError as error:  # nothing is lost
             logger.warning(
                 "cannot write a snapshot of the shard, its log stays long until the next one",
-                extra=fields(shard=self.partition, error=error),
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
             )
             size = 0
         finally:
@@ -408,7 +421,7 @@ class Shard:
             self._snapshot_at = serving.writer.bytes_appended + self._settings.snapshot_bytes + SNAPSHOT_SHARE * size
 
     def _move(self, phase: Phase) -> None:
-        assert self.phase in COMES_AFTER[phase], f"shard {self.partition}: {phase} does not follow {self.phase}"
+        assert self.phase in COMES_AFTER[phase], f"{self.id}: {phase} does not follow {self.phase}"
         self.phase = phase
 
 

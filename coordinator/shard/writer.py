@@ -1,5 +1,8 @@
 """Writer of a shard's records: one batch is in flight; records that come meanwhile go into the next (group commit).
 
+An operation may name a producer: its records are then a batch of their own, which names it.  Transactions need that:
+the records of one producer and epoch are decided together, and a batch is in the log wholly or not at all.
+
 Operations complete in order, each when all of its records are durable.  After an append that fails nothing more is
 written: the fate of its batch is unknown, so the shard must be loaded again.
 """
@@ -10,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from bmq.coordinator.shard.batch_producer import BatchProducer
 from bmq.coordinator.shard.log import ShardLog
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import Clock
@@ -32,17 +36,22 @@ class ShardWrite:
     """Records that were written together.
 
     ``first_batch`` is the base offset of the batch with the first of them; -1 until that is durable, and without
-    records.
+    records.  ``batch`` has all of them if they are a batch of their own; ``records`` is then empty.
     """
 
-    __slots__ = ("at", "done", "first_batch", "group_id", "records")
+    __slots__ = ("at", "batch", "done", "first_batch", "group_id", "records")
 
-    def __init__(self, records: Sequence[KeyValue], group_id: str, done: Done) -> None:
+    def __init__(self, records: Sequence[KeyValue], group_id: str, done: Done, batch: bytearray | None = None) -> None:
         self.records = records
+        self.batch = batch
         self.group_id = group_id
         self.done = done
         self.at = 0  # number of records that are in a batch already
         self.first_batch = -1
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self.records) or self.batch is not None
 
 
 class Writer:
@@ -77,15 +86,22 @@ class Writer:
         """Return True if the log accepts a batch of this record alone."""
         return HEADER_BYTES + _size(record) <= self._log.max_batch_bytes
 
-    def write(self, records: Sequence[KeyValue], group_id: str, done: Done) -> ShardWrite:
-        """Queue records.  ``done`` is called later, never before this returns; without records, after earlier ones."""
-        operation = ShardWrite(records, group_id, done)
+    def write(
+        self, records: Sequence[KeyValue], group_id: str, done: Done, producer: BatchProducer | None = None
+    ) -> ShardWrite:
+        """Queue records.  ``done`` is called later, never before this returns; without records, after earlier ones.
+
+        With a ``producer`` the records, at least one, are a batch of their own.  Raises RequestError MESSAGE_TOO_LARGE,
+        and queues nothing, if the log does not accept such a batch.
+        """
+        batch = None if producer is None else self._own_batch(records, producer)
+        operation = ShardWrite(records, group_id, done) if batch is None else ShardWrite((), group_id, done, batch)
         if self._error is not None:
             asyncio.get_running_loop().call_soon(done, self._error)
             return operation
         self._queue.append(operation)
-        self._budget.take(sum(map(_size, records)))
-        if records:
+        self._budget.take(sum(map(_size, records)) if batch is None else len(batch))
+        if operation.has_records:
             self._open_writes[group_id] = self._open_writes.get(group_id, 0) + 1
         if not self._is_in_flight and not self._is_scheduled:  # other records of this turn go into the same batch
             self._is_scheduled = True
@@ -132,13 +148,10 @@ class Writer:
     def _send(self) -> None:
         if self._error is not None or not self._queue or self._is_in_flight:
             return
-        records, finished, partial = self._take()
-        if not records:  # only operations without records, and all before them are durable
+        batch, finished, partial = self._take()
+        if batch is None:  # only operations without records, and all before them are durable
             self._finish(finished)
             return
-        batch = build_batch(
-            [Record(key=key, value=value) for key, value in records], base_timestamp=self._clock.now_ms()
-        )
         size = len(batch)
         starting = [each for each in (*finished, *partial) if each.first_batch < 0]
         self._finishing = finished
@@ -151,10 +164,32 @@ class Writer:
             return
         future.add_done_callback(lambda done: self._flushed(done, size, starting))
 
-    def _take(self) -> tuple[list[KeyValue], list[ShardWrite], list[ShardWrite]]:
-        """Take the next batch from the queue.
+    def _own_batch(self, records: Sequence[KeyValue], producer: BatchProducer) -> bytearray:
+        """Return the batch of one operation.  Raises RequestError MESSAGE_TOO_LARGE if the log does not accept it."""
+        assert records, "an operation without records needs no batch"
+        batch = self._build(records, producer)
+        if len(batch) > self._log.max_batch_bytes:
+            message = f"a batch of {len(batch)} bytes is larger than max.message.bytes, {self._log.max_batch_bytes}"
+            raise RequestError(ErrorCode.MESSAGE_TOO_LARGE, message)
+        return batch
 
-        Returns its records, the operations that end with it, and the operation, if any, that goes on after it.
+    def _build(self, records: Sequence[KeyValue], producer: BatchProducer | None = None) -> bytearray:
+        made = [Record(key=key, value=value) for key, value in records]
+        if producer is None:
+            return build_batch(made, base_timestamp=self._clock.now_ms())
+        return build_batch(
+            made,
+            base_timestamp=self._clock.now_ms(),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            attributes=producer.attributes,
+        )
+
+    def _take(self) -> tuple[bytearray | None, list[ShardWrite], list[ShardWrite]]:
+        """Take the next batch from the queue: the batch of one operation, or the records of several.
+
+        Returns the batch, None without records; the operations that end with it; the operation, if any, that goes on
+        after it.
         """
         records: list[KeyValue] = []
         finished: list[ShardWrite] = []
@@ -162,16 +197,22 @@ class Writer:
         size = HEADER_BYTES
         while self._queue:
             operation = self._queue[0]
+            if operation.batch is not None:
+                if records:
+                    break  # it is the next batch
+                self._budget.give_back(len(operation.batch))
+                finished.append(self._queue.popleft())
+                return operation.batch, finished, []
             while operation.at < len(operation.records):
                 record = operation.records[operation.at]
                 if records and size + _size(record) > limit:
-                    return records, finished, [operation] if operation.at else []
+                    return self._build(records), finished, [operation] if operation.at else []
                 records.append(record)
                 size += _size(record)
                 self._budget.give_back(_size(record))
                 operation.at += 1
             finished.append(self._queue.popleft())
-        return records, finished, []
+        return self._build(records) if records else None, finished, []
 
     def _flushed(self, done: asyncio.Future[int], size: int, starting: list[ShardWrite]) -> None:
         self._is_in_flight = False
@@ -195,7 +236,7 @@ class Writer:
 
     def _finish(self, operations: list[ShardWrite]) -> None:
         for operation in operations:
-            if operation.records:
+            if operation.has_records:
                 left = self._open_writes[operation.group_id] - 1
                 if left:
                     self._open_writes[operation.group_id] = left

@@ -16,7 +16,7 @@ from typing import Protocol, TypedDict, Unpack
 FIELDS: Mapping[str, str] = {
     "topic": "topic's name; its id where the name is not known",
     "partition": "partition's number",
-    "shard": "partition of `__consumer_offsets`",
+    "shard": "partition of `__consumer_offsets`, or of the `topic` that the line names",
     "epoch": "leader epoch of the partition or shard",
     "member": "process of the cluster that the line is about, by its incarnation",
     "worker": "process of `bmq serve --workers`, by its number",

@@ -19,12 +19,13 @@ from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.member import Unregistered
 from bmq.core.rpc.server import ANYBODY, Admission
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.assignment import decode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
 from bmq.meta.cluster.member import decode_member
 from bmq.meta.cluster.view import ClusterView, ShardOwner
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.shard_kinds import SHARD_KINDS, ShardId
 
 _log = logging.getLogger(__name__)
 
@@ -79,32 +80,52 @@ class ShardOwnership:
         self._catalog = catalog
 
     async def check(self, key: PartitionKey, ownership: int, caller: str) -> None:
-        """Check that shard `key.partition` is `caller`'s under number `ownership`.
+        """Check that the shard whose log is partition `key` is `caller`'s under number `ownership`.
 
         Raises RequestError NOT_COORDINATOR if it is not, INVALID_REQUEST if the partition is not one of coordinators'
         logs.  An ownership that cannot be checked is accepted.
         """
-        topic = self._catalog.topics.get(OFFSETS_TOPIC)
-        if topic is not None and topic.topic_id != key.topic_id:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{key} is not a partition of {OFFSETS_TOPIC}")
-        known = self._view.shard(key.partition)
-        if known is None or known.number < ownership:
-            known = await self._look_up(key.partition)
-            if known is None:
+        refusal = None
+        for shard in self._shards_of(key):
+            refusal = await self._refusal(shard, ShardOwner(caller, ownership))
+            if refusal is None:
                 return
-        if known != ShardOwner(caller, ownership):
-            raise RequestError(
-                ErrorCode.NOT_COORDINATOR,
-                f"shard {key.partition} is of {known.incarnation or 'nobody'} under ownership {known.number}, not of"
-                f" {caller} under {ownership}",
-            )
+        raise refusal or RequestError(ErrorCode.INVALID_REQUEST, f"{key} is not a partition of coordinators' logs")
 
-    async def _look_up(self, shard: int) -> ShardOwner | None:
+    def _shards_of(self, key: PartitionKey) -> list[ShardId]:
+        """Return the shards that the partition may be the log of.
+
+        A partition of another topic has none.  A topic that the catalog does not show yet may be the topic of every
+        kind whose topic is not shown.
+        """
+        topics = {kind: self._catalog.topics.get(kind.topic) for kind in SHARD_KINDS}
+        found = [kind for kind, topic in topics.items() if topic is not None and topic.topic_id == key.topic_id]
+        if not found and self._catalog.by_id(key.topic_id) is None:
+            found = [kind for kind, topic in topics.items() if topic is None]
+        return [ShardId(kind, key.partition) for kind in found]
+
+    async def _refusal(self, shard: ShardId, claimed: ShardOwner) -> RequestError | None:
+        """Return why the shard is not the claimed owner's; None if it is, or if that cannot be checked."""
+        known = self._view.shard(shard)
+        if known is None or known.number < claimed.number:
+            known = await self._look_up(shard)
+        if known is None or known == claimed:
+            return None
+        return RequestError(
+            ErrorCode.NOT_COORDINATOR,
+            f"{shard} is of {known.incarnation or 'nobody'} under ownership {known.number}, not of"
+            f" {claimed.incarnation} under {claimed.number}",
+        )
+
+    async def _look_up(self, shard: ShardId) -> ShardOwner | None:
         """Return the owner in the store, "" under 0 if it has none; None if the store cannot be read."""
         try:
-            entry = await self._kv.get(shards_key(self._cluster))
+            entry = await self._kv.get(shards_key(self._cluster, shard.kind))
             shards = decode_shards(entry.value) if entry is not None else {}
         except (KvError, FormatError) as error:
-            _log.warning("a shard's ownership is accepted unchecked", extra=fields(shard=shard, error=error))
+            _log.warning(
+                "a shard's ownership is accepted unchecked",
+                extra=fields(topic=shard.kind.topic, shard=shard.number, error=error),
+            )
             return None
-        return shards.get(shard, ShardOwner("", 0))
+        return shards.get(shard.number, ShardOwner("", 0))

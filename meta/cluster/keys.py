@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import uuid
 
+from bmq.meta.shard_kinds import ShardKind
+
 
 def cluster_prefix(cluster: str) -> str:
     return f"/{cluster}/cluster/"
@@ -33,8 +35,9 @@ def assignment_key(cluster: str, topic_id: uuid.UUID, chunk: int) -> str:
     return f"{assignment_prefix(cluster)}{topic_id}/{chunk:04d}"
 
 
-def shards_key(cluster: str) -> str:
-    return f"{cluster_prefix(cluster)}shards"
+def shards_key(cluster: str, kind: ShardKind) -> str:
+    """Return the key whose value has the owners of all shards of a kind."""
+    return f"{cluster_prefix(cluster)}{kind.key}"
 
 
 def node_ids_prefix(cluster: str) -> str:

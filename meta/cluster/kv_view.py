@@ -18,6 +18,7 @@ from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Changes, Event, KeyValue
 from bmq.meta.prefix_watch import PrefixWatcher
+from bmq.meta.shard_kinds import ShardId, ShardKind, kind_of_key
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class KvClusterView:
         self._controller = ""
         self._chunks: dict[tuple[uuid.UUID, int], AssignmentChunk] = {}
         self._counts: dict[str, int] = {}  # partitions by owner; the keys would take more memory than all else here
-        self._shards: dict[int, ShardOwner] = {}
+        self._shards: dict[ShardId, ShardOwner] = {}
         self._subscribers = Subscribers[[ViewChange]]()
         self._following = PrefixWatcher(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
 
@@ -97,11 +98,11 @@ class KvClusterView:
         """All chunks that are written, by topic and number: those of deleted topics too."""
         return self._chunks
 
-    def shard(self, shard: int) -> ShardOwner | None:
+    def shard(self, shard: ShardId) -> ShardOwner | None:
         return self._shards.get(shard)
 
     @property
-    def shards(self) -> Mapping[int, ShardOwner]:
+    def shards(self) -> Mapping[ShardId, ShardOwner]:
         return self._shards
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
@@ -119,22 +120,22 @@ class KvClusterView:
         partitions: set[PartitionKey] = set()
         left: set[PartitionKey] = set()
         chunks: set[tuple[uuid.UUID, int]] = set()
-        shards: set[int] = set()
+        shards: set[ShardId] = set()
         is_controller = False
         for event in changes:
-            kind, _, rest = event.key.removeprefix(self._prefix).partition("/")
+            name, _, rest = event.key.removeprefix(self._prefix).partition("/")
             try:
-                if kind == "members":
+                if name == "members":
                     self._change_member(rest, event)
                     members.add(rest)
-                elif kind == "assignment":
+                elif name == "assignment":
                     topic, _, number = rest.partition("/")
                     place = (uuid.UUID(topic), int(number))
                     partitions |= self._change_chunk(place, event, left)
                     chunks.add(place)
-                elif kind == "shards":
-                    shards |= self._change_shards(event)
-                elif kind == "controller":
+                elif (kind := kind_of_key(name)) is not None:
+                    shards |= self._change_shards(kind, event)
+                elif name == "controller":
                     self._controller = event.entry.value.decode() if event.entry is not None else ""
                     is_controller = True
             except (FormatError, ValueError) as error:
@@ -191,11 +192,13 @@ class KvClusterView:
             else:
                 self._counts.pop(owner, None)
 
-    def _change_shards(self, event: Event) -> set[int]:
-        after = decode_shards(event.entry.value) if event.entry is not None else {}
-        changed = {shard for shard in self._shards.keys() | after.keys() if self._shards.get(shard) != after.get(shard)}
-        self._shards = after
-        return changed
+    def _change_shards(self, kind: ShardKind, event: Event) -> set[ShardId]:
+        owners = decode_shards(event.entry.value) if event.entry is not None else {}
+        after = {ShardId(kind, number): owner for number, owner in owners.items()}
+        before = {shard: owner for shard, owner in self._shards.items() if shard.kind is kind}
+        others = {shard: owner for shard, owner in self._shards.items() if shard.kind is not kind}
+        self._shards = others | after
+        return {shard for shard in before.keys() | after.keys() if before.get(shard) != after.get(shard)}
 
 
 def _padded(owners: Sequence[str], length: int) -> Iterable[str]:

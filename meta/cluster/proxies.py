@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, TopicChange
+from bmq.meta.catalog import Catalog, TopicChange
 from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY
 from bmq.meta.cluster.placement import place
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.proxy_addresses import ProxyAddress
+from bmq.meta.shard_kinds import ShardId, ShardKind, kind_of_topic, shard_count
 
-_SHARDS = b"shards"
 _OWNING = frozenset({BROKER, COORDINATOR})
 
 
@@ -51,7 +51,7 @@ class ClusterProxies:
         """The node ids, by incarnation, of those of ``_proxies`` that may own partitions or shards, too."""
         self._moves: dict[uuid.UUID, int] = {}
         """Number of changes of owners of each topic's partitions that this process has seen."""
-        self._places: dict[uuid.UUID | bytes, list[int]] = {}
+        self._places: dict[uuid.UUID | ShardKind, list[int]] = {}
         view.subscribe(self._view_changed)
         catalog.subscribe(self._topic_changed)
 
@@ -93,16 +93,16 @@ class ClusterProxies:
             return owner
         return self._placed(key.topic_id, key.topic_id.bytes, topic.partitions)[key.partition]
 
-    def coordinator_of(self, shard: int) -> int:
+    def coordinator_of(self, shard: ShardId) -> int:
         assigned = self._view.shard(shard)
         owner = self._owners.get(assigned.incarnation) if assigned is not None else None
         if owner is not None:
             return owner
-        offsets = self._catalog.topics.get(OFFSETS_TOPIC)
-        count = max(offsets.partitions if offsets is not None else self._shards, shard + 1)
-        return self._placed(_SHARDS, _SHARDS, count)[shard]
+        kind, number = shard
+        count = max(shard_count(kind, self._catalog, self._shards), number + 1)
+        return self._placed(kind, kind.key.encode(), count)[number]
 
-    def _placed(self, name: uuid.UUID | bytes, seed: bytes, count: int) -> list[int]:
+    def _placed(self, name: uuid.UUID | ShardKind, seed: bytes, count: int) -> list[int]:
         placed = self._places.get(name)
         if placed is None or len(placed) < count:
             placed = self._places[name] = place(seed, count, [proxy.node_id for proxy in self._proxies])
@@ -142,5 +142,6 @@ class ClusterProxies:
         self._places.pop(topic_id, None)
         if change.after is None or change.after.topic_id != topic_id:
             self._moves.pop(topic_id, None)
-        if change.before.name == OFFSETS_TOPIC:
-            self._places.pop(_SHARDS, None)
+        kind = kind_of_topic(change.before.name)
+        if kind is not None:
+            self._places.pop(kind, None)

@@ -9,10 +9,11 @@ from typing import NamedTuple, Protocol
 
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.member import Member
+from bmq.meta.shard_kinds import ShardId
 
 
 class ShardOwner(NamedTuple):
-    """The process that serves a shard of ``__consumer_offsets``.
+    """The process that serves a shard.
 
     ``number`` grows with every assignment of the shard.
     """
@@ -35,7 +36,7 @@ class ViewChange:
     partitions: Set[PartitionKey] = frozenset()
     left: Set[PartitionKey] = frozenset()
     chunks: Set[tuple[uuid.UUID, int]] = frozenset()
-    shards: Set[int] = frozenset()
+    shards: Set[ShardId] = frozenset()
     is_controller: bool = False
 
 
@@ -48,7 +49,7 @@ class ClusterView(Protocol):
 
     @property
     def revision(self) -> int:
-        """The store's revision up to which everything is shown; in a subscriber's call that of the changes before."""
+        """The store's revision up to which everything is shown; in a subscriber's call, of the changes before."""
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -64,12 +65,12 @@ class ClusterView(Protocol):
     def owned_count(self, incarnation: str) -> int:
         """Return the number of partitions that are assigned to it."""
 
-    def shard(self, shard: int) -> ShardOwner | None:
+    def shard(self, shard: ShardId) -> ShardOwner | None:
         """Return the process that the shard is assigned to; None if there is none."""
 
     @property
-    def shards(self) -> Mapping[int, ShardOwner]:
-        """All shards that are assigned."""
+    def shards(self) -> Mapping[ShardId, ShardOwner]:
+        """All shards that are assigned, of all kinds."""
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
         """Call ``call`` at every change from here on, in order.  Return a function that unsubscribes it."""

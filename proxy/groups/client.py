@@ -20,6 +20,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner
+from bmq.meta.shard_kinds import ShardId
 
 REACH_S = 0.3
 """Time to wait for a connection to the coordinator, before the view is checked again."""
@@ -29,7 +30,7 @@ LARGE_BYTES = 100_000
 """Bytes from which a response is decoded in a thread."""
 
 Ownerships = tuple[tuple[int, int], ...]
-"""Pairs of shard and ownership number."""
+"""Pairs of a shard's code (``meta.shard_kinds``) and its ownership number."""
 
 
 class EntryRefused(Enum):
@@ -69,7 +70,7 @@ class Forwards:
             drained.set_result(None)
 
     async def ask(
-        self, api: GroupApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
+        self, api: GroupApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
     ) -> Any:
         """Send a request about these shards to ``owner``, and return its response.
 
@@ -87,11 +88,11 @@ class Forwards:
         return await (self._until_drained(work) if api.may_park else work)
 
     async def list_groups(
-        self, request: m.ListGroupsRequest, client: ClientInfo, owner: ShardOwner, shards: Sequence[int]
+        self, request: m.ListGroupsRequest, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
     ) -> m.ListGroupsResponse:
         """Return the groups of these shards, from ``owner``.  Raises NoAnswer if there is no response."""
         if self._local is not None and owner.incarnation == self._view.own:
-            return await self._local.list_groups_of(request, client, set(shards))
+            return await self._local.list_groups_of(request, client, {shard.number for shard in shards})
         return await self._forward(ApiKey.LIST_GROUPS, request, client, owner, shards, CALL_TIMEOUT_S, True)
 
     async def _forward(
@@ -100,7 +101,7 @@ class Forwards:
         request: Any,
         client: ClientInfo,
         owner: ShardOwner,
-        shards: Sequence[int],
+        shards: Sequence[ShardId],
         timeout_s: float | None,
         is_repeatable: bool,
     ) -> Any:
@@ -128,10 +129,10 @@ class Forwards:
         is_elsewhere = answer.error is ErrorCode.NOT_COORDINATOR
         raise NoAnswer(EntryRefused.ELSEWHERE if is_elsewhere else EntryRefused.UNKNOWN, answer.message)
 
-    def _expected(self, shards: Sequence[int]) -> Ownerships:
+    def _expected(self, shards: Sequence[ShardId]) -> Ownerships:
         """Return the shards' ownership numbers in this process's view."""
         known = ((shard, self._view.shard(shard)) for shard in dict.fromkeys(shards))
-        return tuple((shard, owner.number) for shard, owner in known if owner is not None)
+        return tuple((shard.code, owner.number) for shard, owner in known if owner is not None)
 
     async def _until_drained(self, work: Awaitable[Any]) -> Any:
         drained = self._drained = self._drained or asyncio.get_running_loop().create_future()

@@ -28,10 +28,11 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
+from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of
 from bmq.meta.proxy_addresses import Proxies
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.proxy.groups.client import EntryRefused, Forwards, NoAnswer
 
 RETRY_S = 2.0
@@ -99,9 +100,8 @@ class RoutedCoordinator:
 
     # --------------------------------------------------------------------------------------------------------- the APIs
 
-    def shard_of(self, group_id: str) -> int:
-        """Return the shard of a group: a partition of ``__consumer_offsets``."""
-        return shard_of(group_id, self._count() or self._shards)
+    def shard_of(self, group_id: str) -> ShardId:
+        return ShardId(GROUPS, shard_of(group_id, self._count() or self._shards))
 
     async def ready(self, group_id: str) -> None:
         """Wait until the group's shard is loaded.  Raises RequestError if that takes too long or fails.
@@ -151,14 +151,14 @@ class RoutedCoordinator:
         """
         proxies = proxies or self._proxies
         own = proxies.own.node_id
-        shards = [each for each in range(self._count()) if proxies.coordinator_of(each) == own]
+        shards = [each for each in self._all_shards() if proxies.coordinator_of(each) == own]
         return (await self._list(request, client, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """Return the groups of all shards, and the shards that could not be listed."""
-        return await self._list(request, client, range(self._count()))
+        return await self._list(request, client, self._all_shards())
 
-    async def _list(self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[int]) -> GroupListing:
+    async def _list(self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[ShardId]) -> GroupListing:
         async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
             response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
             if response.error_code == ErrorCode.NOT_COORDINATOR:
@@ -172,12 +172,12 @@ class RoutedCoordinator:
         missing: dict[int, ErrorCode] = {}
         for shard, answer in zip(shards, await self._settle(shards, ask), strict=True):
             if isinstance(answer, EntryRefused):
-                missing[shard] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                missing[shard.number] = ErrorCode.COORDINATOR_NOT_AVAILABLE
             elif answer is not None:
                 groups += answer.groups
                 if answer.error_code != ErrorCode.NONE:
-                    missing[shard] = ErrorCode(answer.error_code)
-        return GroupListing(groups, frozenset(shards), missing)
+                    missing[shard.number] = ErrorCode(answer.error_code)
+        return GroupListing(groups, frozenset(shard.number for shard in shards), missing)
 
     # ---------------------------------------------------------------------------------------------------------- routing
 
@@ -192,7 +192,7 @@ class RoutedCoordinator:
             return api.join(request, answers.all)
         is_patient = True
         for at in range(0, len(groups), ENTRIES_AT_ONCE):
-            shards = [shard_of(each, count) for each in groups[at : at + ENTRIES_AT_ONCE]]
+            shards = [ShardId(GROUPS, shard_of(each, count)) for each in groups[at : at + ENTRIES_AT_ONCE]]
             if room.is_full:
                 await answers.refuse(len(shards), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 continue
@@ -209,7 +209,7 @@ class RoutedCoordinator:
         request: Any,
         client: ClientInfo,
         at: int,
-        shards: Sequence[int],
+        shards: Sequence[ShardId],
         owner: ShardOwner,
         entries: list[int],
     ) -> list[Any]:
@@ -227,7 +227,7 @@ class RoutedCoordinator:
             )
         return [EntryRefused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
 
-    async def _settle(self, shards: Sequence[int], ask: Ask, *, is_patient: bool = True) -> list[Any]:
+    async def _settle(self, shards: Sequence[ShardId], ask: Ask, *, is_patient: bool = True) -> list[Any]:
         """Return a response for each entry, whose shards are given; a ``EntryRefused`` if there was none in time.
 
         Unless ``is_patient``, and while this process sends clients away, each entry is sent only once.
@@ -253,7 +253,7 @@ class RoutedCoordinator:
             tries += 1
             await self._changes.wait(min(PAUSE_S.pause(tries), deadline - now), since=seen)
 
-    def _by_owner(self, shards: Sequence[int], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
+    def _by_owner(self, shards: Sequence[ShardId], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
         """Group the entries by the owner of their shard; entries without an owner that may be asked are left out."""
         parts: dict[str, tuple[ShardOwner, list[int]]] = {}
         for entry in entries:
@@ -264,9 +264,12 @@ class RoutedCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- the topic
 
+    def _all_shards(self) -> list[ShardId]:
+        return [ShardId(GROUPS, number) for number in range(self._count())]
+
     def _count(self) -> int:
         """Return the number of shards, the partitions of the topic; 0 if the topic does not exist."""
-        topic = self._catalog.topics.get(OFFSETS_TOPIC)
+        topic = self._catalog.topics.get(GROUPS.topic)
         return topic.partitions if topic is not None else 0
 
     async def _ensure_topic(self) -> int:
@@ -280,7 +283,7 @@ class RoutedCoordinator:
         try:
             return (await self._topic()).partitions
         except RequestError as error:
-            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {error.message}") from error
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUPS.topic}: {error.message}") from error
 
     def _view_changed(self, change: ViewChange) -> None:
         if change.shards:

@@ -31,11 +31,11 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.levels import LoggerLevel
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.assignment import count_without_owner
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.kv import KvError
 from bmq.meta.maintenance import AFTER_ROOM, MAKE_ROOM, Maintained
+from bmq.meta.shard_kinds import SHARD_KINDS, ShardId, shard_count, shard_of_code
 from bmq.server.log_levels_api import log_levels
 from bmq.server.node import Node
 from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
@@ -91,7 +91,9 @@ class Operations:
             unassigned_shards=status.unassigned_shards,
             is_balancing=status.is_balancing,
             members=[_process(each, status.leader) for each in status.members],
-            shards=[ShardFacts(shard=number, coordinator=owner) for number, owner in status.shards],
+            shards=[
+                _shard(shard, owner) for code, owner in status.shards if (shard := shard_of_code(code)) is not None
+            ],
             moves_under_way=[_move(each) for each in status.pending_moves],
             past_moves=[
                 cast(
@@ -243,15 +245,21 @@ class Operations:
 
     def _unassigned_shards(self) -> int:
         """Count the shards without a live owner; a shard that was never assigned has none."""
-        node, owned = self._node, Counter(owner.incarnation for owner in self._node.view.shards.values())
-        topic = node.catalog.topics.get(OFFSETS_TOPIC)
-        shards = topic.partitions if topic is not None else node.config.offsets_topic_num_partitions
-        owned[""] += max(0, shards - owned.total())
-        return count_without_owner(owned.items(), node.view.members)
+        node, total = self._node, Counter[str]()
+        for kind in SHARD_KINDS:
+            owned = Counter(owner.incarnation for shard, owner in node.view.shards.items() if shard.kind is kind)
+            owned[""] += max(
+                0, shard_count(kind, node.catalog, node.config.offsets_topic_num_partitions) - owned.total()
+            )
+            total += owned
+        return count_without_owner(total.items(), node.view.members)
 
     def _shards(self) -> list[ShardFacts]:
-        shards = self._node.view.shards
-        return [ShardFacts(shard=n, coordinator=owner.incarnation) for n, owner in sorted(shards.items())]
+        return [_shard(shard, owner.incarnation) for shard, owner in sorted(self._node.view.shards.items())]
+
+
+def _shard(shard: ShardId, coordinator: str) -> ShardFacts:
+    return ShardFacts(kind=shard.kind.name, shard=shard.number, coordinator=coordinator)
 
 
 async def _store_trouble(store: Maintained | None) -> str:

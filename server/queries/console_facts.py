@@ -26,7 +26,7 @@ from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.core.model import PartitionKey
 from bmq.core.version import VERSION
 from bmq.endpoint.partitions import Owner
-from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.catalog import Topic
 from bmq.meta.cluster.membership import TTL_S
 from bmq.proxy.partition_queries import LOOK_S, ask_all, open_owner
 from bmq.proxy.traffic_api import WHOLE_TOPIC
@@ -289,13 +289,13 @@ def _partitions_not_served(node: Node) -> str:
 
 
 def _degraded(role: CoordinatorRole | None) -> str:
-    """Return which groups are not served, and why; "" if all are.  Clients of other groups are served."""
+    """Return what is not served for want of a shard, and why; "" if all is.  Clients of other shards are served."""
     not_loaded = role.coordinator.shards_not_loaded() if role is not None else {}
     if not not_loaded:
         return ""
-    number, why = min(not_loaded.items())
+    shard, why = min(not_loaded.items())
     more = f", and {len(not_loaded) - 1} more" if len(not_loaded) > 1 else ""
-    return f"groups of shard {number} of {OFFSETS_TOPIC}{more} are not served: {why}"
+    return f"{shard.kind.name} of {shard}{more} are not served: {why}"
 
 
 def _quarantined(node: Node) -> str:

@@ -20,8 +20,9 @@ from bmq.coordinator.group.subscription import CONSUMER, parse_assignment
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.catalog import Catalog
 from bmq.meta.group_placement import shard_of
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.queries.shards_not_loaded import shards_not_loaded
@@ -91,18 +92,17 @@ class Groups:
 
     async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
         """Return the shards with the reasons that their coordinators give, else with the error that clients get."""
-        known = {each["shard"]: each for each in await shards_not_loaded(self._joined, self._own)}
-        shards = self._joined.view.shards
-        return [
-            known.get(number)
-            or NotLoadedFacts(
-                shard=number, coordinator=shards[number].incarnation if number in shards else "", why=codes[number].name
-            )
-            for number in sorted(codes)
-        ]
+        failures = await shards_not_loaded(self._joined, self._own)
+        known = {each["shard"]: each for each in failures if each["kind"] == GROUPS.name}
+        return [known.get(number) or self._without_reason(number, codes[number]) for number in sorted(codes)]
+
+    def _without_reason(self, number: int, code: ErrorCode) -> NotLoadedFacts:
+        owner = self._joined.view.shard(ShardId(GROUPS, number))
+        name = owner.incarnation if owner is not None else ""
+        return NotLoadedFacts(kind=GROUPS.name, shard=number, coordinator=name, why=code.name)
 
     def _shard_of(self, group_id: str) -> int:
-        return shard_of(group_id, self._catalog.topics[OFFSETS_TOPIC].partitions)
+        return shard_of(group_id, self._catalog.topics[GROUPS.topic].partitions)
 
     async def group(self, group_id: str) -> GroupDetails | None:
         """Return a group with its members and offsets; None if it does not exist.  Raises RequestError."""

@@ -21,8 +21,9 @@ from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.coordinator import GroupLagRequest, GroupLagResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.catalog import Catalog
 from bmq.meta.group_placement import shard_of
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.queries.collected_metrics import Collected
 from bmq.server.queries.member_queries import ANSWER_S
@@ -115,8 +116,8 @@ class GroupLagHistory:
             return (), f"{owner}: {error or type(error).__name__}"
 
     def _coordinator_of(self, group_id: str) -> str:
-        topic = self._catalog.topics.get(OFFSETS_TOPIC)
+        topic = self._catalog.topics.get(GROUPS.topic)
         if topic is None:
             return ""
-        shard = self._joined.view.shards.get(shard_of(group_id, topic.partitions))
+        shard = self._joined.view.shard(ShardId(GROUPS, shard_of(group_id, topic.partitions)))
         return shard.incarnation if shard is not None else ""

@@ -147,7 +147,7 @@ class OwnMetrics:
         if role is None:
             return ()
         coordinator = role.coordinator
-        text = "Shards of __consumer_offsets that this process cannot load: their groups are not served"
+        text = "Shards that this process cannot load: their groups or transactions are not served"
         refused = "Requests that would have created a group past max_groups of their user"
         return [
             OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
@@ -315,9 +315,7 @@ class OwnMetrics:
         partitions, shards = term.without_owner()
         return (
             OwnMetric("partitions_without_owner", "Partitions that no live broker is to own", partitions),
-            OwnMetric(
-                "shards_without_owner", "Shards of __consumer_offsets that no live coordinator is to serve", shards
-            ),
+            OwnMetric("shards_without_owner", "Coordinators' shards that no live coordinator is to serve", shards),
             *(
                 OwnMetric("members_declared_dead", dead, count, True, "cause", cause)
                 for cause, count in term.failures.declared_dead.items()

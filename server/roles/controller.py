@@ -44,6 +44,7 @@ class ControllerRole:
             topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
             upkeep=self._make_upkeep, age=self._make_age, on_failed=parts.on_failed,
             since_outage_s=lambda: joined.membership.since_outage_s,
+            rebuild_count=lambda: parts.files.rebuild_count,
         )  # fmt: skip
         self.service = AdminService(self.controller, joined.view, LeaderAdmin(self.controller, parts.catalog, members))
         """Administration of topics, configs and the cluster, for this process and for others."""

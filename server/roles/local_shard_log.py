@@ -1,4 +1,4 @@
-"""Shard logs whose partitions of ``__consumer_offsets`` are owned by the broker in the same process."""
+"""Shard logs whose partitions are owned by the broker in the same process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.shard_log_fence import ShardFence
+from bmq.coordinator.shard.remote_log import log_key
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.catalog import Catalog
+from bmq.meta.shard_kinds import ShardId
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
@@ -96,13 +98,10 @@ class LocalShardLogs:
         self._pool = pool
         self._fence = ShardFence() if fence is None else fence
 
-    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
-        topic = self._catalog.topics.get(OFFSETS_TOPIC)
-        if topic is None or partition >= topic.partitions:
-            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{OFFSETS_TOPIC}-{partition} does not exist yet")
-        key = PartitionKey(topic.topic_id, partition)
+    async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
+        key = log_key(self._catalog, shard)
         owner = await self._assigned.wait(key, timeout_s)
-        path = PartitionPath(OFFSETS_TOPIC, str(topic.topic_id), partition)
+        path = PartitionPath(shard.kind.topic, str(key.topic_id), shard.number)
         log = LocalShardLog(owner, LogReader(self._pool, path), closed)
         self._fence.open(key, owner.epoch, ownership, log, log.end)
         return log

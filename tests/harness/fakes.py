@@ -13,6 +13,7 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Rights
 from bmq.meta.catalog import Owned, Topic, TopicChange
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.shard_kinds import ShardId
 
 
 class FakeClient:
@@ -67,11 +68,11 @@ class FakeView:
     def owned_count(self, incarnation: str) -> int:
         return len(self.owned_by(incarnation))
 
-    def shard(self, shard: int) -> ShardOwner | None:
+    def shard(self, shard: ShardId) -> ShardOwner | None:
         return None
 
     @property
-    def shards(self) -> Mapping[int, ShardOwner]:
+    def shards(self) -> Mapping[ShardId, ShardOwner]:
         return {}
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.meta.proxy_addresses import ProxyAddress
+from bmq.meta.shard_kinds import ShardId
 from bmq.storage.filesystem import FileSystem
 
 
@@ -62,11 +63,11 @@ class OneView:
     def owned_count(self, incarnation: str) -> int:
         raise NotImplementedError("everything")
 
-    def shard(self, shard: int) -> ShardOwner | None:
+    def shard(self, shard: ShardId) -> ShardOwner | None:
         return ShardOwner(self.own, 1)
 
     @property
-    def shards(self) -> Mapping[int, ShardOwner]:
+    def shards(self) -> Mapping[ShardId, ShardOwner]:
         raise NotImplementedError("all of them")
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
@@ -91,5 +92,5 @@ class OneProxy:
     def leader_of(self, key: PartitionKey) -> int:
         return self.own.node_id
 
-    def coordinator_of(self, shard: int) -> int:
+    def coordinator_of(self, shard: ShardId) -> int:
         return self.own.node_id

@@ -26,6 +26,7 @@ from bmq.meta.cluster.keys import assignment_prefix, controller_key, members_pre
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.ownership import PartitionRecord, decode, partitions_prefix
+from bmq.meta.shard_kinds import GROUPS
 from tests.services.bmq import HOST, BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.netns import Machine, Network
@@ -280,7 +281,7 @@ class BmqCluster:
 
     def shard_owners(self) -> dict[int, ShardOwner]:
         """Return the stored owner of each shard, with its ownership number; empty before the first assignment."""
-        value = self._range(shards_key(CLUSTER)).get(shards_key(CLUSTER))
+        value = self._range(shards_key(CLUSTER, GROUPS)).get(shards_key(CLUSTER, GROUPS))
         return {} if value is None else decode_shards(value)
 
     def is_gone(self, name: str) -> bool:

@@ -18,9 +18,11 @@ from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.meta import ownership
 from bmq.meta.catalog import KvCatalog, topic_key
-from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.assignment import decode_shards
+from bmq.meta.cluster.keys import member_key, shards_key
 from bmq.meta.kv import KeyValue, KvError, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from bmq.meta.shard_kinds import GROUPS
 from bmq.storage.cluster_files import WrongCluster, check_cluster, read_cluster, read_topic
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.layout import PartitionPath, topic_json
@@ -98,6 +100,7 @@ async def rebuild_once(world: KafkaWorld, name: str, fate: Fate | None = None, *
 async def lose_store(world: KafkaWorld, rng: Random) -> None:
     """Lose the store and the server; then rebuild, with crashes and interruptions, until it succeeds."""
     world.server.crash()
+    given = ownership_numbers(world)
     world.store = MemoryStore()
     if rng.random() < 0.3:
         world.start()  # in vain: it finds that the store does not belong to storage
@@ -121,6 +124,15 @@ async def lose_store(world: KafkaWorld, rng: Random) -> None:
         raise AssertionError(f"not rebuilt in {ATTEMPTS} tries, and only the first {STORMY} had other faults")
     world.storage.faults, world.kv_faults = weather
     world.start()
+    await until(lambda: ownership_numbers(world).keys() >= given.keys(), 600.0)
+    numbers = ownership_numbers(world)
+    assert all(numbers[shard] > number for shard, number in given.items()), "the ownership of a shard was given twice"
+
+
+def ownership_numbers(world: KafkaWorld) -> dict[int, int]:
+    """Return the number of the last ownership of each shard of groups, as the store has it."""
+    entry = world.store.get(shards_key(world.config.cluster, GROUPS))
+    return {shard: owner.number for shard, owner in decode_shards(entry.value).items()} if entry is not None else {}
 
 
 async def history(seed: int) -> int:

@@ -71,7 +71,7 @@ function problems(status, history) {
   if (!status.leader) add("bad", "No leader", "No partition is assigned and no topic is created. Start a process with the controller's role, or see in its log why none is elected.", "#/members");
   else if (!status.is_from_leader) add("warn", "The leader does not respond", `${status.leader} is the leader. The facts are as ${status.asked} has them; loads and moves are missing.`, "#/members");
   if (status.store_trouble) add("bad", "The metadata store takes no writes", status.store_trouble);
-  if (status.unassigned_shards) add("bad", `${plural(status.unassigned_shards, "shard")} without a coordinator`, "Their groups are not served. Start a process with the coordinator's role, or wait for the leader to assign them.", "#/members");
+  if (status.unassigned_shards) add("bad", `${plural(status.unassigned_shards, "shard")} without a coordinator`, "Their groups or transactions are not served. Start a process with the coordinator's role, or wait for the leader to assign them.", "#/members");
   if (status.unassigned) add("bad", `${plural(status.unassigned, "partition")} without a broker`, "Their records can be neither read nor written. Start a process with the broker's role, or wait for the leader to assign them.", "#/members");
   const partitions = status.partitions_not_served;
   for (const each of partitions.slice(0, SHOWN)) {
@@ -80,7 +80,7 @@ function problems(status, history) {
   const further = status.partitions_not_served_total - Math.min(SHOWN, partitions.length);
   if (further > 0) add("bad", `${plural(further, "further partition")} not served`, "bmq cluster status lists all of them.");
   const shards = status.shards_not_loaded;
-  for (const each of shards.slice(0, SHOWN)) add("bad", `Groups of shard ${each.shard} are not served`, `${each.coordinator || "no process"} coordinates it: ${each.why}`);
+  for (const each of shards.slice(0, SHOWN)) add("bad", `${each.kind === "groups" ? "Groups" : "Transactions"} of shard ${each.shard} are not served`, `${each.coordinator || "no process"} coordinates it: ${each.why}`);
   if (shards.length > SHOWN) add("bad", `${plural(shards.length - SHOWN, "further shard")} not served`, "bmq cluster status lists all of them.");
   for (const each of status.quarantined.slice(0, SHOWN)) add("bad", `${each.what} is not used`, each.why);
   const unused = status.quarantined_total - Math.min(SHOWN, status.quarantined.length);

@@ -20,7 +20,9 @@ class ForwardResponse(InternalResponse):
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest(InternalRequest[ForwardResponse]):
-    """A client's request for a group, as it came.  ``ownerships`` are pairs (shard, expected ownership number).
+    """A client's request for a group, as it came.
+
+    ``ownerships`` are pairs (code of a shard, expected ownership number); ``meta.shard_kinds`` has the codes.
 
     ``principal`` is the client's, with requests that may create a group.  A coordinator of an earlier version does not
     read it: the group counts for nobody.
@@ -39,7 +41,7 @@ class ForwardRequest(InternalRequest[ForwardResponse]):
 
 @dataclass(frozen=True, slots=True)
 class ShardsNotLoadedResponse(InternalResponse):
-    """Shards that should be loaded by now and are not, each with the reason."""
+    """Shards that should be loaded by now and are not, by code, each with the reason."""
 
     shards: Reasons = ()
 

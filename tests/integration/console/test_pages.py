@@ -475,7 +475,7 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
         "unassigned": 3,
         "partitions_not_served": not_served,
         "partitions_not_served_total": 25,
-        "shards_not_loaded": [{"shard": 3, "coordinator": member, "why": "it ends at 566"}],
+        "shards_not_loaded": [{"kind": "groups", "shard": 3, "coordinator": member, "why": "it ends at 566"}],
         "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
         "silent": ["proxy-9"],
         "moves_under_way": [move],

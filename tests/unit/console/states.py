@@ -146,8 +146,10 @@ class FakeOperations:
             "store_trouble": "",
             "is_balancing": False,
             "members": [PROCESS],
-            "shards": [{"shard": 0, "coordinator": PROCESS["incarnation"]}],
-            "shards_not_loaded": [{"shard": 0, "coordinator": PROCESS["incarnation"], "why": "it ends at 566"}],
+            "shards": [{"kind": "groups", "shard": 0, "coordinator": PROCESS["incarnation"]}],
+            "shards_not_loaded": [
+                {"kind": "groups", "shard": 0, "coordinator": PROCESS["incarnation"], "why": "it ends at 566"}
+            ],
             "quarantined": [{"what": "/bmq/catalog/topics/x", "why": "it is of format 2"}],
             "quarantined_total": 1,
             "partitions_not_served": [
@@ -394,7 +396,7 @@ async def _topic_sizes() -> TopicSizes:
 async def _groups(
     search: str, order: Order, page: Page, is_visible: Callable[[str], bool] | None = None
 ) -> GroupsFacts:
-    missing = NotLoadedFacts(shard=7, coordinator="coordinator-1", why="storage is full")
+    missing = NotLoadedFacts(kind="groups", shard=7, coordinator="coordinator-1", why="storage is full")
     columns = {name: itemgetter(name) for name in GROUP_COLUMNS}
     groups, following = cut(
         [GROUP] if search in GROUP["group_id"] and (is_visible is None or is_visible(GROUP["group_id"])) else [],

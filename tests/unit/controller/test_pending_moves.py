@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 
 from bmq.controller import pending_moves
 from bmq.controller.pending_moves import PAST_MAX, WAIT_MAX_S, PendingMoves
-from bmq.controller.planning.planner_view import SHARDS, Move, Why
+from bmq.controller.planning.planner_view import Move, Why
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import Delete, KeyValue
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, partition_key, read, store
+from bmq.meta.shard_kinds import GROUPS
 
 TOPIC = uuid.UUID(int=7)
 
@@ -80,7 +81,7 @@ async def test_a_move_from_a_dead_owner_is_not_pending() -> None:
         for each in (
             move(why=Why.DEAD),
             move(why=Why.UNASSIGNED),
-            Move(PartitionKey(SHARDS, 0), "a", "b", Why.BALANCE),
+            Move(PartitionKey(GROUPS.planned_as, 0), "a", "b", Why.BALANCE),
         ):
             made.add(each)
         assert len(made) == 0

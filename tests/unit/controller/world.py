@@ -28,6 +28,7 @@ from bmq.meta.cluster.member import BROKER, COORDINATOR, Address, Member, encode
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Commit, Compare, KvUnknown, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.shard_kinds import GROUPS
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
@@ -264,7 +265,9 @@ class World:
 
     def noted(self, name: str, writes: Sequence[Write]) -> None:
         keys = [write.key for write in writes]
-        of_assignment = [key for key in keys if key.startswith(assignment_prefix("c")) or key == shards_key("c")]
+        of_assignment = [
+            key for key in keys if key.startswith(assignment_prefix("c")) or key == shards_key("c", GROUPS)
+        ]
         if of_assignment:
             self.writes.append((name, keys))
             leader = self.store.get(controller_key("c"))
@@ -309,7 +312,7 @@ class World:
         return LeaderAdmin(leader.controller, leader.catalog, self.members)
 
     def shards(self) -> dict[int, ShardOwner]:
-        entry = self.store.get(shards_key("c"))
+        entry = self.store.get(shards_key("c", GROUPS))
         return decode_shards(entry.value) if entry is not None else {}
 
     async def until(self, is_so: Callable[[], bool], timeout_s: float = 2 * SETTLE_S) -> float:

@@ -44,6 +44,7 @@ from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache
@@ -80,7 +81,7 @@ class View:
     def __init__(self, own: str) -> None:
         self.own = own
         self.members: dict[str, Member] = {}
-        self.shards: dict[int, ShardOwner] = {}
+        self.shards: dict[ShardId, ShardOwner] = {}
         self.owners: dict[PartitionKey, str] = {}
         self._calls = Subscribers[[ViewChange]]()
 
@@ -93,7 +94,7 @@ class View:
     def owned_count(self, incarnation: str) -> int:
         return len(self.owned_by(incarnation))
 
-    def shard(self, shard: int) -> ShardOwner | None:
+    def shard(self, shard: ShardId) -> ShardOwner | None:
         return self.shards.get(shard)
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
@@ -360,8 +361,8 @@ class TwoProxies:
     def leader_of(self, key: PartitionKey) -> int:
         return 1
 
-    def coordinator_of(self, shard: int) -> int:
-        return 1 + shard % 2
+    def coordinator_of(self, shard: ShardId) -> int:
+        return 1 + shard.number % 2
 
 
 class ProxyProcess:
@@ -429,8 +430,8 @@ class ClusterWorld:
 
     def give(self, shard: int, coordinator: str) -> None:
         """Move a shard in the store; no view shows it yet."""
-        before = self.truth.shards.get(shard)
-        self.truth.shards[shard] = ShardOwner(coordinator, 1 if before is None else before.number + 1)
+        before = self.truth.shards.get(ShardId(GROUPS, shard))
+        self.truth.shards[ShardId(GROUPS, shard)] = ShardOwner(coordinator, 1 if before is None else before.number + 1)
 
     def tell(self, *views: View) -> None:
         """Have these, or all, see the store as it is."""

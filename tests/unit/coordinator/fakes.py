@@ -20,6 +20,7 @@ from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Owned, Topic, TopicChange
 from bmq.meta.security.client_quotas import Bounds
+from bmq.meta.shard_kinds import ShardId
 from tests.harness.members import OneView
 
 CLIENT = ClientInfo("client", "/10.0.0.1")
@@ -143,11 +144,11 @@ class MemoryLogs:
         self.partitions = [MemoryPartition() for _ in range(partitions)]
         self.fail_opens = 0
 
-    async def open(self, partition: int, ownership: int, timeout_s: float, closed: Callable[[], None]) -> MemoryLog:
+    async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> MemoryLog:
         if self.fail_opens:
             self.fail_opens -= 1
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moving")
-        stored = self.partitions[partition]
+        stored = self.partitions[shard.number]
         if stored.open_log is not None:
             stored.open_log.end()
         stored.epoch += 1

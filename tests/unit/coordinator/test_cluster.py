@@ -8,10 +8,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 
-from bmq.core.errors import ErrorCode
+from bmq.coordinator.routing import READY_VERSION, ready_request
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.rpc.messages.coordinator import ForwardRequest
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.codec_client import encode_request
+from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from tests.harness.seeds import seeds
 from tests.unit.coordinator.cluster_world import (
     GROUP,
@@ -223,3 +230,17 @@ async def test_no_commit_that_was_answered_is_lost(seed: int) -> None:
                     offset = await fetch_until_served(rng.choice(world.proxies), driver.group)
                     assert driver.acked <= max(0, offset) <= driver.acked + 1, (driver, is_replayed)
         assert all(driver.acked for driver in drivers)
+
+
+async def test_a_shard_of_another_kind_is_not_served_as_the_groups_shard_of_its_number() -> None:
+    """The process has both shards, and serves groups only; a code of a later version's kind names no shard here."""
+    async with cluster() as world:
+        process = world.coordinators["a"]
+        process.view.shards[ShardId(TRANSACTIONS, 0)] = ShardOwner("a", 1)
+        body = encode_request(ApiKey.FIND_COORDINATOR, READY_VERSION, ready_request(GROUP))
+        call: Any = None  # it is not read
+        for code in (ShardId(TRANSACTIONS, 0).code, 99 << 24):
+            asked = ForwardRequest("/h", "c", ApiKey.FIND_COORDINATOR, READY_VERSION, ((code, 1),), body)
+            with pytest.raises(RequestError) as refused:
+                await process.forwarding.handle(memoryview(b"".join(map(bytes, asked.encode()))), call)
+            assert refused.value.code is ErrorCode.NOT_COORDINATOR

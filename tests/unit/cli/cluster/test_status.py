@@ -125,11 +125,11 @@ def test_status_fails_when_the_metadata_store_takes_no_writes(cluster: FakeClust
 
 
 def test_status_fails_when_groups_are_not_served(cluster: FakeCluster, url: str, capsys: Told) -> None:
-    cluster.not_loaded = [{"shard": 3, "coordinator": "proxy-1", "why": "the log ends at 566"}]
+    cluster.not_loaded = [{"kind": "groups", "shard": 3, "coordinator": "proxy-1", "why": "the log ends at 566"}]
     assert ask("status", "--http", url) == 1
     out = capsys.readouterr().out
-    assert "1 shards of __consumer_offsets are not loaded: their groups are not served" in out
-    assert ["3", "proxy-1", "the", "log", "ends", "at", "566"] in [line.split() for line in out.splitlines()]
+    assert "1 shards are not loaded: their groups or transactions are not served" in out
+    assert ["groups", "3", "proxy-1", "the", "log", "ends", "at", "566"] in [line.split() for line in out.splitlines()]
 
 
 def test_status_fails_when_partitions_are_not_served(cluster: FakeCluster, url: str, capsys: Told) -> None:

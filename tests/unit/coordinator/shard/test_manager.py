@@ -42,7 +42,7 @@ async def test_rule_8_nothing_is_written_for_shards_without_groups() -> None:
             listed = await world.coordinator.list_groups(m.ListGroupsRequest(version=4), CLIENT)
             assert [each.group_id for each in listed.groups] == ["g"]
             written = [number for number, each in enumerate(world.logs.partitions) if each.batches]
-            assert written == [own]
+            assert written == [own.number]
         beat = m.HeartbeatRequest(group_id="other", member_id="m", generation_id=1)
         assert world.coordinator.shard_of("other") != own
         assert await world.heartbeat(beat) == ErrorCode.UNKNOWN_MEMBER_ID

@@ -211,9 +211,9 @@ async def test_a_shard_that_is_lost_takes_its_counts_along() -> None:
     async with running(bounded(8, alice=100)) as world:
         for number in range(20):
             await world.commit(f"g{number}", 1, client=ALICE)
-        number = world.coordinator.shard_of("g0")
-        inside = sum(world.coordinator.shard_of(f"g{each}") == number for each in range(20))
-        log = world.logs.partitions[number].open_log
+        own = world.coordinator.shard_of("g0")
+        inside = sum(world.coordinator.shard_of(f"g{each}") == own for each in range(20))
+        log = world.logs.partitions[own.number].open_log
         assert log is not None
         log.end()
         await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.broker import ShardOpenResponse
 from bmq.core.rpc.peers import Peer
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.roles.local_shard_log import LocalShardLog
 from tests.unit.coordinator.cluster_world import (
     GROUP,
@@ -117,9 +118,9 @@ async def test_a_log_is_opened_in_this_process_when_its_partition_is_here() -> N
         view.owners[world.key(1)] = "b2"
         remote = MemoryLogs(SHARDS)
         logs = RoutedShardLogs(view, world.catalog, world.brokers["b1"].logs, remote)
-        here = await logs.open(0, 9, 1.0, lambda: None)
-        there = await logs.open(1, 9, 1.0, lambda: None)
+        here = await logs.open(ShardId(GROUPS, 0), 9, 1.0, lambda: None)
+        there = await logs.open(ShardId(GROUPS, 1), 9, 1.0, lambda: None)
         assert isinstance(here, LocalShardLog)
         assert there is remote.partitions[1].open_log
         with pytest.raises(RequestError, match="NOT_COORDINATOR"):
-            await logs.open(0, 8, 1.0, lambda: None)
+            await logs.open(ShardId(GROUPS, 0), 8, 1.0, lambda: None)

@@ -13,6 +13,7 @@ from bmq.coordinator.records import Offset, OffsetRecord, encode
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from tests.unit.coordinator.fakes import (
     CLIENT,
     MemoryLogs,
@@ -104,7 +105,7 @@ async def test_a_log_that_cannot_be_read_does_not_grow_and_is_reported() -> None
         await asyncio.sleep(3600)
         assert world.log.next_offset == before
         why = "KAFKA_STORAGE_ERROR: segment 0 ends at 566"
-        assert world.coordinator.shards_not_loaded() == {0: why}
+        assert world.coordinator.shards_not_loaded() == {ShardId(GROUPS, 0): why}
         with pytest.raises(RequestError, match="segment 0 ends at 566"):
             await world.coordinator.ready("g")
         world.log.fail_reads = None
@@ -120,7 +121,7 @@ async def test_a_load_that_hangs_is_reported() -> None:
         world.log.hang = True
         await world.crash()
         await asyncio.sleep(60)
-        assert world.coordinator.shards_not_loaded() == {0: "its log is being read"}
+        assert world.coordinator.shards_not_loaded() == {ShardId(GROUPS, 0): "its log is being read"}
 
 
 async def test_records_written_while_the_log_was_read_count() -> None:

@@ -7,10 +7,18 @@ import asyncio
 import pytest
 
 from bmq.coordinator.shard import writer
-from bmq.core.errors import ErrorCode
+from bmq.coordinator.shard.batch_producer import BatchProducer
+from bmq.coordinator.shard.writer import Writer
+from bmq.core.clock import LoopClock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.core.records.reader import read_records
 from bmq.core.wire import messages as m
+from tests.harness.waiting import until
 from tests.unit.coordinator.fakes import (
     CLIENT,
+    MemoryLog,
+    MemoryPartition,
     World,
     commit_request,
     join_alone,
@@ -107,3 +115,103 @@ async def _sync(world: World, member: str, generation: int) -> int:
 async def _delete(world: World, group: str) -> int:
     response = await world.coordinator.delete_groups(m.DeleteGroupsRequest(groups_names=[group]), CLIENT)
     return int(response.results[0].error_code)
+
+
+class Written:
+    """A writer on a log in memory, and the numbers of its operations in the order in which they completed."""
+
+    def __init__(self) -> None:
+        self.partition = MemoryPartition()
+        self.completed: list[int] = []
+        self.failures: list[RequestError] = []
+        self._log = MemoryLog(self.partition, lambda: None)
+        self.writer = Writer(self._log, LoopClock(), flushed=lambda: None, failed=self.failures.append)
+
+    def write(self, number: int, records: int, producer: BatchProducer | None = None, size: int = 100) -> None:
+        """Write an operation of so many records, whose keys are its number and theirs."""
+        pairs = [(f"{number}-{each}".encode(), b"x" * size) for each in range(records)]
+        self.writer.write(pairs, "g", lambda error: self.completed.append(number), producer)
+
+    @property
+    def batches(self) -> list[tuple[int, int, bool, list[int]]]:
+        """Return producer id, epoch, whether it is transactional, and the operation of each record, of each batch."""
+        found = []
+        for _, data in self.partition.batches:
+            batch = Batch(memoryview(data))
+            operations = [int((record.key or b"").split(b"-")[0]) for record in read_records(batch)]
+            found.append((batch.producer_id, batch.producer_epoch, batch.is_transactional, operations))
+        return found
+
+
+async def test_an_operation_with_a_producer_is_a_batch_of_its_own() -> None:
+    """Neither the records before it nor those behind it are in its batch, and all complete in order."""
+    w = Written()
+    w.write(0, 2)
+    w.write(1, 1)
+    w.write(2, 3, BatchProducer(7, 4))
+    w.write(3, 2, BatchProducer(8, 0, is_transactional=False))
+    w.write(4, 0)
+    w.write(5, 1)
+    await until(lambda: len(w.completed) == 6)
+    assert w.completed == [0, 1, 2, 3, 4, 5]
+    assert w.batches == [
+        (-1, -1, False, [0, 0, 1]),
+        (7, 4, True, [2, 2, 2]),
+        (8, 0, False, [3, 3]),
+        (-1, -1, False, [5]),
+    ]
+
+
+async def test_a_batch_of_its_own_is_not_split_where_others_are() -> None:
+    w = Written()
+    w.write(0, 4_000)
+    w.write(1, 4_000, BatchProducer(7, 4))
+    await until(lambda: w.completed == [0, 1])
+    *split, whole = w.batches
+    assert len(split) > 1
+    assert {batch[0] for batch in split} == {-1}
+    assert whole == (7, 4, True, [1] * 4_000)
+
+
+async def test_a_batch_of_its_own_may_be_as_large_as_the_log_accepts_and_no_larger() -> None:
+    """The refusal leaves nothing behind: operations before and after it are written."""
+    size, records = 0, 0
+    while size <= 1_000:  # the size of a batch is found by building it
+        records += 1
+        size = len(build_batch([Record(key=f"1-{each}".encode(), value=b"x" * 100) for each in range(records)]))
+    w = Written()
+    w.partition.max_batch_bytes = size
+    w.write(0, 1)
+    with pytest.raises(RequestError) as refused:
+        w.write(1, records + 1, BatchProducer(7, 4))
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    w.write(1, records, BatchProducer(7, 4))
+    await until(lambda: w.completed == [0, 1])
+    assert [batch[3] for batch in w.batches] == [[0], [1] * records]
+    assert not w.writer.has_open_writes("g")
+
+
+async def test_batches_that_wait_count_for_the_bound_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "QUEUE_BYTES_MAX", 1_000)
+    w = Written()
+    w.write(0, 1)
+    await asyncio.sleep(0)
+    for number in (1, 2):
+        assert w.writer.has_room
+        w.write(number, 5, BatchProducer(7, 4))
+    assert not w.writer.has_room
+    await until(lambda: w.completed == [0, 1, 2])
+    assert w.writer.has_room
+
+
+async def test_a_batch_of_its_own_that_fails_ends_all_that_follow() -> None:
+    w = Written()
+    w.partition.fail_next = 1
+    w.write(0, 1, BatchProducer(7, 4))
+    w.write(1, 1)
+    await until(lambda: bool(w.failures))
+    assert w.completed == [0, 1]
+    assert w.batches == []
+    w.write(2, 1, BatchProducer(7, 4))
+    await until(lambda: w.completed == [0, 1, 2])
+    assert w.batches == []

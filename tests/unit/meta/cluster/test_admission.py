@@ -20,7 +20,7 @@ from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingReques
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.core.security.session import ANONYMOUS_SESSION
-from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
@@ -29,9 +29,20 @@ from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS
 
-OFFSETS_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
-CATALOG = cast(Any, SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(topic_id=OFFSETS_ID)}))
+OFFSETS_ID, OTHER_ID, TRANSACTIONS_ID = (uuid.UUID(int=number) for number in (1, 2, 3))
+TOPICS = {
+    OFFSETS_TOPIC: SimpleNamespace(topic_id=OFFSETS_ID),
+    TRANSACTIONS_TOPIC: SimpleNamespace(topic_id=TRANSACTIONS_ID),
+    "other": SimpleNamespace(topic_id=OTHER_ID),
+}
+
+
+def catalog_of(*names: str) -> Any:
+    """Return a catalog that shows these topics."""
+    shown = {name: TOPICS[name] for name in names}
+    return SimpleNamespace(topics=shown, by_id={each.topic_id: each for each in shown.values()}.get)
 
 
 class World:
@@ -46,7 +57,7 @@ class World:
         )
         self.asked: list[str] = []
         self.endpoint.register(ShardOpenRequest, self._answer, role="coordinator")
-        self.ownership = ShardOwnership(self.kv, "c", self.seen, CATALOG)
+        self.ownership = ShardOwnership(self.kv, "c", self.seen, catalog_of(OFFSETS_TOPIC, "other"))
 
     def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         self.asked.append(call.caller)
@@ -57,7 +68,7 @@ class World:
         await self.kv.commit([], [Put(member_key("c", name), value)])
 
     async def put_shards(self, shards: dict[int, ShardOwner]) -> None:
-        await self.kv.commit([], [Put(shards_key("c"), encode_shards(shards))])
+        await self.kv.commit([], [Put(shards_key("c", GROUPS), encode_shards(shards))])
 
 
 class Connection:
@@ -192,3 +203,34 @@ async def test_an_assignment_that_the_view_does_not_show_yet_is_known() -> None:
     await w.put_shards({3: ShardOwner("c2", 8)})
     await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 8, "c2")
     await w.ownership.check(PartitionKey(OFFSETS_ID, 3), 7, "c1")  # the view does not contradict it
+
+
+async def test_an_ownership_is_that_of_the_kind_whose_topic_the_partition_is_of() -> None:
+    w = World()
+    await w.put_shards({3: ShardOwner("c1", 7)})
+    await w.kv.commit([], [Put(shards_key("c", TRANSACTIONS), encode_shards({3: ShardOwner("c2", 9)}))])
+    await w.seen.start()
+    check = ShardOwnership(w.kv, "c", w.seen, catalog_of(OFFSETS_TOPIC, TRANSACTIONS_TOPIC)).check
+    await check(PartitionKey(OFFSETS_ID, 3), 7, "c1")
+    await check(PartitionKey(TRANSACTIONS_ID, 3), 9, "c2")
+    for topic_id, number, caller in ((OFFSETS_ID, 9, "c2"), (TRANSACTIONS_ID, 7, "c1")):
+        with pytest.raises(RequestError) as refused:
+            await check(PartitionKey(topic_id, 3), number, caller)
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    await w.seen.close()
+
+
+async def test_a_topic_that_the_catalog_does_not_show_yet_may_be_of_each_kind_that_it_does_not_show() -> None:
+    w = World()
+    await w.put_shards({3: ShardOwner("c1", 7)})
+    await w.kv.commit([], [Put(shards_key("c", TRANSACTIONS), encode_shards({3: ShardOwner("c2", 9)}))])
+    await w.seen.start()
+    key = PartitionKey(TRANSACTIONS_ID, 3)
+    empty = ShardOwnership(w.kv, "c", w.seen, catalog_of())
+    await empty.check(key, 7, "c1")
+    await empty.check(key, 9, "c2")
+    with pytest.raises(RequestError) as refused:
+        await w.ownership.check(key, 7, "c1")
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR, "the groups' topic is known, and is another"
+    await w.ownership.check(key, 9, "c2")
+    await w.seen.close()

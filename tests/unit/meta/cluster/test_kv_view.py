@@ -20,6 +20,7 @@ from bmq.meta.cluster.member import Member, encode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.shard_kinds import GROUPS, ShardId
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,7 @@ BAD = {
     assignment_key("c", TOPIC, 1): b'{"format":1,"names":[7],"owners":[0]}',
     assignment_key("c", TOPIC, 2): encode_chunk(AssignmentChunk(("b",) * 1_001)),
     f"/c/cluster/assignment/{TOPIC}/x": encode_chunk(AssignmentChunk(("b",))),
-    shards_key("c"): b'{"format":1,"shards":[[1.5,"a",1]]}',
+    shards_key("c", GROUPS): b'{"format":1,"shards":[[1.5,"a",1]]}',
 }
 
 
@@ -107,17 +108,17 @@ async def test_the_view_shows_the_present_state_and_notifies_of_changes() -> Non
     assert changes[0].is_controller
 
     shards = {4: ShardOwner("a", 7)}
-    done = await kv.commit([], [chunk("b", "b", "a", "a"), Put(shards_key("c"), encode_shards(shards))])
+    done = await kv.commit([], [chunk("b", "b", "a", "a"), Put(shards_key("c", GROUPS), encode_shards(shards))])
     await view.wait_revision(done.revision)
     assert changes[-1].partitions == keys(0, 2, 3), "partition 1 is where it was"
-    assert changes[-1].shards == {4}
+    assert changes[-1].shards == {ShardId(GROUPS, 4)}
     assert changes[-1].revision == done.revision
     assert not changes[-1].members
     assert owned_by(view, "a") == keys(2, 3)
     assert owned_by(view, "b") == keys(0, 1)
-    assert view.shard(4) == ShardOwner("a", 7)
+    assert view.shard(ShardId(GROUPS, 4)) == ShardOwner("a", 7)
 
-    gone = [Delete(member_key("c", "a")), Delete(assignment_key("c", TOPIC, 0)), Delete(shards_key("c"))]
+    gone = [Delete(member_key("c", "a")), Delete(assignment_key("c", TOPIC, 0)), Delete(shards_key("c", GROUPS))]
     done = await kv.commit([], gone)
     await view.wait_revision(done.revision)
     assert changes[-1].members == {"a"}
@@ -125,7 +126,7 @@ async def test_the_view_shows_the_present_state_and_notifies_of_changes() -> Non
     assert not view.members
     assert view.controller is None, "a leader that is no member is none"
     assert not owned_by(view, "b")
-    assert view.shard(4) is None
+    assert view.shard(ShardId(GROUPS, 4)) is None
     await view.close()
 
 

@@ -20,6 +20,7 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from tests.harness.waiting import until
 
 
@@ -58,7 +59,7 @@ async def test_clients_are_not_sent_to_a_draining_proxy_unless_it_is_alone() -> 
     assert not proxies._places
     leaders = [proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)]
     assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
-    shards = [proxies.coordinator_of(number) for number in range(50)]
+    shards = [proxies.coordinator_of(ShardId(GROUPS, number)) for number in range(50)]
     assert sorted(shards.count(node) for node in range(3)) == [16, 17, 17]
 
     version = proxies.version
@@ -88,7 +89,7 @@ async def test_a_proxy_that_is_not_a_member_names_the_others_while_there_are_any
     assert proxies.version > version
     assert [each.node_id for each in proxies.addresses] == [1]
     assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {1}
-    assert {proxies.coordinator_of(number) for number in range(50)} == {1}
+    assert {proxies.coordinator_of(ShardId(GROUPS, number)) for number in range(50)} == {1}
     done = await kv.commit([], [Delete(member_key("c", "p1"))])
     await view.wait_revision(done.revision)
     assert not proxies.sends_away
@@ -135,7 +136,7 @@ async def test_clients_get_the_addresses_of_their_listener(listener: str, told: 
     assert [(each.node_id, each.host, each.port) for each in proxies.addresses] == told
     leaders = {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)}
     assert leaders == {node_id for node_id, _, _ in told}
-    assert {proxies.coordinator_of(number) for number in range(50)} == leaders
+    assert {proxies.coordinator_of(ShardId(GROUPS, number)) for number in range(50)} == leaders
     await view.close()
     await catalog.close()
 
@@ -145,7 +146,7 @@ async def test_an_unknown_partition_is_the_own_proxys_and_is_not_kept() -> None:
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
     proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
     assert proxies.leader_of(PartitionKey(uuid.UUID(int=9), 4)) == 0
-    assert proxies.coordinator_of(77) == 0
+    assert proxies.coordinator_of(ShardId(GROUPS, 77)) == 0
 
 
 T, U = (Topic(name=name, topic_id=uuid.UUID(int=number), partitions=6) for number, name in enumerate("tu", 1))
@@ -252,11 +253,11 @@ async def test_a_topic_that_is_gone_leaves_nothing() -> None:
 
 async def test_the_coordinator_of_a_shard_is_named_where_it_is_a_proxy() -> None:
     async with three_proxies() as (kv, view, proxies):
-        placed = [proxies.coordinator_of(number) for number in range(50)]
+        placed = [proxies.coordinator_of(ShardId(GROUPS, number)) for number in range(50)]
         owners = {0: ShardOwner("p2", 1), 1: ShardOwner("p3", 1), 2: ShardOwner("gone", 1)}
-        done = await kv.commit([], [Put(shards_key("c"), encode_shards(owners))])
+        done = await kv.commit([], [Put(shards_key("c", GROUPS), encode_shards(owners))])
         await view.wait_revision(done.revision)
-        assert [proxies.coordinator_of(number) for number in range(50)] == [2, *placed[1:]]
+        assert [proxies.coordinator_of(ShardId(GROUPS, number)) for number in range(50)] == [2, *placed[1:]]
 
 
 async def test_moves_among_brokers_that_are_no_proxies_change_no_version() -> None:

@@ -19,10 +19,17 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.proxy.groups.client import CALL_TIMEOUT_S, EntryRefused, Forwards, NoAnswer
 from tests.harness.waiting import now
 
 CLIENT = ClientInfo("client-1", "/10.0.0.1")
+
+
+def shards(*numbers: int) -> list[ShardId]:
+    return [ShardId(GROUPS, number) for number in numbers]
+
+
 HERE, THERE = ShardOwner("here", 4), ShardOwner("there", 9)
 REQUEST: Any = m.HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 Reply = Callable[[], Any]
@@ -68,27 +75,27 @@ class FakePeers:
 
 def forwards(peers: FakePeers, local: Any = None) -> Forwards:
     members = {"there": Member(incarnation="there", roles=frozenset())}
-    owners = {1: THERE, 2: HERE}
+    owners = {ShardId(GROUPS, 1): THERE, ShardId(GROUPS, 2): HERE}
     view = SimpleNamespace(own="here", members=members, shard=owners.get)
     return Forwards(cast(Any, view), cast(Any, peers), local)
 
 
 async def refused(of: Forwards, asked: Any, owner: ShardOwner = THERE) -> EntryRefused:
     with pytest.raises(NoAnswer) as caught:
-        await of.ask(asked, REQUEST, CLIENT, owner, [1])
+        await of.ask(asked, REQUEST, CLIENT, owner, shards(1))
     return caught.value.refused
 
 
 async def test_a_request_for_a_group_of_this_process_is_a_call() -> None:
     peers = FakePeers(served)
     of = forwards(peers, local=lambda request: "response")
-    assert await of.ask(api(), REQUEST, CLIENT, HERE, [2]) == "response"
+    assert await of.ask(api(), REQUEST, CLIENT, HERE, shards(2)) == "response"
     assert peers.sent == []
 
 
 async def test_a_forwarded_request_carries_the_client_and_the_expected_ownerships() -> None:
     peers = FakePeers(lambda: served(25))
-    response = await forwards(peers).ask(api(), REQUEST, CLIENT, THERE, [1, 2, 1, 7])
+    response = await forwards(peers).ask(api(), REQUEST, CLIENT, THERE, shards(1, 2, 1, 7))
     assert response.error_code == 25
     (sent,) = peers.sent
     assert (sent.client_host, sent.client_id) == (CLIENT.host, CLIENT.client_id)
@@ -98,8 +105,8 @@ async def test_a_forwarded_request_carries_the_client_and_the_expected_ownership
 
 async def test_the_principal_goes_along_with_a_request_that_may_create_a_group() -> None:
     peers = FakePeers(lambda: served(25))
-    await forwards(peers).ask(api(), REQUEST, CLIENT._replace(principal="User:alice"), THERE, [1])
-    await forwards(peers).ask(api(), REQUEST, CLIENT, THERE, [1])
+    await forwards(peers).ask(api(), REQUEST, CLIENT._replace(principal="User:alice"), THERE, shards(1))
+    await forwards(peers).ask(api(), REQUEST, CLIENT, THERE, shards(1))
     assert [each.principal for each in peers.sent] == ["User:alice", ""]
 
 
@@ -148,7 +155,7 @@ async def test_a_request_that_does_not_park_has_a_time_out() -> None:
 async def test_a_request_that_parks_waits_without_a_time_out() -> None:
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     asking = asyncio.ensure_future(
-        forwards(FakePeers(lambda: future)).ask(api(may_park=True), REQUEST, CLIENT, THERE, [1])
+        forwards(FakePeers(lambda: future)).ask(api(may_park=True), REQUEST, CLIENT, THERE, shards(1))
     )
     await asyncio.sleep(100 * CALL_TIMEOUT_S)
     assert not asking.done()
@@ -169,4 +176,4 @@ async def test_a_drain_ends_the_requests_that_park_and_refuses_further_ones() ->
     still = FakePeers(served)
     of = forwards(still)
     of.drain()
-    assert (await of.ask(api(), REQUEST, CLIENT, THERE, [1])).error_code == 0, "others are served to the end"
+    assert (await of.ask(api(), REQUEST, CLIENT, THERE, shards(1))).error_code == 0, "others are served to the end"

@@ -10,6 +10,7 @@ import pytest
 from bmq.core.errors import ErrorCode
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.proxy.groups.router import RoutedCoordinator
 from tests.unit.coordinator.cluster_world import (
     GROUP,
@@ -34,7 +35,7 @@ async def test_clients_do_not_notice_a_move_of_their_shard() -> None:
         member, generation = await join_alone(proxy, GROUP)
         assert await proxy.commit(GROUP, 5, member_id=member, generation=generation) == 0
         world.kill("a")
-        del world.truth.shards[0]
+        del world.truth.shards[ShardId(GROUPS, 0)]
         world.tell()
         work = asyncio.gather(
             proxy.commit(GROUP, 6, member_id=member, generation=generation),
@@ -43,7 +44,7 @@ async def test_clients_do_not_notice_a_move_of_their_shard() -> None:
         await asyncio.sleep(1.0)
         assert not work.done()
         world.give(0, "b")
-        world.truth.shards[0] = world.truth.shards[0]._replace(number=2)
+        world.truth.shards[ShardId(GROUPS, 0)] = world.truth.shards[ShardId(GROUPS, 0)]._replace(number=2)
         world.tell()
         assert list(await work) == [0, 0]
         assert await proxy.fetch(GROUP) == (0, 6)
@@ -258,7 +259,7 @@ async def test_a_process_that_is_not_a_member_sends_its_own_coordinators_groups_
         assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
         assert await commit(group_of(0)) == ErrorCode.NOT_COORDINATOR
         assert await commit(group_of(1)) == 0
-        del process.view.shards[2]
+        del process.view.shards[ShardId(GROUPS, 2)]
         assert await commit(group_of(2)) == ErrorCode.NOT_COORDINATOR
         await routed.ready(GROUP)
         await routed.ready(group_of(2))

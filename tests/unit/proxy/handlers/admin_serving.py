@@ -20,6 +20,7 @@ from bmq.meta.producer_ids import ProducerIds
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.meta.security.scram_credentials import ScramCredentials
+from bmq.meta.shard_kinds import ShardId
 from tests.harness.fakes import FakeClient
 from tests.harness.members import OneProxy
 from tests.harness.scopes import make_scopes
@@ -77,7 +78,7 @@ class Spread:
     def leader_of(self, key: PartitionKey) -> int:
         return self.addresses[key.partition % len(self.addresses)].node_id
 
-    def coordinator_of(self, shard: int) -> int:
+    def coordinator_of(self, shard: ShardId) -> int:
         return self.own.node_id
 
 

@@ -12,6 +12,7 @@ from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.node import Node
 from bmq.server.queries.own_metrics import OwnMetrics
 
@@ -35,7 +36,7 @@ TERM = SimpleNamespace(
 
 def coordinator(not_loaded: dict[int, str]) -> SimpleNamespace:
     return SimpleNamespace(
-        shards_not_loaded=lambda: not_loaded,
+        shards_not_loaded=lambda: {ShardId(GROUPS, number): why for number, why in not_loaded.items()},
         groups_refused=2,
         shards_not_loaded_by_reason=lambda: {"storage": len(not_loaded), "no_owner": 0},
     )

@@ -28,6 +28,7 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Addr
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import KvError
 from bmq.meta.maintenance import StoreStatus
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.node import Node
 from bmq.server.queries import cluster_facts
 from bmq.server.queries.cluster_facts import Operations
@@ -53,12 +54,15 @@ MEMBERS = {
 }
 
 
+SHARD = ShardId(GROUPS, 7)
+
+
 class View:
     """A view in which partition 3 is assigned to a process that has ended."""
 
     own = "proxy-1"
     members = MEMBERS
-    shards: Mapping[int, ShardOwner] = {0: ShardOwner("controller-1", 1), 1: ShardOwner("controller-1", 1)}
+    shards: Mapping[ShardId, ShardOwner] = {ShardId(GROUPS, number): ShardOwner("controller-1", 1) for number in (0, 1)}
     owners: Mapping[PartitionKey, str] = dict(zip(KEYS, ("broker-1a", "broker-1a", "broker-1b", "gone"), strict=True))
 
     def __init__(self) -> None:
@@ -122,7 +126,9 @@ def node(view: object, leader: Leader) -> Node:
     fake = SimpleNamespace(
         view=view,
         joined=SimpleNamespace(peers=PEERS, view=view),
-        coordinator=SimpleNamespace(coordinator=SimpleNamespace(shards_not_loaded=lambda: {7: "it hangs"})),
+        coordinator=SimpleNamespace(
+            coordinator=SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 7): "it hangs"})
+        ),
         admin=leader,
         quarantined=lambda: {"topic t": "wrong"},
         broker=None,
@@ -178,7 +184,10 @@ async def test_status_is_that_of_the_leader() -> None:
     broker = status["members"][0]
     assert (broker["load_share"], broker["bytes_per_s"], broker["requests_per_s"]) == (0.25, 1_000, 10)
     assert broker["unreachable_for"] == 1
-    assert status["shards"] == [{"shard": 0, "coordinator": "controller-1"}, {"shard": 1, "coordinator": ""}]
+    assert status["shards"] == [
+        {"kind": "groups", "shard": 0, "coordinator": "controller-1"},
+        {"kind": "groups", "shard": 1, "coordinator": ""},
+    ]
     assert status["moves_under_way"] == [
         {"topic": "orders", "partition": 1, "from": "broker-1a", "to": "broker-1b", "why": "drain"}
     ]
@@ -212,8 +221,8 @@ async def test_status_has_the_shards_that_coordinators_cannot_load() -> None:
     leader.answers = ClusterStatusResponse
     status = await Operations(node(view, leader)).status()
     assert status["shards_not_loaded"] == [
-        {"shard": 3, "coordinator": "coordinator-1", "why": "the log ends at 566"},
-        {"shard": 7, "coordinator": "proxy-1", "why": "it hangs"},
+        {"kind": "groups", "shard": 3, "coordinator": "coordinator-1", "why": "the log ends at 566"},
+        {"kind": "groups", "shard": 7, "coordinator": "proxy-1", "why": "it hangs"},
     ]
     assert status["quarantined"] == [{"what": "topic t", "why": "wrong"}]
 

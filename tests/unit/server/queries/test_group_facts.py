@@ -17,6 +17,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.group_placement import shard_of
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.queries.group_facts import Groups
 
 pytestmark = pytest.mark.loops("asyncio")  # pages are cut in a thread
@@ -55,8 +56,12 @@ class FakeCoordinator:
 
 async def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE, sort: str = "group_id") -> Any:
     catalog: Any = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
-    joined: Any = SimpleNamespace(view=SimpleNamespace(own="b", members={}, shards={4: ShardOwner("d", 1)}))
-    own: Any = SimpleNamespace(coordinator=SimpleNamespace(shards_not_loaded=lambda: {3: "storage is full"}))
+    joined: Any = SimpleNamespace(
+        view=SimpleNamespace(own="b", members={}, shard={ShardId(GROUPS, 4): ShardOwner("d", 1)}.get)
+    )
+    own: Any = SimpleNamespace(
+        coordinator=SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 3): "storage is full"})
+    )
     return await Groups(joined, catalog, cast(Any, coordinator), own).page(search, Order.parse(sort), page)
 
 
@@ -123,9 +128,9 @@ async def test_shards_that_are_not_loaded_are_named_beside_the_groups_of_others(
     )
     assert [each["group_id"] for each in found["groups"]] == ["here"]
     assert found["shards_not_loaded"] == [
-        {"shard": 3, "coordinator": "b", "why": "storage is full"},
-        {"shard": 4, "coordinator": "d", "why": "NOT_COORDINATOR"},
-        {"shard": 5, "coordinator": "", "why": "COORDINATOR_NOT_AVAILABLE"},
+        {"kind": "groups", "shard": 3, "coordinator": "b", "why": "storage is full"},
+        {"kind": "groups", "shard": 4, "coordinator": "d", "why": "NOT_COORDINATOR"},
+        {"kind": "groups", "shard": 5, "coordinator": "", "why": "COORDINATOR_NOT_AVAILABLE"},
     ]
 
 

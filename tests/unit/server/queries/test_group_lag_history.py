@@ -13,6 +13,7 @@ from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.rpc.messages.coordinator import GroupLagRequest, GroupLagResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.queries.group_lag_history import GroupLagHistory
 
 NOW_MS = 1_700_000_000_000
@@ -49,13 +50,13 @@ def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: in
     )  # fmt: skip
     handlers: dict[Any, Any] = {}
     members = {name: SimpleNamespace(incarnation=name) for name in ("own", "coordinator-1")}
-    shards = {0: SimpleNamespace(incarnation=coordinator)} if coordinator is not None else {}
+    shards = {ShardId(GROUPS, 0): SimpleNamespace(incarnation=coordinator)} if coordinator is not None else {}
     return SimpleNamespace(
         config=SimpleNamespace(metrics_group_lag_ms=interval_ms),
         joined=SimpleNamespace(
             peers=Peers(answer),
             endpoint=SimpleNamespace(register=handlers.__setitem__),
-            view=SimpleNamespace(own="own", members=members, shards=shards),
+            view=SimpleNamespace(own="own", members=members, shard=shards.get),
         ),
         handlers=handlers,
         catalog=SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=1)}),

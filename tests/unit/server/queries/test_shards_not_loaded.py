@@ -10,10 +10,11 @@ from bmq.console.operations import NotLoadedFacts
 from bmq.core.rpc.messages.coordinator import ShardsNotLoadedResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import COORDINATOR, Address, Member
+from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId
 from bmq.server.queries.shards_not_loaded import shards_not_loaded
 
 
-async def asked(reports: Mapping[str, dict[int, str] | None], own: dict[int, str] | None) -> list[NotLoadedFacts]:
+async def asked(reports: Mapping[str, dict[int, str] | None], own: dict[ShardId, str] | None) -> list[NotLoadedFacts]:
     """Return the facts of a process beside these coordinators.
 
     None: a coordinator does not respond, or this process has not the role.
@@ -36,7 +37,7 @@ async def asked(reports: Mapping[str, dict[int, str] | None], own: dict[int, str
 
 
 async def test_shards_of_all_coordinators_are_joined_by_number() -> None:
-    found = await asked({"a": {9: "no owner", 1: "storage"}, "b": {}}, own={4: "it hangs"})
+    found = await asked({"a": {9: "no owner", 1: "storage"}, "b": {}}, own={ShardId(GROUPS, 4): "it hangs"})
     assert [(each["shard"], each["coordinator"], each["why"]) for each in found] == [
         (1, "a", "storage"), (4, "own", "it hangs"), (9, "a", "no owner"),
     ]  # fmt: skip
@@ -50,3 +51,10 @@ async def test_a_coordinator_that_does_not_respond_is_left_out() -> None:
 async def test_a_process_without_the_role_shows_the_shards_of_others() -> None:
     assert await asked({}, own=None) == []
     assert len(await asked({"a": {2: "storage"}}, own=None)) == 1
+
+
+async def test_shards_of_a_kind_that_only_a_later_version_knows_are_left_out() -> None:
+    found = await asked({"a": {ShardId(TRANSACTIONS, 5).code: "storage", 99 << 24: "?", 5: "no owner"}}, own={})
+    assert [(each["kind"], each["shard"], each["why"]) for each in found] == [
+        ("groups", 5, "no owner"), ("transactions", 5, "storage"),
+    ]  # fmt: skip

@@ -20,6 +20,7 @@ from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.scopes import ListenerView
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.kv_memory import KvFaults
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.roles.broker_endpoint import internal_endpoint
 from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.storage.block_cache import BlockCache, ReadConfig
@@ -214,7 +215,7 @@ async def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
         p.topic(OFFSETS_TOPIC)
         fence, ended = ShardFence(), []
         logs = LocalShardLogs(p.assigned, p.catalog, p.pool, fence)
-        log = await logs.open(0, 5, 5.0, lambda: ended.append(5))
+        log = await logs.open(ShardId(GROUPS, 0), 5, 5.0, lambda: ended.append(5))
         assert await log.append(batch()) == 0
         fence.open(p.key(OFFSETS_TOPIC), log.epoch, 6, object())  # as ShardOpen does
         with pytest.raises(RequestError):
@@ -222,9 +223,9 @@ async def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
         await asyncio.sleep(0)
         assert ended == [5]
         with pytest.raises(RequestError) as stale:
-            await logs.open(0, 5, 5.0, lambda: ended.append(5))
+            await logs.open(ShardId(GROUPS, 0), 5, 5.0, lambda: ended.append(5))
         assert stale.value.code is ErrorCode.NOT_COORDINATOR
-        newer = await logs.open(0, 7, 5.0, lambda: ended.append(7))
+        newer = await logs.open(ShardId(GROUPS, 0), 7, 5.0, lambda: ended.append(7))
         assert await newer.append(batch()) == 1
         logs.ended(p.key(OFFSETS_TOPIC))
         await asyncio.sleep(0)

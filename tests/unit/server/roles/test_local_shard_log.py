@@ -12,6 +12,7 @@ import pytest
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.roles.local_shard_log import LocalShardLog, LocalShardLogs
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.layout import PartitionPath
@@ -167,31 +168,31 @@ def logs(owner: Any, *, has_topic: bool = True) -> LocalShardLogs:
 @pytest.mark.parametrize(("partition", "has_topic"), [(0, False), (1, True)])
 async def test_a_log_that_does_not_exist_yet_cannot_be_opened(partition: int, has_topic: bool) -> None:
     with pytest.raises(RequestError) as refused:
-        await logs(FakeOwner(), has_topic=has_topic).open(partition, 1, 1.0, lambda: None)
+        await logs(FakeOwner(), has_topic=has_topic).open(ShardId(GROUPS, partition), 1, 1.0, lambda: None)
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_a_later_opening_ends_the_earlier_handle() -> None:
     opened = logs(FakeOwner())
     closed: list[str] = []
-    first = await opened.open(0, 7, 1.0, lambda: closed.append("first"))
-    second = await opened.open(0, 7, 1.0, lambda: closed.append("second"))
+    first = await opened.open(ShardId(GROUPS, 0), 7, 1.0, lambda: closed.append("first"))
+    second = await opened.open(ShardId(GROUPS, 0), 7, 1.0, lambda: closed.append("second"))
     await asyncio.sleep(0)
     assert (first.is_open, second.is_open, closed) == (False, True, ["first"])
 
 
 async def test_a_coordinator_with_a_lower_ownership_cannot_open_the_log() -> None:
     opened = logs(FakeOwner())
-    first = await opened.open(0, 7, 1.0, lambda: None)
+    first = await opened.open(ShardId(GROUPS, 0), 7, 1.0, lambda: None)
     with pytest.raises(RequestError) as refused:
-        await opened.open(0, 6, 1.0, lambda: None)
+        await opened.open(ShardId(GROUPS, 0), 6, 1.0, lambda: None)
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
     assert first.is_open
 
 
 async def test_a_partition_that_left_ends_its_handle_and_forgets_the_ownership() -> None:
     opened = logs(FakeOwner())
-    first = await opened.open(0, 7, 1.0, lambda: None)
+    first = await opened.open(ShardId(GROUPS, 0), 7, 1.0, lambda: None)
     opened.ended(KEY)
     assert not first.is_open
-    assert (await opened.open(0, 6, 1.0, lambda: None)).is_open
+    assert (await opened.open(ShardId(GROUPS, 0), 6, 1.0, lambda: None)).is_open

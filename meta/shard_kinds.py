@@ -1,0 +1,106 @@
+"""Kinds of coordinators' shards, and the identity of one shard.
+
+A shard is one partition of an internal topic with its coordinator.  The topic decides the kind: a shard of
+``__consumer_offsets`` has groups, a shard of ``__transaction_state`` has transactions.  A second kind differs in this
+table and in the code that serves its requests.  All kinds are assigned, routed, fenced and loaded by the same code.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
+
+_NUMBER_BITS = 24
+"""Bits of a shard's number in messages between processes: a topic has at most 100,000 partitions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardKind:
+    """One kind of shards: a constant of this module, compared by identity.
+
+    | field | meaning |
+    |---|---|
+    | ``name`` | the kind in texts, facts and metrics |
+    | ``topic`` | the internal topic that has one partition a shard |
+    | ``key`` | last part of the store's key with the owners of the kind's shards |
+    | ``code`` | the kind in messages between processes (`ShardId.code`) |
+    | ``planned_as`` | the topic id under which the planner sees the shards; no topic has such an id |
+    """
+
+    name: str
+    topic: str
+    key: str
+    code: int
+
+    @property
+    def planned_as(self) -> uuid.UUID:
+        return uuid.UUID(int=self.code << 96)
+
+    def __lt__(self, other: ShardKind) -> bool:
+        return self.code < other.code
+
+
+GROUPS = ShardKind(name="groups", topic=OFFSETS_TOPIC, key="shards", code=0)
+TRANSACTIONS = ShardKind(name="transactions", topic=TRANSACTIONS_TOPIC, key="transaction-shards", code=1)
+SHARD_KINDS = (GROUPS, TRANSACTIONS)
+
+
+class ShardId(NamedTuple):
+    """One shard: its kind, and the partition of the kind's topic."""
+
+    kind: ShardKind
+    number: int
+
+    def __str__(self) -> str:
+        return f"shard {self.number} of {self.kind.topic}"
+
+    @property
+    def code(self) -> int:
+        """The shard in messages between processes, an int32: the kind's code above the number.
+
+        The code of a groups' shard is its number, as in messages of versions with this single kind.  To such a
+        version the code of any other shard is a groups' shard without an owner: it refuses (NOT_COORDINATOR).
+        """
+        return self.kind.code << _NUMBER_BITS | self.number
+
+
+def shard_of_code(code: int) -> ShardId | None:
+    """Return the shard of a `ShardId.code`; None if this version does not know the kind."""
+    kind = _BY_CODE.get(code >> _NUMBER_BITS)
+    return ShardId(kind, code & (1 << _NUMBER_BITS) - 1) if kind is not None else None
+
+
+def shard_count(kind: ShardKind, catalog: Catalog, groups: int) -> int:
+    """Return the number of a kind's shards: the partitions of its topic.
+
+    ``groups`` is the number of groups' shards while their topic does not exist.  Groups' shards are assigned before
+    their topic is created, so that the first group need not wait.  Other kinds have no shards before their topic.
+    """
+    topic = catalog.topics.get(kind.topic)
+    if topic is not None:
+        return topic.partitions
+    return groups if kind is GROUPS else 0
+
+
+def planned_kind(topic_id: uuid.UUID) -> ShardKind | None:
+    """Return the kind whose shards the planner sees as partitions of ``topic_id``; None if that is a topic's id."""
+    return _BY_PLAN.get(topic_id)
+
+
+def kind_of_topic(name: str) -> ShardKind | None:
+    """Return the kind whose shards are the topic's partitions; None for every other topic."""
+    return _BY_TOPIC.get(name)
+
+
+def kind_of_key(key: str) -> ShardKind | None:
+    """Return the kind with this last part of the store's key; None if there is no such kind."""
+    return _BY_KEY.get(key)
+
+
+_BY_CODE = {kind.code: kind for kind in SHARD_KINDS}
+_BY_PLAN = {kind.planned_as: kind for kind in SHARD_KINDS}
+_BY_TOPIC = {kind.topic: kind for kind in SHARD_KINDS}
+_BY_KEY = {kind.key: kind for kind in SHARD_KINDS}
