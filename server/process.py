@@ -36,7 +36,7 @@ from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
 from bmq.core.records.walk import WALKER
 from bmq.core.urls import without_userinfo
-from bmq.meta.cluster.membership import NodeIdTaken
+from bmq.meta.cluster.membership import JoinRefused, NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.open import has_password, is_shared, open_keyvalue
 from bmq.server.cache_budget import fit_cache
@@ -92,7 +92,7 @@ def _run(config: NodeConfig) -> int:
     except StorageUnavailable as error:
         root = without_userinfo(config.root)
         raise CannotServe(f"{root} does not respond: {error}; is its NameNode up, and the address right?") from error
-    except (OSError, StorageError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
+    except (OSError, StorageError, KvError, NodeIdTaken, JoinRefused, BmqError, ConfigError, ValueError) as error:
         raise CannotServe(str(error)) from error
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from bmq.core.model import PartitionKey
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.cluster.member import Member
 
 
@@ -27,7 +28,7 @@ class ViewChange:
 
     ``revision``: the store's, of the last of these changes.  ``chunks``: those of the assignment that were written, by
     topic and number; ``partitions`` are those in them that have another owner.  ``left``: the partitions of these that
-    this process owned before.
+    this process owned before.  ``are_levels``: the record of the levels of features was written.
     """
 
     revision: int = 0
@@ -37,6 +38,7 @@ class ViewChange:
     chunks: Set[tuple[uuid.UUID, int]] = frozenset()
     shards: Set[int] = frozenset()
     is_controller: bool = False
+    are_levels: bool = False
 
 
 class ClusterView(Protocol):
@@ -53,6 +55,10 @@ class ClusterView(Protocol):
     @property
     def members(self) -> Mapping[str, Member]:
         """The registered members, by incarnation."""
+
+    @property
+    def levels(self) -> FeatureLevels:
+        """The levels of features, in force and intended."""
 
     @property
     def controller(self) -> Member | None:
