@@ -38,6 +38,8 @@ class ProcessFacts(TypedDict):
     """Lowest and highest version of the internal protocol that it speaks."""
     formats: int
     """Highest format of files and keys that it reads."""
+    features: Mapping[str, Sequence[int]]
+    """Lowest and highest level that it supports of each feature."""
     is_draining: bool
     is_leader: bool
     partitions: int
@@ -105,6 +107,19 @@ class PastMoveFacts(MoveFacts):
     it; null for a move that did not end within ten seconds."""
 
 
+class FeatureFacts(TypedDict):
+    """A feature's level in force, and the levels that the process that responds supports."""
+
+    feature: str
+    level: int
+    intended: int | None
+    """Level that the leader is about to finalize."""
+    is_held: bool
+    """Whether an operator has set the level: then the leader does not raise it by itself."""
+    lowest: int
+    highest: int
+
+
 class StatusFacts(TypedDict):
     """The cluster's status."""
 
@@ -139,6 +154,10 @@ class StatusFacts(TypedDict):
     quarantined: Sequence[QuarantinedFacts]
     """The first keys and topics that the process that responds cannot use."""
     quarantined_total: int
+    features: Sequence[FeatureFacts]
+    """Levels of features, as the process that responds sees them."""
+    features_epoch: int
+    """Number of the changes of these levels."""
     moves_under_way: Sequence[MoveFacts]
     past_moves: Sequence[PastMoveFacts]
     """Recent moves since the leader was elected, the newest first."""

@@ -1,8 +1,9 @@
 """The controller of one process: it stands for election, and leads when elected.
 
 All work of a leader begins with its term and ends with it: the assignment (``term``), changes of topics
-(``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``), upkeep of the store (``StoreUpkeep``) and its
-count (``StoreAge``).  A process that finds the store older than storage does not lead: it reports that, and ends.
+(``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``), levels of features (``FeatureFinalizer``), upkeep
+of the store (``StoreUpkeep``) and its count (``StoreAge``).  A process that finds the store older than storage, or a
+level in force that it does not support, does not lead: it reports that, and ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
+from bmq.controller.feature_finalizer import FeatureFinalizer
 from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import MOST_S, Patience
@@ -30,6 +32,7 @@ from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import RequestError
+from bmq.core.features import UnsupportedLevel
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.peers import Evidence
 from bmq.meta.catalog import Catalog, TopicChange
@@ -73,27 +76,29 @@ class Controller:
         access: Callable[[Guard], AccessWalks] | None = None,
         upkeep: MakeUpkeep | None = None,
         age: Callable[[Guard], StoreAge] | None = None,
+        features: Callable[[Guard], FeatureFinalizer] | None = None,
         on_failed: Callable[[str], None] = no_op,
         since_outage_s: Callable[[], float] = lambda: math.inf,
         rebuild_count: Callable[[], int] = lambda: 0,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics``, ``cleaner``, ``access``, ``upkeep`` and ``age`` make the objects of one term.
+        """``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and ``features`` make the objects of one term.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
         membership has found: a controller that does not lead makes no other calls.  ``rebuild_count`` returns how often
         the store was rebuilt.  ``on_failed`` is called with the
         reason when this process cannot stand for election any more: it should end and be started again, also because
-        the store is older than storage, which its next start refuses.
+        the store is older than storage, or a level of a feature is not supported, which its next start refuses.
         """
         self.term: Term | None = None
-        """Set while this process leads, as are ``topics``, ``cleaner``, ``access``, ``upkeep`` and ``age``, if they are
-        made."""
+        """Set while this process leads, as are ``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and
+        ``features``, if they are made."""
         self.topics: TopicAdmin | None = None
         self.cleaner: TopicCleaner | None = None
         self.access: AccessWalks | None = None
         self.upkeep: StoreUpkeep | None = None
         self.age: StoreAge | None = None
+        self.features: FeatureFinalizer | None = None
         self._config = config
         self._kv = kv
         self._view = view
@@ -105,6 +110,7 @@ class Controller:
         self._make_access = access
         self._make_upkeep = upkeep
         self._make_age = age
+        self._make_features = features
         self._on_failed = on_failed
         self._since_outage_s = since_outage_s
         self._rebuild_count = rebuild_count
@@ -170,11 +176,11 @@ class Controller:
         while True:
             leadership = await self._election.campaign()
             _log.info("this process leads the cluster", extra=fields(member=self._view.own))
-            is_isolated, older = False, ""
+            is_isolated, unfit = False, ""
             try:
                 await self._lead(leadership, is_last_resort)
-            except* StoreOlder as errors:
-                older = str(errors.exceptions[0])
+            except* (StoreOlder, UnsupportedLevel) as errors:
+                unfit = str(errors.exceptions[0])
             except* Isolated as errors:
                 is_isolated = True
                 _log.warning(
@@ -188,8 +194,8 @@ class Controller:
                 )
             finally:
                 await self._election.resign(leadership)
-            if older:
-                self._on_failed(older)
+            if unfit:
+                self._on_failed(unfit)
                 return  # no other process is to be kept from saying the same
             is_last_resort = is_isolated and not await self._election.is_followed(leadership, FOLLOWED_S)
             if not is_last_resort:
@@ -203,6 +209,9 @@ class Controller:
         age = self._make_age(leadership.guard) if self._make_age is not None else None
         if age is not None:
             await age.begin()  # before anything is written
+        features = self._make_features(leadership.guard) if self._make_features is not None else None
+        if features is not None:
+            await features.begin()
         now = self._clock.monotonic()
         term = Term(
             leadership,
@@ -221,12 +230,15 @@ class Controller:
         topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
         access = self._make_access(leadership.guard) if self._make_access is not None else None
         self.term, self.topics, self.cleaner, self.access, self.age = term, topics, cleaner, access, age
+        self.features = features
         parts = [
             asyncio.create_task(self._election.keep(leadership), name="leadership"),
             asyncio.create_task(term.run(), name="term"),
         ]
         if age is not None:
             parts.append(asyncio.create_task(age.run(), name="store age"))
+        if features is not None:
+            parts.append(asyncio.create_task(features.run(leadership.revision), name="levels of features"))
         if self._make_upkeep is not None:
             self.upkeep = self._make_upkeep(leadership.guard)
             if self.upkeep is not None:
@@ -239,7 +251,7 @@ class Controller:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leadership.is_over = True
-            self.term = self.topics = self.cleaner = self.access = self.upkeep = self.age = None
+            self.term = self.topics = self.cleaner = self.access = self.upkeep = self.age = self.features = None
             for part in parts:
                 part.cancel()
             try:

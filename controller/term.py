@@ -63,6 +63,7 @@ from bmq.controller.unreachable_reports import UnreachableReports
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
+from bmq.core.features import unsupported
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog, TopicChange
@@ -359,7 +360,7 @@ class Term:
         for incarnation in sorted(change.members):
             self.queue.put(MemberNews(incarnation))
         self._feed.note_view(change)
-        if change.chunks or change.shards:
+        if change.chunks or change.shards or change.are_levels:
             self.queue.put(PLAN_NEEDED)
 
     def topic_changed(self, change: TopicChange) -> None:
@@ -462,7 +463,13 @@ class Term:
         return [member for member in self.members().values() if member.has(role)]
 
     def _as_brokers(self, role: str) -> list[PlannerBroker]:
-        return [PlannerBroker(member.incarnation, member.zone, member.is_draining) for member in self._living(role)]
+        """Return the living members of a role, without those that would misread what the others write."""
+        levels = self._view.levels.levels
+        return [
+            PlannerBroker(member.incarnation, member.zone, member.is_draining)
+            for member in self._living(role)
+            if not unsupported(levels, member.ranges)
+        ]
 
     async def _round(self) -> bool:
         """Plan and write.  Returns True if there is nothing more to do now."""

@@ -5,12 +5,12 @@ ApiVersions gets UNSUPPORTED_VERSION and the known versions of ApiVersions, in v
 sends it again.
 
 Version notes: 3 carries the client's software name and version; a name that Kafka would refuse gets INVALID_REQUEST.
-4 may list features whose lowest version is 0.
+4 lists features whose lowest version is 0, before it they are left out of the supported ones (KAFKA-17492).
 
-Not implemented: features.  No feature is listed as supported or finalized, and the epoch is -1, because each stands for
-something that is not served.  Without ``transaction.version`` a producer assumes transactions of version 1; without
-``group.version`` clients do not use the consumer protocol of KIP-848; ``metadata.version`` is between Kafka's own
-processes.
+Features (KIP-584): those whose highest level is above 0 in this version's table (``core.features``), none today.
+Without one the epoch is -1.  A client takes a feature that is not listed for one at level 0: without
+``transaction.version`` a producer assumes transactions of version 1; without ``group.version`` clients do not use the
+consumer protocol of KIP-848; ``metadata.version`` is between Kafka's own processes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import re
 from typing import Any
 
 from bmq.core.errors import ErrorCode
+from bmq.core.features import Feature, FeatureTable
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -26,7 +27,8 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.endpoint.scopes import AnyScopes
 
-SOFTWARE_SINCE = 3
+SOFTWARE_SINCE = FEATURES_SINCE = 3
+LOWEST_0_SINCE = 4
 CLIENT_ID_KEPT = 256
 """Characters of a client id that a connection keeps, for log lines."""
 SOFTWARE_KEPT = 64
@@ -43,7 +45,31 @@ def handle(scopes: AnyScopes, request: Request, message: ApiVersionsRequest) -> 
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         request.client.client_software = (name[:SOFTWARE_KEPT], version[:SOFTWARE_KEPT])
-    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[_range(api) for api in scopes.apis])
+    api_keys = [_range(api) for api in scopes.apis]
+    if request.api_version < FEATURES_SINCE or not (features := _listed(scopes.process.features)):
+        return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=api_keys)
+    supported, finalized = ApiVersionsResponse.SupportedFeatureKey, ApiVersionsResponse.FinalizedFeatureKey
+    levels = scopes.process.levels()
+    return ApiVersionsResponse(
+        error_code=ErrorCode.NONE,
+        api_keys=api_keys,
+        supported_features=[
+            supported(name=each.name, min_version=each.supported.lowest, max_version=each.supported.highest)
+            for each in features
+            if each.supported.lowest > 0 or request.api_version >= LOWEST_0_SINCE
+        ],
+        finalized_features_epoch=levels.epoch,
+        finalized_features=[
+            finalized(name=each.name, max_version_level=level, min_version_level=level)
+            for each in features
+            if (level := levels.of(each.name))
+        ],
+    )
+
+
+def _listed(table: FeatureTable) -> list[Feature]:
+    """Return the features that clients see: one that is at level 0 in every cluster of this version is none to them."""
+    return [feature for feature in table.features if feature.supported.highest > 0]
 
 
 def unsupported_version(api: Api[Any]) -> ApiVersionsResponse:

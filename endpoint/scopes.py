@@ -15,13 +15,14 @@ A handler gets them as `Scopes`.  No scope is ever copied: two endpoints that sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.core.features import FEATURES, FeatureTable
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Request
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Rights
@@ -35,6 +36,7 @@ from bmq.endpoint.produce.queue import ProduceQueue
 from bmq.endpoint.quotas import NO_QUOTAS, RequestQuotas
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
+from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
 
 if TYPE_CHECKING:
     from bmq.endpoint.api import Api
@@ -62,6 +64,10 @@ class ProcessServices:
     """Order of the produces of connections whose large produce is being handed to the owners."""
     new_leaders: MovedLeaders | None = None
     """Leaders of the partitions that have moved from this process; None in a process that owns none."""
+    features: FeatureTable = FEATURES
+    """Features of this version, with the levels that it supports."""
+    levels: Callable[[], FeatureLevels] = lambda: NO_LEVELS
+    """Returns the levels of features in force in the cluster."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -48,6 +48,7 @@ from bmq.proxy.handlers import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    update_features,
 )
 from bmq.proxy.scopes import ProxyScopes
 
@@ -90,6 +91,7 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         offset_delete,
         describe_user_scram_credentials,
         alter_user_scram_credentials,
+        update_features,
         describe_cluster,
         describe_producers,
         describe_topic_partitions,

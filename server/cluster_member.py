@@ -14,6 +14,7 @@ from bmq.core.aio.standstill import ALONE_S, GIVEN_UP_S, Standstill
 from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.core.features import FEATURES, FeatureTable
 from bmq.core.rpc.peers import PROTOCOL, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.version import VERSION
@@ -36,8 +37,18 @@ class ClusterMember:
     """Membership of one process, from `join` to `leave`.  Set the callbacks before any role of the process starts."""
 
     def __init__(
-        self, config: NodeConfig, fs: FileSystem, kv: KeyValue, clock: Clock, incarnation: str, *, ttl_s: float = TTL_S
+        self,
+        config: NodeConfig,
+        fs: FileSystem,
+        kv: KeyValue,
+        clock: Clock,
+        incarnation: str,
+        *,
+        ttl_s: float = TTL_S,
+        features: FeatureTable = FEATURES,
     ) -> None:
+        """Prepare the membership; ``features`` are those of this version."""
+        self.features = features
         self.on_lost: Callable[[], None] = no_op
         self.on_joined: Callable[[], None] = no_op
         self.on_failed: Callable[[str], None] = no_op
@@ -59,7 +70,7 @@ class ClusterMember:
         self.peers = Peers(
             incarnation, config.cluster, here=self.endpoint, secret=secret, tls=self.tls, standstill=self.standstill
         )
-        self._guard = RootGuard(kv, fs, config.cluster)
+        self._guard = RootGuard(kv, fs, config.cluster, features)
         member = Member(
             incarnation=incarnation,
             roles=frozenset(config.roles),
@@ -69,6 +80,7 @@ class ClusterMember:
             protocols=PROTOCOL,
             formats=FORMAT,
             has_tls=self.tls is not None,
+            features=tuple(sorted(features.ranges.items())),
         )
         self.membership = Membership(
             kv, config.cluster, member, self.view,
@@ -96,7 +108,8 @@ class ClusterMember:
         """Check that root and store belong together, load the view and register in the cluster.
 
         Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, ConfigError if
-        a member does not accept this process's secret, and what `RootGuard.check` raises.
+        a member does not accept this process's secret, JoinRefused if a level of a feature is in force that this
+        version does not support, and what `RootGuard.check` raises.
         """
         self.standstill.start()
         await self.view.start()

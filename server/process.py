@@ -36,7 +36,7 @@ from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter, ThreadLoad
 from bmq.core.records.walk import WALKER
 from bmq.core.urls import without_userinfo
-from bmq.meta.cluster.membership import NodeIdTaken
+from bmq.meta.cluster.membership import JoinRefused, NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.open import has_password, is_shared, open_keyvalue
 from bmq.server.cache_budget import fit_cache
@@ -94,7 +94,7 @@ def _run(config: NodeConfig) -> int:
         raise CannotServe(f"{root} does not respond: {error}; is its NameNode up, and the address right?") from error
     except StorageError as error:
         raise CannotServe(name_root(without_userinfo(config.root), str(error))) from error
-    except (OSError, KvError, NodeIdTaken, BmqError, ConfigError, ValueError) as error:
+    except (OSError, KvError, NodeIdTaken, JoinRefused, BmqError, ConfigError, ValueError) as error:
         raise CannotServe(str(error)) from error
 
 

@@ -23,6 +23,9 @@ that has none: of several processes with different roots one wins, and the other
 without room for `root.json` is served without a binding, as it was before, so that topics can be deleted and partitions
 go on once there is room; the next start or join that finds room binds it.
 
+A root with a level of a feature that this version does not support is refused, whatever else holds
+(`core.features`).
+
 A store that belongs to the root may be an old state of it: `controller.store_age` refuses such a store, before
 anything is bound.
 """
@@ -35,6 +38,7 @@ from enum import Enum, auto
 
 from bmq.controller.store_age import check_store_age
 from bmq.controller.topics.deletion import deleted_prefix
+from bmq.core.features import FEATURES, FeatureTable, UnsupportedLevel
 from bmq.core.logging.fields import fields
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, find_cluster_id
@@ -86,7 +90,9 @@ def judge(
 class RootGuard:
     """Guard of one process's root: `check` before it serves, `before_join` each time it joins the cluster."""
 
-    def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str) -> None:
+    def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str, features: FeatureTable = FEATURES) -> None:
+        """``features``: those of this version; a root with a level beyond them is refused."""
+        self._features = features
         self._kv = kv
         self._fs = fs
         self._cluster = cluster
@@ -106,7 +112,7 @@ class RootGuard:
         elif self._cluster_id:  # served without a binding so far; now there may be room for root.json
             try:
                 await self.check()
-            except WrongCluster as error:
+            except (WrongCluster, UnsupportedLevel) as error:
                 raise JoinRefused(str(error)) from error
         else:
             await self.check()
@@ -116,7 +122,8 @@ class RootGuard:
 
         Storage that is not ready is waited for, `STORAGE_PATIENCE_S` at most: datanodes that were just restarted have
         yet to report their blocks, and a NameNode may be in safe mode.  Raises WrongCluster, which says what to check,
-        or its kind StoreOlder; KvError, StorageError or FormatError if root or store cannot be read.
+        or its kind StoreOlder; UnsupportedLevel if storage has a level of a feature beyond this version; KvError,
+        StorageError or FormatError if root or store cannot be read.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + STORAGE_PATIENCE_S
@@ -137,11 +144,12 @@ class RootGuard:
         cluster_id = await patiently(lambda: find_cluster_id(kv, self._cluster))
         stored = await patiently(lambda: read_root(kv, self._cluster))
         data = await patiently(lambda: first_data(kv, self._cluster))
-        file, root_id = await read_cluster(fs), await read_root_id(fs)
+        file, root_id = await read_cluster(fs, self._features), await read_root_id(fs)
         verdict = judge(stored, data is not None, file, root_id, cluster_id)
         if verdict is RootVerdict.EMPTY_ROOT:
             raise WrongCluster(_empty_root(self._url, cluster_id, stored, data))
-        found = await check_cluster(fs, cluster_id)  # writes the file of a new cluster; refuses another cluster's
+        # writes the file of a new cluster; refuses another cluster's
+        found = await check_cluster(fs, cluster_id, features=self._features)
         await patiently(lambda: check_store_age(kv, fs, self._cluster, found.rebuild_count))
         if verdict is RootVerdict.BIND:
             try:

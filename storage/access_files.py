@@ -72,8 +72,8 @@ class AccessFiles:
             for path, given in (("/", access), (layout.TOPICS, access), (layout.JOURNALS, readable)):
                 await self._fs.make_folder(path)
                 await self._give(await self._fs.status(path), given)
-            for path in (layout.CLUSTER, layout.ROOT):
-                with contextlib.suppress(NoSuchFile):  # a root of an older version has no root.json yet
+            for path in (layout.CLUSTER, layout.ROOT, layout.LEVELS):
+                with contextlib.suppress(NoSuchFile):  # an older version's has no root.json, and few have had levels
                     await self._give(await self._fs.status(path), readable)
             async for journal in self._fs.list(layout.JOURNALS):
                 await self._give(journal, readable)

@@ -2,7 +2,7 @@
 
 ::
 
-    /cluster.json                            {"format": 1, "cluster_id": ..., "incarnation": 0}
+    /cluster.json                            {"format": 1 or 2, "cluster_id": ..., "incarnation": 0}
     /topics/<topic>/topic-<revision>.json    {"format": 1, "name": ..., "topic_id": ..., "partitions": n, "configs": {},
                                               "replication_factor": n}
 
@@ -14,7 +14,9 @@ deleted when a newer one is there.  The metadata store is the truth, these files
 A store that was rebuilt counts its revisions from the beginning, so the number in a name has the rebuild count (the
 field ``incarnation``) above the store's revision (``<rebuild count> << 48 | <revision>``): the files of a later store
 win over all files of an earlier one.  For that, and for producer ids, ``cluster.json`` is replaced when a store is
-rebuilt, and never otherwise.
+rebuilt, and once more, when the level of a feature is raised for the first time (``storage.feature_levels``).  It is of
+format 2 then: versions before levels, which would misread what is written at them, refuse it.  Readers look for levels
+in a root of format 2 only.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.features import FEATURES, FeatureTable, Levels
 from bmq.core.file_access import NO_ACCESS, Access
+from bmq.core.urls import without_userinfo
 from bmq.storage import layout
+from bmq.storage.feature_levels import StoredLevels, newest_levels, put_levels
 from bmq.storage.filesystem import (
     AlreadyExists,
     CreateOptions,
@@ -42,6 +47,8 @@ from bmq.storage.filesystem import (
 
 _FILE_OR_SCAFFOLDING = re.compile(r"\.?topic-(\d+)\.json(?:-.+)?\Z", re.ASCII)
 FORMAT = 1
+FORMAT_WITH_LEVELS = 2
+"""The format of ``cluster.json`` in a root that has had a level of a feature above 0."""
 WRITE_ATTEMPTS = 3
 REVISION_BITS = 48
 REBUILD_COUNT_MAX = (1 << 14) - 1
@@ -60,10 +67,14 @@ class ClusterFile:
     """The content of ``cluster.json``.
 
     ``rebuild_count``: how often the metadata store was rebuilt from storage; on storage the field ``incarnation``.
+    ``has_levels``: the file is of format 2, and ``levels`` and ``held`` are those of ``storage.feature_levels``.
     """
 
     cluster_id: str
     rebuild_count: int = 0
+    has_levels: bool = False
+    levels: Levels = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +95,20 @@ class StoredTopic:
 # ----------------------------------------------------------------------------------------------------- the cluster
 
 
-async def check_cluster(fs: FileSystem, cluster_id: str, *, rebuild_count: int = 0) -> ClusterFile:
+async def check_cluster(
+    fs: FileSystem, cluster_id: str, *, rebuild_count: int = 0, features: FeatureTable = FEATURES
+) -> ClusterFile:
     """Return the content of ``/cluster.json``, and make the file if the root has none: the root is this cluster's then.
 
     Raises WrongCluster if it names another id (serving would give new ids to topics whose segments are here), and
     FormatError as ``read_cluster``.
     """
-    found = await read_cluster(fs)
+    found = await read_cluster(fs, features)
     if found is None:
         fresh = ClusterFile(cluster_id=cluster_id, rebuild_count=rebuild_count)
         with contextlib.suppress(AlreadyExists):  # another process of the cluster was faster: its file is read
             await write_whole(fs, layout.CLUSTER, _cluster_content(fresh))
-        found = await read_cluster(fs) or fresh
+        found = await read_cluster(fs, features) or fresh
     if found.cluster_id != cluster_id:
         raise WrongCluster(
             f"{fs.url} belongs to cluster {found.cluster_id}, the metadata store to cluster {cluster_id}. Either one of"
@@ -110,25 +123,61 @@ async def raise_rebuild_count(fs: FileSystem, found: ClusterFile) -> ClusterFile
     """Replace ``/cluster.json`` by one with the next rebuild count, and return it.
 
     A crash in the middle leaves only a file with a temporary name.  A repetition raises the count once more, which
-    does no harm.
+    does no harm.  A leader that stood still in ``put_feature_levels`` does not take the count back: the file that it is
+    about to put in place is removed.
     """
     risen = replace(found, rebuild_count=found.rebuild_count + 1)
-    spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
-    await fs.replace(spare, layout.CLUSTER)
-    return risen
+    while True:
+        spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
+        await fs.replace(spare, layout.CLUSTER)
+        folder, _, name = layout.CLUSTER.rpartition("/")
+        async for child in fs.list(folder or "/"):
+            if layout.base_name(child.path).startswith(f".{name}-"):
+                await fs.delete(child.path)
+        kept = await _read_cluster(fs)
+        if kept is not None and kept.rebuild_count == risen.rebuild_count:
+            return risen
 
 
-async def read_cluster(fs: FileSystem) -> ClusterFile | None:
-    """Return the content of ``/cluster.json``, None if the root has none yet.
+async def put_feature_levels(fs: FileSystem, levels: StoredLevels) -> None:
+    """Have the root show ``levels`` to its readers; before the first level above 0 ``cluster.json`` gets format 2.
 
-    Raises FormatError if it is not such a file, or of a later format.
+    May be repeated.  Raises StorageError, and FormatError as ``read_cluster``.
     """
+    if levels.levels:
+        while (found := await _read_cluster(fs)) is not None and not found.has_levels:
+            spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(replace(found, has_levels=True)))
+            if await _read_cluster(fs) == found:  # else the count was raised before the spare file was there
+                await fs.replace(spare, layout.CLUSTER)
+            else:
+                await _discard(fs, spare)
+    await put_levels(fs, levels)
+
+
+async def read_cluster(fs: FileSystem, features: FeatureTable = FEATURES) -> ClusterFile | None:
+    """Return the content of ``/cluster.json``, with the levels of features; None if the root has none yet.
+
+    Whoever opens a root reads this first.  Raises UnsupportedLevel if a level is not in ``features``, FormatError if
+    the file is not a cluster's, or of a later format.
+    """
+    found = await _read_cluster(fs)
+    if found is None or not found.has_levels:
+        return found
+    stored = await newest_levels(fs)
+    features.check(stored.levels, f"{without_userinfo(fs.url)}{layout.LEVELS}")
+    return replace(found, levels=stored.levels, held=stored.held)
+
+
+async def _read_cluster(fs: FileSystem) -> ClusterFile | None:
+    """Return the content of ``/cluster.json`` without levels; see ``read_cluster``."""
     try:
-        raw = parse_file(layout.CLUSTER, await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX))
+        data = await fs.read(layout.CLUSTER, 0, FILE_BYTES_MAX)
+        raw = parse_file(layout.CLUSTER, data, formats=(FORMAT, FORMAT_WITH_LEVELS))
         cluster_id, count = raw["cluster_id"], raw["incarnation"]
         if not isinstance(cluster_id, str) or type(count) is not int or not 0 <= count <= REBUILD_COUNT_MAX:
             raise ValueError(f"cluster_id {cluster_id!r:.80}, incarnation {count!r:.80}")
-        return ClusterFile(cluster_id=cluster_id, rebuild_count=count)
+        has_levels = raw["format"] == FORMAT_WITH_LEVELS
+        return ClusterFile(cluster_id=cluster_id, rebuild_count=count, has_levels=has_levels)
     except NoSuchFile:
         return None
     except (KeyError, TypeError, ValueError) as error:
@@ -136,7 +185,8 @@ async def read_cluster(fs: FileSystem) -> ClusterFile | None:
 
 
 def _cluster_content(cluster: ClusterFile) -> dict[str, object]:
-    return {"format": FORMAT, "cluster_id": cluster.cluster_id, "incarnation": cluster.rebuild_count}
+    number = FORMAT_WITH_LEVELS if cluster.has_levels else FORMAT
+    return {"format": number, "cluster_id": cluster.cluster_id, "incarnation": cluster.rebuild_count}
 
 
 # ------------------------------------------------------------------------------------------------------ the topics
@@ -314,15 +364,15 @@ def _optional_int(value: object) -> int | None:
     return None if value is None else int(str(value))
 
 
-def parse_file(path: str, data: bytes) -> dict[str, Any]:
+def parse_file(path: str, data: bytes, *, formats: Collection[int] = (FORMAT,)) -> dict[str, Any]:
     """Return the fields of a JSON file of this project.  Raises FormatError if it is not one, or of another format."""
     try:
         raw = json.loads(data)
         number = raw["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{path} is not a JSON object with a format number: {data[:80]!r}") from error
-    if number != FORMAT:
-        raise FormatError(f"{path} is of format {number}: this version reads {FORMAT}")
+    if type(number) is not int or number not in formats:
+        raise FormatError(f"{path} is of format {number}: this version reads {' and '.join(map(str, formats))}")
     return dict(raw)
 
 

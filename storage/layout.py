@@ -10,6 +10,7 @@
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /journals/<broker incarnation>-<n, 8>.jnl
     /store/<rebuild count, 5>-<number, 19>-<id>                                 the metadata store's count
+    /levels/<rebuild count, 5>-<revision, 19>[,<feature>=<level>[,held]]...     the levels of features
     /.trial-<holder>-<random>                                                   an empty folder, for a moment
     /.lock                                                                      of a local root: its processes' lock
 
@@ -22,6 +23,7 @@ may outgrow its four digits).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bmq.core.logging.fields import PartitionFields
@@ -33,12 +35,15 @@ _SPARE = re.compile(r"\.spare-(\d{8})-(\d{4,})-(.+)", re.ASCII)
 _JOURNAL = re.compile(r"(.+)-(\d{8})\.jnl", re.ASCII)
 _TOPIC = re.compile(r"topic-(\d+)\.json", re.ASCII)
 _STORE_COUNT = re.compile(r"(\d{5})-(\d{19})-([0-9a-f]{32})", re.ASCII)
+_LEVELS = re.compile(r"(\d{5})-(\d{19})((?:,[^,=/]+=\d{1,5}(?:,held)?)*)", re.ASCII)
+_LEVEL = re.compile(r",([^,=/]+)=(\d{1,5})(,held)?", re.ASCII)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 EPOCH_MAX = 99_999_999
 CLUSTER = "/cluster.json"
 ROOT = "/root.json"
 JOURNALS = "/journals"
+LEVELS = "/levels"
 STORE = "/store"
 TOPICS = "/topics"
 
@@ -116,6 +121,21 @@ def parse_store_count(name: str) -> StoreCount | None:
     """Return the count in the name of such a folder, None for any other name."""
     match = _STORE_COUNT.fullmatch(name)
     return StoreCount(rebuild_count=int(match[1]), number=int(match[2]), id=match[3]) if match else None
+
+
+def feature_levels(rebuild_count: int, revision: int, features: Iterable[tuple[str, int, bool]]) -> str:
+    """Return the path of the folder that stands for levels of features: names, levels, and whether each is held."""
+    texts = [f",{name}={level}{',held' if is_held else ''}" for name, level, is_held in features]
+    return f"{LEVELS}/{rebuild_count:05d}-{revision:019d}{''.join(texts)}"
+
+
+def parse_feature_levels(name: str) -> tuple[int, int, list[tuple[str, int, bool]]] | None:
+    """Return rebuild count, revision and features in the name of such a folder, None for any other name."""
+    match = _LEVELS.fullmatch(name)
+    if match is None:
+        return None
+    features = [(feature, int(level), bool(held)) for feature, level, held in _LEVEL.findall(match[3])]
+    return int(match[1]), int(match[2]), features
 
 
 def topic_id_folder(topic: str, topic_id: object) -> str:

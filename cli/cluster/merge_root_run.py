@@ -24,14 +24,18 @@ from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.topics.access import access_prefix
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
+from bmq.core.features import FEATURES
 from bmq.core.urls import normal_url, split_url, without_userinfo
 from bmq.meta.catalog import cluster_id_key
+from bmq.meta.cluster.keys import features_key
+from bmq.meta.cluster.levels import decode_record
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import decode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.storage import layout
-from bmq.storage.cluster_files import ClusterFile, check_cluster, parse_topic, read_cluster
+from bmq.storage.cluster_files import ClusterFile, check_cluster, parse_topic, put_feature_levels, read_cluster
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileSystem, NoSuchFile, RootLock, StorageError
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import make_root_id
@@ -164,6 +168,7 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
     Raises NotLost if a process has started meanwhile, RequestRefused if another one wrote the root.
     """
     await check_cluster(right, file.cluster_id, rebuild_count=file.rebuild_count)
+    await _file_levels(kv, cluster, right, file.rebuild_count)
     record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
     await check_nobody(kv, cluster)
     async for walk in kv.list(access_prefix(cluster)):  # files that came from elsewhere may have other rights
@@ -177,6 +182,21 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
     if not settled.commit.succeeded and (now is None or now.value != encode_root(record)):
         raise RequestRefused("the store's root was changed by another process at the same time: run this again")
     return record
+
+
+async def _file_levels(kv: KeyValue, cluster: str, right: FileSystem, rebuild_count: int) -> None:
+    """Have the right root show the levels of features that the store has, as the leader would.
+
+    Raises UnsupportedLevel if this version does not support one.
+    """
+    entry = await kv.get(features_key(cluster))
+    if entry is not None:
+        record = decode_record(entry.value)
+        FEATURES.check(record.highest, entry.key)
+        levels = StoredLevels(
+            rebuild_count=rebuild_count, revision=entry.revision, levels=record.highest, held=record.held
+        )
+        await put_feature_levels(right, levels)
 
 
 # ------------------------------------------------------------------------------------------------------ command line

@@ -124,6 +124,9 @@ def _print_status(status: Mapping[str, Any]) -> None:
     for what, role in (("unassigned", "broker"), ("unassigned_shards", "coordinator")):
         if status.get(what) and not any(role in member["roles"] for member in status["members"]):
             print(f"  no {role} lives: start one, nothing is lost meanwhile")
+    features = [each for each in status.get("features", ()) if each["level"] or each["highest"]]
+    if features:
+        print(printable(f"  features     {', '.join(map(_feature, features))}"))
     if status["is_balancing"]:
         print("  balancing")
     print_table(_MEMBERS, [_row(member) for member in status["members"]])
@@ -163,6 +166,14 @@ def _print_status(status: Mapping[str, Any]) -> None:
                 for move in status["moves_under_way"]
             ],
         )
+
+
+def _feature(facts: Mapping[str, Any]) -> str:
+    """Return a feature's level in words."""
+    raised = f", {facts['intended']} is about to be" if facts["intended"] else ""
+    held = ", held there" if facts["is_held"] else ""
+    supported = f"{facts['lowest']} to {facts['highest']}"
+    return f"{facts['feature']} {facts['level']} ({supported} supported{held}{raised})"
 
 
 def _row(member: Mapping[str, Any]) -> list[object]:

@@ -41,6 +41,7 @@ from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.store_upkeep import maintained
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.errors import FormatError
+from bmq.core.features import REMEDY, UnsupportedLevel
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, decode_topic
 from bmq.meta.cluster.keys import controller_key, members_prefix
@@ -271,6 +272,8 @@ async def _check_root(fs: FileSystem, url: str, stored: _Stored | None, timeout_
     try:
         file = await _bounded(read_cluster(fs), timeout_s)
         root_id = await _bounded(read_root_id(fs), timeout_s)
+    except UnsupportedLevel as error:
+        return [Diagnosis("root", url, error.what, REMEDY)]
     except (StorageError, FormatError, TimeoutError) as error:
         return [_no_root(url, error, timeout_s)]
     if stored is None:
@@ -297,7 +300,10 @@ async def _check_age(config: NodeConfig, fs: FileSystem, url: str, timeout_s: fl
     meta = without_userinfo(config.meta)
 
     async def check() -> list[Diagnosis]:
-        file = await read_cluster(fs)
+        try:
+            file = await read_cluster(fs)
+        except UnsupportedLevel:  # a finding of its own
+            return []
         kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         try:
             await check_store_age(kv, fs, config.cluster, 0 if file is None else file.rebuild_count)

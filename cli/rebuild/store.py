@@ -7,7 +7,8 @@ The order of writes makes it safe to be killed anywhere, and to run again:
    it.
 2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
    first makes an id if there is none, and that one is not storage's.
-3. What an earlier run had written is removed; then come partition records and topics, and the next producer id.
+3. What an earlier run had written is removed; then come the levels of features, partition records and topics, and the
+   next producer id.
 4. The cluster's id, its root's and the store's count are put, and the mark is removed, in one commit: servers start.
    The count has the new rebuild count, so no count on the root is higher.
 
@@ -26,13 +27,14 @@ from bmq.controller.kv_commit import commit_settled
 from bmq.controller.topics.deletion import deleted_prefix
 from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import Topic, catalog_prefix, cluster_id_key, encode_topic, topic_key
-from bmq.meta.cluster.keys import members_prefix
+from bmq.meta.cluster.keys import features_key, members_prefix
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
 from bmq.meta.ownership import encode, partition_key, partitions_prefix
 from bmq.meta.producer_ids import encode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
 from bmq.meta.store_count import encode_store_count, store_count_key
-from bmq.storage.cluster_files import ClusterFile
+from bmq.storage.cluster_files import REVISION_BITS, ClusterFile
 
 WRITES_MAX = 100
 BYTES_MAX = 512 << 10
@@ -117,6 +119,8 @@ class Rebuilding:
         for prefix in (f"{catalog_prefix(self._cluster)}topics/", partitions_prefix(self._cluster)):
             async for entry in self._kv.list(prefix):
                 await self._write(Delete(entry.key))
+        if self._found.has_levels:
+            await self._write(Put(features_key(self._cluster), encode_record(_levels(self._found))))
         counter = encode_counter(self._found.rebuild_count, 0)
         await self._write(Put(producer_ids_key(self._cluster), counter))
         await self._flush()
@@ -176,6 +180,15 @@ class Rebuilding:
         entry = await self._kv.get(cluster_id_key(self._cluster))
         is_ours = entry is not None and entry.value == self._found.cluster_id.encode("ascii")
         return is_ours and await self._kv.get(mark_key(self._cluster)) is None
+
+
+def _levels(found: ClusterFile) -> FeatureLevels:
+    """Return the levels that storage has; their epoch is above every epoch of the lost store.
+
+    A level that was about to be finalized is in force then: each process that starts has to support it.
+    """
+    epoch = (found.rebuild_count << REVISION_BITS) + 1
+    return FeatureLevels(epoch=epoch, levels=found.levels, held=found.held)
 
 
 def _overtaken() -> NotLost:

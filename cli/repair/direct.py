@@ -11,6 +11,7 @@ from bmq.broker.repair.repair import NotRepaired, Repair, RepairRequest, find_pa
 from bmq.cli.store_command import check_store_file, settings
 from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.core.clock import SystemClock
+from bmq.core.features import UnsupportedLevel
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.kv import KeyValue
@@ -26,11 +27,15 @@ from bmq.storage.root_id import read_root_id
 async def check_root(kv: KeyValue, fs: FileSystem, cluster: str) -> None:
     """Check that root and store belong together, without writing anything.
 
-    Raises NotRepaired if they do not, or if the store is older than the root.
+    Raises NotRepaired if they do not, if the store is older than the root, or if a level of a feature is in force that
+    this version does not support.
     """
     entry = await kv.get(cluster_id_key(cluster))
     cluster_id = entry.value.decode("ascii", "replace") if entry is not None else ""
-    stored, file = await read_root(kv, cluster), await read_cluster(fs)
+    try:
+        stored, file = await read_root(kv, cluster), await read_cluster(fs)
+    except UnsupportedLevel as error:
+        raise NotRepaired(str(error)) from error
     verdict = judge(stored, True, file, await read_root_id(fs), cluster_id)
     if verdict not in (RootVerdict.SERVE, RootVerdict.BIND):
         raise NotRepaired(

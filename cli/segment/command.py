@@ -21,6 +21,7 @@ from bmq.cli.segment.verify import verify
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import FormatError
 from bmq.core.records.reader import RECORDS_BYTES_MAX
+from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.open import open_filesystem
 
@@ -136,6 +137,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     except ValueError as error:  # invalid hosts or port
         raise UsageError(f"--root: {error}") from None
     try:
+        await read_cluster(fs)  # refuses a root with levels of features that this version would misread
         targets = await find_targets(fs, arguments)
         command: Command = arguments.command
         if command is cat and (targets.indexes or targets.journals):

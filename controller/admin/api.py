@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bmq.controller.admin.messages import ClusterStatusResponse
+from bmq.core.features import FeatureUpdate
 from bmq.meta.catalog import Topic
 from bmq.meta.config_changes import Changes
 
 
 class Admin(Protocol):
-    """Changes of topics and configs.
+    """Changes of topics, configs and levels of features.
 
     Every method returns when this process's catalog shows the result, and raises RequestError with Kafka's code.  A
     change that ends with an error was not done, except for REQUEST_TIMED_OUT, whose text says whether that is known.
@@ -55,6 +56,13 @@ class Admin(Protocol):
     async def alter_broker_configs(self, node_id: int | None, changes: Changes, *, validate_only: bool = False) -> int:
         """Change one node's configs, or the cluster's defaults (None), and return the revision of the result."""
 
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Set the levels of features, all or none, and return once they are in force.
+
+        Raises RequestError INVALID_UPDATE_VERSION for the first update that is refused, FEATURE_UPDATE_FAILED if a
+        process came first that does not support a level.
+        """
+
 
 class ClusterAdmin(Protocol):
     """Operators' requests about the cluster itself.  All methods raise RequestError."""
@@ -67,6 +75,9 @@ class ClusterAdmin(Protocol):
 
     async def balance(self) -> int:
         """Balance the brokers now, also below the difference that begins it.  Returns the number of first moves."""
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Set the levels of features; see ``Admin``."""
 
     async def status(self) -> ClusterStatusResponse:
         """Return members, leader, load and assignment."""

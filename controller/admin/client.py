@@ -10,6 +10,7 @@ in a way that neither does it twice nor returns a wrong result:
 | delete a topic | the deletion is repeated by id: a topic that does not exist any more is the result |
 | add partitions | a topic that has the requested number is the result |
 | alter configs | setting them again changes nothing |
+| update features | a level that is in force already is the result |
 
 If the time is over in doubt, the client gets an error that says so.
 """
@@ -34,11 +35,13 @@ from bmq.controller.admin.messages import (
     EnsureTopicRequest,
     MovePartitionRequest,
     TopicResponse,
+    UpdateFeaturesRequest,
 )
 from bmq.controller.admin.server import AdminService
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.features import FeatureUpdate
 from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.peers import PeerLost, Peers
 from bmq.meta.catalog import Catalog, Topic
@@ -189,6 +192,10 @@ class RemoteAdmin:
     async def balance(self) -> int:
         """Balance the brokers now; see ``ClusterAdmin``."""
         return (await self._ask_plainly(BalanceRequest())).moves
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Set the levels of features; see ``Admin``."""
+        await self._ask_plainly(UpdateFeaturesRequest(tuple(updates), validate_only))
 
     async def status(self) -> ClusterStatusResponse:
         """Return the cluster's status; see ``ClusterAdmin``."""

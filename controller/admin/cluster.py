@@ -1,8 +1,8 @@
-"""Operators' requests about the cluster, at the leader: drain, move, balance and status."""
+"""Operators' requests about the cluster, at the leader: drain, move, balance, levels of features and status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bmq.controller.admin.messages import LOAD_SHARES, NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.controller.member_client import MemberClient
@@ -11,6 +11,7 @@ from bmq.controller.planning.planner_view import Move, PlannerView
 from bmq.controller.service import Controller
 from bmq.controller.term import Term
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.features import FeatureUpdate
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import BROKER, Member, encode_member
@@ -45,6 +46,13 @@ class LeaderAdmin:
     async def balance(self) -> int:
         """Balance the brokers now.  Returns the number of the first moves."""
         return await self._term().balance()
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Set the levels of features, and return once they are in force; see ``FeatureFinalizer.update``."""
+        features = self._controller.features
+        if self._controller.leading is None or features is None:
+            raise RequestError(ErrorCode.NOT_CONTROLLER, "")
+        await features.update(updates, validate_only=validate_only)
 
     async def status(self) -> ClusterStatusResponse:
         """Return members, assignment, load and moves."""

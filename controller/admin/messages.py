@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from bmq.core.features import FeatureUpdate
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse, Message, Struct
 from bmq.core.rpc.message_fields import (
@@ -149,6 +150,19 @@ class AlterBrokerConfigsRequest(InternalRequest[RevisionResponse]):
     node_id: Int32
     is_whole: Bool
     changes: ConfigChanges
+    validate_only: Bool
+
+
+FeatureUpdates = Annotated[tuple[FeatureUpdate, ...], Array(Row(Text, Int32, Int32, make=FeatureUpdate._make))]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeaturesRequest(InternalRequest[ErrorResponse]):
+    """Levels of features, all of which are to be set, or none; see ``Admin.update_features``."""
+
+    KEY = InternalKey.UPDATE_FEATURES
+
+    updates: FeatureUpdates
     validate_only: Bool
 
 

@@ -26,6 +26,7 @@ from bmq.controller.admin.messages import (
     MovePartitionRequest,
     RevisionResponse,
     TopicResponse,
+    UpdateFeaturesRequest,
 )
 from bmq.controller.service import Controller
 from bmq.controller.topics.topics import TopicAdmin
@@ -106,6 +107,11 @@ async def _balance(topics: TopicAdmin, cluster: ClusterAdmin, request: BalanceRe
     return BalanceResponse(moves=await cluster.balance())
 
 
+async def _update_features(topics: TopicAdmin, cluster: ClusterAdmin, request: UpdateFeaturesRequest) -> ErrorResponse:
+    await cluster.update_features(request.updates, validate_only=request.validate_only)
+    return ErrorResponse()
+
+
 async def _status(topics: TopicAdmin, cluster: ClusterAdmin, request: ClusterStatusRequest) -> ClusterStatusResponse:
     return await cluster.status()
 
@@ -142,6 +148,7 @@ _ACTS: Mapping[type[InternalRequest[Any]], Callable[[TopicAdmin, ClusterAdmin, A
     DrainRequest: _drain,
     MovePartitionRequest: _move,
     BalanceRequest: _balance,
+    UpdateFeaturesRequest: _update_features,
     ClusterStatusRequest: _status,
 }
 

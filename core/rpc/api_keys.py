@@ -43,3 +43,4 @@ class InternalKey(IntEnum):
     BALANCE = 10033
     CLUSTER_STATUS = 10034
     QUOTA_SHARES = 10035
+    UPDATE_FEATURES = 10036

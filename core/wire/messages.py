@@ -58,6 +58,7 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from kafka.protocol.admin.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafka.protocol.admin.users import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -199,6 +200,8 @@ __all__ = [
     "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
+    "UpdateFeaturesRequest",
+    "UpdateFeaturesResponse",
     "flexible_since",
     "request_class",
     "schema_range",
@@ -251,6 +254,7 @@ _REQUESTS: dict[int, Any] = {
         SaslAuthenticateRequest,
         SaslHandshakeRequest,
         SyncGroupRequest,
+        UpdateFeaturesRequest,
     )
 }
 _BY_HAND: dict[int, Any] = {request.API_KEY: request for request in (ProduceRequest, FetchRequest)}

@@ -5,6 +5,8 @@ that it can check: the connecting process must be a member, and a coordinator's 
 controller's.  A store that cannot be reached is no reason to refuse (rule 7): then a claim beyond the view is believed,
 since the view may be behind.
 
+A member that does not support a level of a feature that is in force is refused: it would misread what others write.
+
 A process that is refused because its key is gone receives the revision at which that was found: it may be cut off from
 the store, and not have noticed (``meta.cluster.unregistered``).
 """
@@ -15,6 +17,7 @@ import logging
 from collections.abc import Awaitable
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.features import unsupported
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.member import Unregistered
@@ -22,7 +25,7 @@ from bmq.core.rpc.server import ANYBODY, Admission
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.assignment import decode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
-from bmq.meta.cluster.member import decode_member
+from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ClusterView, ShardOwner
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.shard_kinds import SHARD_KINDS, ShardId
@@ -41,7 +44,19 @@ class MemberAdmission:
     def admit(self, incarnation: str) -> Admission | Awaitable[Admission]:
         """Return the admission of a process: from the view if it is a member there, else read from the store."""
         member = self._view.members.get(incarnation)
-        return Admission(roles=member.roles) if member is not None else self._look_up(incarnation)
+        return self._admission(member) if member is not None else self._look_up(incarnation)
+
+    def _admission(self, member: Member) -> Admission:
+        """Return the admission of a registered member, by the levels of features that the view shows."""
+        gaps = unsupported(self._view.levels.levels, member.ranges)
+        if not gaps:
+            return Admission(roles=member.roles)
+        text = "; ".join(gap.text(member.incarnation) for gap in gaps)
+        _log.warning(
+            "a member is refused, it does not support a feature's level",
+            extra=fields(member=member.incarnation, error=text),
+        )
+        return Admission(refusal=text)
 
     async def _look_up(self, incarnation: str) -> Admission:
         """Read the member's key: a process connects as soon as it has registered, and the view may be behind."""
@@ -53,7 +68,7 @@ class MemberAdmission:
             entry = await self._kv.get(member_key(self._cluster, incarnation))
             if entry is None:
                 return refusal._replace(unregistered=Unregistered(revision, self._roles_to_give()))
-            return Admission(roles=decode_member(entry.value).roles)
+            return self._admission(decode_member(entry.value))
         except KvError as error:
             _log.warning(
                 "a process is admitted unchecked, the metadata store does not answer",

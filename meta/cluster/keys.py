@@ -40,6 +40,11 @@ def shards_key(cluster: str, kind: ShardKind) -> str:
     return f"{cluster_prefix(cluster)}{kind.key}"
 
 
+def features_key(cluster: str) -> str:
+    """Return the key of the levels of features (``meta.cluster.levels``)."""
+    return f"{cluster_prefix(cluster)}features"
+
+
 def node_ids_prefix(cluster: str) -> str:
     return f"/{cluster}/ids/"
 

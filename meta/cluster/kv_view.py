@@ -14,6 +14,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk, decode_chunk, decode_shards
 from bmq.meta.cluster.keys import cluster_prefix
+from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels, decode_record
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Changes, Event, KeyValue
@@ -38,6 +39,7 @@ class KvClusterView:
         self._chunks: dict[tuple[uuid.UUID, int], AssignmentChunk] = {}
         self._counts: dict[str, int] = {}  # partitions by owner; the keys would take more memory than all else here
         self._shards: dict[ShardId, ShardOwner] = {}
+        self._levels = NO_LEVELS
         self._subscribers = Subscribers[[ViewChange]]()
         self._following = PrefixWatcher(kv, self._prefix, self._take, what="cluster", on_failed=on_failed)
 
@@ -72,6 +74,10 @@ class KvClusterView:
     @property
     def members(self) -> Mapping[str, Member]:
         return self._members
+
+    @property
+    def levels(self) -> FeatureLevels:
+        return self._levels
 
     @property
     def controller(self) -> Member | None:
@@ -121,7 +127,7 @@ class KvClusterView:
         left: set[PartitionKey] = set()
         chunks: set[tuple[uuid.UUID, int]] = set()
         shards: set[ShardId] = set()
-        is_controller = False
+        is_controller = are_levels = False
         for event in changes:
             name, _, rest = event.key.removeprefix(self._prefix).partition("/")
             try:
@@ -138,6 +144,9 @@ class KvClusterView:
                 elif name == "controller":
                     self._controller = event.entry.value.decode() if event.entry is not None else ""
                     is_controller = True
+                elif name == "features":
+                    self._levels = decode_record(event.entry.value) if event.entry is not None else NO_LEVELS
+                    are_levels = True
             except (FormatError, ValueError) as error:
                 if event.entry is not None:
                     self._following.keep(event.key, str(error))
@@ -150,6 +159,7 @@ class KvClusterView:
             chunks=chunks,
             shards=shards,
             is_controller=is_controller,
+            are_levels=are_levels,
         )
         self._subscribers.notify(change)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bmq.core.errors import FormatError
+from bmq.core.features import LEVEL_MAX, LevelRange, Ranges
 
 FORMAT = 1
 PORT_MAX = 65_535
@@ -35,7 +36,8 @@ class Member:
     ``listeners`` has the address of each of a proxy's listeners by name, ``kafka`` that of the first: all that versions
     before listeners wrote and read.  ``protocols`` is the range of the internal protocol that it speaks, ``formats``
     the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and nothing more is
-    assigned to it.  ``has_tls``: its internal port takes connections with TLS.
+    assigned to it.  ``has_tls``: its internal port takes connections with TLS.  ``features``: the levels that it
+    supports, by feature; a version without the field supports level 0 of all.
     """
 
     incarnation: str
@@ -51,6 +53,12 @@ class Member:
     formats: int = 1
     is_draining: bool = False
     has_tls: bool = False
+    features: tuple[tuple[str, LevelRange], ...] = ()
+
+    @property
+    def ranges(self) -> Ranges:
+        """The levels that the member supports, by feature."""
+        return dict(self.features)
 
     @property
     def is_starting(self) -> bool:
@@ -94,6 +102,7 @@ def encode_member(member: Member) -> bytes:
             "formats": member.formats,
             "is_draining": member.is_draining,
             "has_tls": member.has_tls,
+            "features": {name: list(levels) for name, levels in member.features},
         },
         separators=(",", ":"),
     ).encode()
@@ -119,6 +128,7 @@ def decode_member(data: bytes) -> Member:
             formats=_typed(raw["formats"], int),
             is_draining=_typed(raw["is_draining"], bool),
             has_tls=_typed(raw.get("has_tls", False), bool),  # versions before had no field for it
+            features=_features(raw.get("features", {})),
         )
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise FormatError(f"not a member: {data[:80]!r} ({error})") from error
@@ -128,6 +138,19 @@ def _listeners(raw: object) -> tuple[tuple[str, Address], ...]:
     """Return the addresses by name; none if the member's version wrote none."""
     named: dict[str, list[object]] = _typed(raw, dict)
     return tuple((_text(name), _address(address)) for name, address in named.items())
+
+
+def _features(raw: object) -> tuple[tuple[str, LevelRange], ...]:
+    """Return the ranges of levels by feature, also of features that this version does not know."""
+    named: dict[str, list[object]] = _typed(raw, dict)
+    return tuple((_text(name), _level_range(levels)) for name, levels in sorted(named.items()))
+
+
+def _level_range(raw: list[object]) -> LevelRange:
+    lowest, highest = (_typed(level, int) for level in raw)
+    if not 0 <= lowest <= highest <= LEVEL_MAX:
+        raise ValueError(f"levels {lowest} to {highest}")
+    return LevelRange(lowest, highest)
 
 
 def _address(raw: list[object]) -> Address:

@@ -9,6 +9,10 @@ The first time it joins again at once, then after pauses that double: a member t
 be declared dead and come back as fast as the store writes.  Another controller ends the pause.  A process that does not
 reach the store learns of its loss from other members, once its lease must have ended (``meta.cluster.unregistered``).
 
+A process registers only if it supports the levels of features that are in force and intended (``meta.cluster.levels``).
+The commit that registers compares the record of these levels: an intention of the leader that comes first refuses it,
+and the record is read again.
+
 A proxy takes its id for Kafka clients with the same lease, so that no two have one id, and a dead one's is free when
 its lease is.  An id that it chose itself it chooses again if another proxy has it by the time it joins again; an id
 that was configured must be free.
@@ -24,13 +28,16 @@ from collections.abc import Awaitable, Callable
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import no_op, wait_for
 from bmq.core.aio.tasks import cancel_and_wait
+from bmq.core.errors import FormatError
+from bmq.core.features import REMEDY, unsupported
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.messages.member import Unregistered
-from bmq.meta.cluster.keys import member_key, node_id_key, node_ids_prefix
+from bmq.meta.cluster.keys import features_key, member_key, node_id_key, node_ids_prefix
+from bmq.meta.cluster.levels import NO_LEVELS, decode_record
 from bmq.meta.cluster.member import PROXY, Member, encode_member
 from bmq.meta.cluster.unregistered import FindingVerdict, judge
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.kv import Compare, KeyValue, KvError, LeaseNotFound, Put
+from bmq.meta.kv import Compare, Entry, KeyValue, KvError, LeaseNotFound, Put
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +60,7 @@ class NodeIdTaken(Exception):
 
 
 class JoinRefused(Exception):
-    """The cluster in the store is not the one that this process belongs to."""
+    """The process must not join: the store is another cluster's, or a level of a feature is in force that it lacks."""
 
 
 class Membership:
@@ -263,8 +270,12 @@ class Membership:
         """Write the member's key and its id's.  Return False if another proxy has the id.
 
         A lost response is settled by the compare of the next try: the key found then is this process's own, or absent.
+        Raises JoinRefused if the process does not support the levels of features.
         """
-        compares = [Compare(self._key, 0)]
+        levels_key = features_key(self._cluster)
+        levels = await self._kv.get(levels_key)
+        _check_levels(member, levels)
+        compares = [Compare(self._key, 0), Compare(levels_key, _revision(levels))]
         writes = [Put(self._key, encode_member(member), self._lease)]
         if member.node_id >= 0:
             id_key = node_id_key(self._cluster, member.node_id)
@@ -274,7 +285,8 @@ class Membership:
         if not done.succeeded:
             own = done.current[self._key]
             if own is None:
-                return False
+                has_moved = _revision(done.current[levels_key]) != _revision(levels)
+                return await self._register(member) if has_moved else False
             # From an earlier try under another lease: it goes with that lease, or now.
             if own.lease != self._lease:
                 await self._end(own.lease)
@@ -404,6 +416,22 @@ class Membership:
         )
         self._on_lost()
         self._is_due.set()
+
+
+def _check_levels(member: Member, entry: Entry | None) -> None:
+    """Raise JoinRefused if the member does not support a level in ``entry``, in force or intended."""
+    try:
+        record = NO_LEVELS if entry is None else decode_record(entry.value)
+    except FormatError as error:
+        raise JoinRefused(f"the levels of the cluster's features cannot be read: {error}. {REMEDY}") from error
+    for levels, state in ((record.levels, "is in force"), (record.highest, "is about to be in force")):
+        gaps = unsupported(levels, member.ranges)
+        if gaps:
+            raise JoinRefused(f"{'; '.join(gap.text('this version', state) for gap in gaps)}. {REMEDY}")
+
+
+def _revision(entry: Entry | None) -> int:
+    return entry.revision if entry is not None else 0
 
 
 async def _no_check() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from bmq.core.model import PartitionKey
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.cluster.member import Member
 from bmq.meta.shard_kinds import ShardId
 
@@ -28,7 +29,7 @@ class ViewChange:
 
     ``revision``: the store's, of the last of these changes.  ``chunks``: those of the assignment that were written, by
     topic and number; ``partitions`` are those in them that have another owner.  ``left``: the partitions of these that
-    this process owned before.
+    this process owned before.  ``are_levels``: the record of the levels of features was written.
     """
 
     revision: int = 0
@@ -38,6 +39,7 @@ class ViewChange:
     chunks: Set[tuple[uuid.UUID, int]] = frozenset()
     shards: Set[ShardId] = frozenset()
     is_controller: bool = False
+    are_levels: bool = False
 
 
 class ClusterView(Protocol):
@@ -54,6 +56,10 @@ class ClusterView(Protocol):
     @property
     def members(self) -> Mapping[str, Member]:
         """The registered members, by incarnation."""
+
+    @property
+    def levels(self) -> FeatureLevels:
+        """The levels of features, in force and intended."""
 
     @property
     def controller(self) -> Member | None:

@@ -200,6 +200,14 @@ def _elect_leaders(message: Any, response: Any, before: object) -> Iterator[Act]
             yield Act(AclOperation.ALTER, TOPIC, topic.topic, error, {"partitions": numbers})
 
 
+def _update_features(message: Any, response: Any, before: object) -> Iterator[Act]:
+    levels = {each.feature: each.max_version_level for each in message.feature_updates}
+    changed: dict[str, object] = {"levels": levels}
+    if message.API_VERSION > 0:
+        changed = dict(_dry(message, changed))
+    yield Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME, response.error_code, changed)
+
+
 def _reassign(message: Any, response: Any, before: object) -> Iterator[Act]:
     if response.error_code:
         yield Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME, response.error_code)
@@ -227,6 +235,7 @@ ACTS: Mapping[ApiKey, Reader] = {
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
+    ApiKey.UPDATE_FEATURES: _update_features,
 }
 """The administrative APIs."""
 NOT_ADMINISTRATIVE = frozenset(
@@ -277,6 +286,7 @@ WANTED: Mapping[ApiKey, Callable[[Any], Iterable[Act]]] = {
     ApiKey.OFFSET_DELETE: lambda m: (Act(AclOperation.DELETE, GROUP, m.group_id),),
     ApiKey.ELECT_LEADERS: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
+    ApiKey.UPDATE_FEATURES: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
 }
 """What a request wants, without its response: a client may leave before that, and the act be done all the same."""
 BEFORE: Mapping[ApiKey, Callable[[ProxyScopes, Any], object]] = {

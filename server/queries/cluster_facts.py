@@ -15,6 +15,7 @@ from bmq.broker.repair.repair import NotRepaired, RepairRequest
 from bmq.console.operations import (
     NAMED_MAX,
     DrainFacts,
+    FeatureFacts,
     LoggerFacts,
     LogLevelFacts,
     LogLevelsFacts,
@@ -29,9 +30,11 @@ from bmq.console.operations import (
 from bmq.controller.admin.messages import LOAD_SHARES, NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
+from bmq.core.features import UNKNOWN, Ranges
 from bmq.core.logging.levels import LoggerLevel
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import count_without_owner
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.kv import KvError
 from bmq.meta.maintenance import AFTER_ROOM, MAKE_ROOM, Maintained
@@ -217,6 +220,8 @@ class Operations:
             "quarantined": [],
             "quarantined_total": 0,
             "store_trouble": "",
+            "features": _features(self._node.joined.features.ranges, self._node.view.levels),
+            "features_epoch": self._node.view.levels.epoch,
             "moves_under_way": [],
             "past_moves": [],
         }
@@ -274,6 +279,22 @@ async def _store_trouble(store: Maintained | None) -> str:
     return status.trouble and f"{status.trouble}; {MAKE_ROOM}; {AFTER_ROOM}"
 
 
+def _features(ranges: Ranges, levels: FeatureLevels) -> list[FeatureFacts]:
+    """Return the features that this version knows, or that are above level 0."""
+    names = sorted(ranges.keys() | levels.highest.keys())
+    return [
+        FeatureFacts(
+            feature=name,
+            level=levels.of(name),
+            intended=levels.intended.get(name),
+            is_held=name in levels.held,
+            lowest=ranges.get(name, UNKNOWN).lowest,
+            highest=ranges.get(name, UNKNOWN).highest,
+        )
+        for name in names
+    ]
+
+
 def _describe(member: Member) -> dict[str, Any]:
     """Return a member's registration as a JSON object for operators; "" for an address that it does not have."""
     return {
@@ -288,6 +309,7 @@ def _describe(member: Member) -> dict[str, Any]:
         "version": member.version,
         "protocols": list(member.protocols),
         "formats": member.formats,
+        "features": {name: list(levels) for name, levels in member.features},
         "is_draining": member.is_draining,
     }
 

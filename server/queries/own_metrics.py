@@ -286,6 +286,10 @@ class OwnMetrics:
             OwnMetric("cluster_members", "Processes of the cluster", len(view.members)),
             OwnMetric("cluster_has_leader", "Whether a controller is known to lead", view.controller is not None),
             OwnMetric("is_leader", "Whether this process leads the cluster", is_leader),
+            *(
+                OwnMetric("feature_level", "Level of a feature in force", view.levels.of(name), False, "feature", name)
+                for name in sorted(joined.features.ranges.keys() | view.levels.levels.keys())
+            ),
             OwnMetric("is_member", "Whether the metadata store knows this process", joined.membership.is_member),
             OwnMetric(
                 "lease_age_seconds",

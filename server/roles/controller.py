@@ -7,6 +7,7 @@ import logging
 
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
+from bmq.controller.feature_finalizer import FeatureFinalizer
 from bmq.controller.kv_commit import Guard
 from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.quota_shares_api import QuotaSharesApi
@@ -19,11 +20,14 @@ from bmq.controller.topics.topics import REPLICAS_MAX, TopicAdmin
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields
 from bmq.core.rpc.messages.controller import QuotaSharesRequest
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.open import is_shared
 from bmq.meta.proxy_addresses import Proxies
 from bmq.server.roles.parts import Parts
 from bmq.storage.access_files import AccessFiles
+from bmq.storage.cluster_files import put_feature_levels
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import StorageError
 
 log = logging.getLogger(__name__)
@@ -42,7 +46,7 @@ class ControllerRole:
         self.controller = Controller(
             parts.config, parts.kv, joined.view, parts.catalog, members, parts.clock,
             topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
-            upkeep=self._make_upkeep, age=self._make_age, on_failed=parts.on_failed,
+            upkeep=self._make_upkeep, age=self._make_age, features=self._make_features, on_failed=parts.on_failed,
             since_outage_s=lambda: joined.membership.since_outage_s,
             rebuild_count=lambda: parts.files.rebuild_count,
         )  # fmt: skip
@@ -108,6 +112,18 @@ class ControllerRole:
     def _make_age(self, guard: Guard) -> StoreAge:
         parts = self._parts
         return StoreAge(parts.kv, parts.fs, parts.config.cluster, parts.files.rebuild_count, guard=guard)
+
+    def _make_features(self, guard: Guard) -> FeatureFinalizer:
+        parts, fs, rebuild_count = self._parts, self._parts.fs, self._parts.files.rebuild_count
+
+        async def file(revision: int, record: FeatureLevels) -> None:
+            levels = StoredLevels(
+                rebuild_count=rebuild_count, revision=revision, levels=record.highest, held=record.held
+            )
+            await put_feature_levels(fs, levels)
+
+        view, table = parts.joined.view, parts.joined.features
+        return FeatureFinalizer(parts.kv, parts.config.cluster, view, table, file, guard=guard)
 
     def _make_access(self, guard: Guard) -> AccessWalks:
         parts = self._parts

@@ -95,6 +95,8 @@ class ProxyRole:
             log_levels=log_levels,
             acls=security.acls,
             new_leaders=self.new_leaders,
+            features=joined.features,
+            levels=lambda: joined.view.levels,
         )
         self.own_endpoint = Endpoint(self.services, views.first, Caller(metrics=Metrics()), ALL_APIS)
         """Endpoint of the process itself: the audit log's produces, which nobody has to allow and nothing records."""

@@ -19,7 +19,7 @@ from bmq.spark.planning.permissions import reading, shared_not_readable
 from bmq.spark.planning.slices import Slice
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.cluster_files import StoredTopic, read_topic
+from bmq.storage.cluster_files import StoredTopic, read_cluster, read_topic
 from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed
 from bmq.storage.journal import read_journals
 from bmq.storage.layout import PartitionPath
@@ -40,8 +40,10 @@ class NoSuchTopic(LookupError):
 async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]:
     """Return the topics subscribed to, by name.
 
-    Raises NoSuchTopic if a named one does not exist, OptionError if a name is not a topic name.
+    Raises NoSuchTopic if a named one does not exist, OptionError if a name is not a topic name, and UnsupportedLevel if
+    the root has a level of a feature that this version does not support.
     """
+    await check_levels(fs)
     if options.subscription is Subscription.PATTERN:
         pattern = re.compile(options.pattern)
         try:
@@ -67,6 +69,14 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
             )
         topics.append(topic)
     return topics
+
+
+async def check_levels(fs: FileSystem) -> None:
+    """Raise UnsupportedLevel if records of the root may be of a level that this version would misread."""
+    try:
+        await read_cluster(fs)
+    except NotAllowed as error:
+        raise await shared_not_readable(fs, "the levels of the cluster's features", error) from error
 
 
 async def _exists(fs: FileSystem, path: str) -> bool:

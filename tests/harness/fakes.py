@@ -11,6 +11,7 @@ from bmq.core.net.request import Request
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Rights
 from bmq.meta.catalog import Owned, Topic, TopicChange
+from bmq.meta.cluster.levels import NO_LEVELS
 from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.shard_kinds import ShardId
@@ -48,6 +49,7 @@ class FakeView:
     """A ``ClusterView`` that shows what a test has put there."""
 
     revision = 0
+    levels = NO_LEVELS
     controller: Member | None = None
 
     def __init__(self, own: str) -> None:

@@ -10,6 +10,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
+from bmq.meta.cluster.levels import NO_LEVELS
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
@@ -43,6 +44,7 @@ class OneView:
     """A ``ClusterView`` in which one member owns everything."""
 
     revision = 0
+    levels = NO_LEVELS
 
     def __init__(self, own: str, *roles: str) -> None:
         self.own = own

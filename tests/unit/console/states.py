@@ -78,6 +78,7 @@ PROCESS = ProcessFacts(
     version="0.1.0",
     protocols=[1, 1],
     formats=1,
+    features={"transaction.version": [0, 2]},
     is_draining=True,
     is_leader=True,
     partitions=7,
@@ -144,6 +145,17 @@ class FakeOperations:
             "unassigned": 0,
             "unassigned_shards": 0,
             "store_trouble": "",
+            "features": [
+                {
+                    "feature": "transaction.version",
+                    "level": 1,
+                    "intended": 2,
+                    "is_held": False,
+                    "lowest": 0,
+                    "highest": 2,
+                }
+            ],
+            "features_epoch": 1,
             "is_balancing": False,
             "members": [PROCESS],
             "shards": [{"kind": "groups", "shard": 0, "coordinator": PROCESS["incarnation"]}],

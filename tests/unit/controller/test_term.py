@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,10 @@ from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.controller.stalled_brokers import REST_S
 from bmq.controller.store_age import NOTE_S
 from bmq.controller.term import LOAD_S
-from bmq.meta.cluster.keys import assignment_prefix, member_key
+from bmq.core.features import LevelRange
+from bmq.meta.cluster.keys import assignment_prefix, features_key, member_key
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
+from bmq.meta.cluster.member import decode_member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import Commit, Compare, Delete, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue
@@ -371,3 +375,19 @@ async def test_brokers_are_sent_their_shares_while_storage_lacks_room() -> None:
         await w.lose_lease("b")
         await w.until(lambda: w.members.shares["a"] is None)
         assert w.led_by().controller.leading is not None
+
+
+async def test_a_member_that_does_not_support_a_level_is_given_nothing() -> None:
+    async with world("a", "b") as w:
+        record = encode_record(FeatureLevels(epoch=1, levels={"f": 1}))
+        kv = MemoryKeyValue(w.store)
+        for name in ("a", "b"):
+            entry = w.store.get(member_key("c", name))
+            assert entry is not None
+            await w.put(replace(decode_member(entry.value), features=(("f", LevelRange(0, 1)),)))
+        await kv.commit([], [Put(features_key("c"), record)])
+        await w.join("old")
+        await asyncio.sleep(SETTLE_S)
+        assert w.is_assigned("a", "b")
+        await kv.commit([], [Put(features_key("c"), encode_record(FeatureLevels(epoch=2)))])
+        await w.until(lambda: w.is_assigned("a", "b", "old"), 1_000)

@@ -39,6 +39,7 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch, parse_fetch
 from bmq.core.wire.header import parse_header
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.cluster.levels import NO_LEVELS
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of
@@ -76,6 +77,7 @@ class View:
     """A ``ClusterView`` that shows its latest update."""
 
     revision = 0
+    levels = NO_LEVELS
     controller = None
 
     def __init__(self, own: str) -> None:

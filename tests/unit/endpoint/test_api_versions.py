@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode
+from bmq.core.features import Feature, FeatureTable, LevelRange
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsResponse
+from bmq.endpoint import api_versions
 from bmq.endpoint.api_versions import SOFTWARE_KEPT
+from bmq.meta.cluster.levels import FeatureLevels
+from tests.harness.scopes import make_endpoint, make_scopes
 from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, joined, versions
 
 
@@ -52,3 +57,24 @@ async def test_little_of_a_software_name_is_kept() -> None:
     answer = endpoint()(versions(4, "n" * 5_000, "1" * 2_000), asker)
     assert decoded(answer, ApiVersionsResponse, 4).error_code == 0
     assert asker.client_software == ("n" * SOFTWARE_KEPT, "1" * SOFTWARE_KEPT)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_features_above_level_0_are_listed_with_the_levels_in_force(version: int) -> None:
+    table = FeatureTable(
+        (Feature("f", LevelRange(0, 2)), Feature("g", LevelRange(1, 3)), Feature("none", LevelRange(0, 0)))
+    )
+    levels = FeatureLevels(epoch=5, levels={"f": 1, "g": 2, "none": 1}, intended={"f": 2})
+    scopes = make_scopes(clock=LoopClock(), features=table, levels=lambda: levels)
+    message = decoded(
+        make_endpoint(scopes, api_versions.APIS)(versions(version), Asker()), ApiVersionsResponse, version
+    )
+    assert message.error_code == 0
+    if version < 3:
+        return
+    supported = [(each.name, each.min_version, each.max_version) for each in message.supported_features]
+    assert supported == ([("f", 0, 2), ("g", 1, 3)] if version == 4 else [("g", 1, 3)]), "KAFKA-17492"
+    finalized = [(each.name, each.min_version_level, each.max_version_level) for each in message.finalized_features]
+    assert finalized == [("f", 1, 1), ("g", 2, 2)]
+    assert message.finalized_features_epoch == 5
+    assert not message.zk_migration_ready

@@ -137,7 +137,6 @@ MISSING = (
 )
 NOT_NEEDED = {
     34: "AlterReplicaLogDirs: no broker has folders of its own",
-    57: "UpdateFeatures: a cluster has no feature levels",
 }
 """APIs of Kafka that `ApiKey` names, that nobody misses, with the reason."""
 _ABSENT = re.compile(

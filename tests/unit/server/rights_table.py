@@ -174,6 +174,13 @@ def elect() -> Any:
     )
 
 
+def update_features() -> Any:
+    update = m.UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="transaction.version", max_version_level=0, upgrade_type=1
+    )
+    return m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[update], validate_only=True)
+
+
 def reassign() -> Any:
     Topic = m.AlterPartitionReassignmentsRequest.ReassignableTopic
     part = Topic.ReassignablePartition(partition_index=0, replicas=[0])
@@ -302,6 +309,7 @@ CASES: dict[ApiKey, Case] = {
     ApiKey.DELETE_GROUPS: Case(
         2, lambda: m.DeleteGroupsRequest(groups_names=["g"]), [[(Op.DELETE, GROUP)]], {GROUP_FAILED}
     ),
+    ApiKey.UPDATE_FEATURES: Case(2, update_features, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
     ApiKey.ELECT_LEADERS: Case(2, elect, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Case(0, reassign, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Case(

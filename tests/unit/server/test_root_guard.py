@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bmq.controller.store_age import StoreAge, StoreOlder
+from bmq.core.features import Feature, FeatureTable, LevelRange, UnsupportedLevel
 from bmq.meta.catalog import Topic, cluster_id_key, encode_topic, topic_key
 from bmq.meta.cluster.membership import JoinRefused
 from bmq.meta.kv import Delete, KeyValue, Put
@@ -20,7 +21,8 @@ from bmq.meta.open import open_keyvalue
 from bmq.meta.root import RootRecord, decode_root, encode_root, read_root, root_key
 from bmq.meta.store_count import store_count_key
 from bmq.server.root_guard import STORAGE_PATIENCE_S, RootGuard, RootVerdict, judge
-from bmq.storage.cluster_files import ClusterFile, WrongCluster, read_cluster
+from bmq.storage.cluster_files import ClusterFile, WrongCluster, put_feature_levels, read_cluster
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
@@ -270,3 +272,17 @@ async def test_rule_3_an_old_state_of_the_store_is_refused_before_anything_is_wr
     with pytest.raises(StoreOlder, match="the metadata store is older than storage"):
         await RootGuard(kv, fs, CLUSTER).before_join()
     assert await kv.revision() == revision
+
+
+async def test_a_root_with_a_level_that_this_version_does_not_support_is_refused_by_name() -> None:
+    kv, fs = new_store(), new_root()
+    await check(kv, fs)
+    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
+    with pytest.raises(
+        UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0\. Use"
+    ):
+        await check(kv, fs)
+    table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
+    assert (await RootGuard(kv, fs, CLUSTER, table).check()).levels == {"transaction.version": 2}
+    await put_feature_levels(fs, StoredLevels(revision=10))
+    assert (await check(kv, fs)).levels == {}

@@ -113,7 +113,7 @@ async def test_topics_written_after_a_rebuild_win_over_earlier_ones(root: Connec
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"x", b"{}", b'{"format":2,"cluster_id":"a","incarnation":0}', b'{"format":1}', b"[" * 100_000,
+        b"", b"x", b"{}", b'{"format":3,"cluster_id":"a","incarnation":0}', b'{"format":1}', b"[" * 100_000,
         b'{"format":1,"cluster_id":7,"incarnation":0}', b'{"format":1,"cluster_id":"a","incarnation":1.5}',
         b'{"format":1,"cluster_id":"a","incarnation":-1}', b'{"format":1,"cluster_id":"a","incarnation":16384}',
         b'{"format":1,"topic_id":"00000000-0000-0000-0000-000000000001","partitions":1.5,"configs":{}}',

@@ -13,11 +13,16 @@ from bmq.broker.repair.scan import FoundPartition
 from bmq.cli.progress import Progress
 from bmq.cli.rebuild.run import rebuild
 from bmq.core.config import NodeConfig
+from bmq.core.features import Feature, FeatureTable, LevelRange, UnsupportedLevel
 from bmq.core.store_count import StoreCount
+from bmq.meta.catalog import cluster_id_key
+from bmq.meta.cluster.keys import features_key
+from bmq.meta.cluster.levels import decode_record
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.root import read_root
 from bmq.server.root_guard import RootGuard
-from bmq.storage.cluster_files import StoredTopics, check_cluster
+from bmq.storage.cluster_files import StoredTopics, check_cluster, put_feature_levels, read_cluster
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileStatus, StorageError, write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -123,3 +128,29 @@ async def test_a_rebuilt_store_is_as_new_as_a_root_whose_cluster_json_came_from_
     assert outcome.cluster.rebuild_count == 2
     assert await rebuild(fs, kv, NodeConfig(cluster="c")) == outcome
     assert (await RootGuard(kv, fs, "c").check()).rebuild_count == 2
+
+
+async def test_a_rebuild_brings_the_levels_of_features_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, kv = MemoryFileSystem(MemoryStorage(), "rebuild"), MemoryKeyValue(MemoryStore())
+    await _fill(fs)
+    levels = StoredLevels(revision=9, levels={"transaction.version": 2}, held=frozenset({"transaction.version"}))
+    await put_feature_levels(fs, levels)
+    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0"):
+        await rebuild(fs, kv, NodeConfig(cluster="c"))
+    assert await kv.get(cluster_id_key("c")) is None, "nothing was begun"
+    table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
+    monkeypatch.setattr("bmq.cli.rebuild.run.read_cluster", lambda fs: read_cluster(fs, table))
+    outcome = await rebuild(fs, kv, NodeConfig(cluster="c"))
+    entry = await kv.get(features_key("c"))
+    assert entry is not None
+    record = decode_record(entry.value)
+    assert (record.levels, record.held) == (levels.levels, levels.held)
+    assert record.epoch > outcome.cluster.rebuild_count << 48, "above every epoch of the lost store"
+    assert (await read_cluster(fs, table)) == outcome.cluster
+
+
+async def test_a_rebuild_without_levels_writes_none() -> None:
+    fs, kv = MemoryFileSystem(MemoryStorage(), "rebuild"), MemoryKeyValue(MemoryStore())
+    await _fill(fs)
+    await rebuild(fs, kv, NodeConfig(cluster="c"))
+    assert await kv.get(features_key("c")) is None

@@ -12,6 +12,7 @@ import pytest
 
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.features import LevelRange
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, CloseConnection, Response
 from bmq.core.rpc.api_keys import InternalKey
@@ -23,8 +24,9 @@ from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
-from bmq.meta.cluster.keys import member_key, shards_key
+from bmq.meta.cluster.keys import features_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
@@ -120,6 +122,28 @@ async def test_who_is_not_a_member_is_refused_at_hello(is_behind: bool) -> None:
     assert (await one.hello("coordinator-1")).error is ErrorCode.NONE
     await one.send(InternalKey.SHARD_OPEN, b"")
     assert w.asked == ["coordinator-1"]
+    if not is_behind:
+        await w.seen.close()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_member_that_does_not_support_a_level_is_refused(is_behind: bool) -> None:
+    w = World()
+    record = encode_record(FeatureLevels(levels={"f": 2}))
+    await w.kv.commit([], [Put(features_key("c"), record)])
+    if is_behind:
+        await w.seen.start()
+    await w.put_member("old", "broker")
+    able = Member(incarnation="new", roles=frozenset({"broker"}), features=(("f", LevelRange(0, 2)),))
+    await w.kv.commit([], [Put(member_key("c", "new"), encode_member(able))])
+    if not is_behind:
+        await w.seen.start()
+    else:
+        await w.seen.close()  # it shows the levels, and neither member
+    answer = await Connection(w).hello("old")
+    assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert "f 2 is in force, old supports 0 to 0" in answer.message
+    assert (await Connection(w).hello("new")).error is ErrorCode.NONE
     if not is_behind:
         await w.seen.close()
 

@@ -14,8 +14,9 @@ from bmq.meta.cluster.assignment import (
     encode_chunk,
     encode_shards,
 )
-from bmq.meta.cluster.keys import assignment_key, controller_key, member_key, shards_key
+from bmq.meta.cluster.keys import assignment_key, controller_key, features_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels, encode_record
 from bmq.meta.cluster.member import Member, encode_member
 from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import Delete, Put
@@ -127,6 +128,26 @@ async def test_the_view_shows_the_present_state_and_notifies_of_changes() -> Non
     assert view.controller is None, "a leader that is no member is none"
     assert not owned_by(view, "b")
     assert view.shard(ShardId(GROUPS, 4)) is None
+    await view.close()
+
+
+async def test_the_view_shows_the_levels_of_features() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    view = KvClusterView(kv, "c", "a")
+    changes: list[ViewChange] = []
+    view.subscribe(changes.append)
+    await view.start()
+    assert view.levels == NO_LEVELS
+    record = FeatureLevels(epoch=1, levels={"f": 1}, intended={"f": 2})
+    for value, shown in ((encode_record(record), record), (b'{"format":2}', record), (None, NO_LEVELS)):
+        write = Put(features_key("c"), value) if value is not None else Delete(features_key("c"))
+        done = await kv.commit([], [write])
+        await view.wait_revision(done.revision)
+        assert changes[-1].are_levels == (value != b'{"format":2}')
+        assert view.levels == shown, "a record of a later format leaves the one before in force"
+    done = await kv.commit([], [member("a")])
+    await view.wait_revision(done.revision)
+    assert not changes[-1].are_levels
     await view.close()
 
 

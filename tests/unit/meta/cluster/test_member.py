@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bmq.core.errors import FormatError
+from bmq.core.features import LevelRange
 from bmq.meta.cluster.member import Address, Member, decode_member, encode_member
 
 
@@ -119,3 +120,20 @@ def test_a_member_with_a_field_of_another_type_is_refused(fields: dict[str, obje
     assert decode_member(changed()).incarnation == "bad"
     with pytest.raises(FormatError):
         decode_member(changed(**fields))
+
+
+def test_a_member_keeps_the_features_of_later_versions_and_lacks_those_of_earlier_ones() -> None:
+    member = replace(proxy(1), features=(("f", LevelRange(0, 2)), ("later", LevelRange(1, 7))))
+    assert decode_member(encode_member(member)) == member
+    assert member.ranges == {"f": LevelRange(0, 2), "later": LevelRange(1, 7)}
+    written = json.loads(encode_member(member))
+    assert written["features"] == {"f": [0, 2], "later": [1, 7]}
+    del written["features"]
+    assert decode_member(json.dumps(written).encode()).ranges == {}
+
+
+@pytest.mark.parametrize("wrong", [[], 7, {"f": 1}, {"f": [1]}, {"f": [2, 1]}, {"f": [-1, 1]}, {"f": [0, 1 << 15]}])
+def test_features_without_ranges_of_levels_are_refused(wrong: object) -> None:
+    written = {**json.loads(encode_member(proxy(1))), "features": wrong}
+    with pytest.raises(FormatError):
+        decode_member(json.dumps(written).encode())

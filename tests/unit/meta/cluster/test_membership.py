@@ -10,9 +10,11 @@ from random import Random
 
 import pytest
 
+from bmq.core.features import LevelRange
 from bmq.core.rpc.messages.member import Unregistered
-from bmq.meta.cluster.keys import controller_key, member_key, node_id_key
+from bmq.meta.cluster.keys import controller_key, features_key, member_key, node_id_key
 from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.cluster.member import Address, Member, decode_member
 from bmq.meta.cluster.membership import (
     REJOIN_PAUSE_S,
@@ -394,3 +396,70 @@ async def test_under_faults_of_the_store_it_ends_up_a_member_once(seed: int) -> 
         found = await shown(sure, "p")
         assert found == one.membership.member
         assert [entry.key async for entry in sure.list("/c/ids/")] == [node_id_key("c", found.node_id)]
+
+
+# --------------------------------------------------------------------------------------------- levels of features
+
+AT_2 = encode_record(FeatureLevels(epoch=1, levels={"f": 2}))
+TO_2 = encode_record(FeatureLevels(intended={"f": 2}))
+
+
+def able(member: Member, highest: int) -> Member:
+    return replace(member, features=(("f", LevelRange(0, highest)),))
+
+
+@pytest.mark.parametrize("record", [AT_2, TO_2])
+async def test_a_process_that_does_not_support_a_level_is_not_registered(record: bytes) -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    await kv.commit([], [Put(features_key("c"), record)])
+    for process in (BROKER, able(BROKER, 1)):
+        with pytest.raises(
+            JoinRefused, match=r"f 2 is (about to be )?in force, this version supports 0 to \d\. Use a version of BMQ"
+        ):
+            async with joined(kv, process):
+                pass
+        assert await shown(kv, "b") is None
+    async with joined(kv, able(BROKER, 2)):
+        assert await shown(kv, "b") == able(BROKER, 2)
+
+
+async def test_a_record_of_levels_that_cannot_be_read_refuses_every_process() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    await kv.commit([], [Put(features_key("c"), b'{"format":2}')])
+    with pytest.raises(JoinRefused, match="format 2"):
+        async with joined(kv, BROKER):
+            pass
+
+
+class IntendsMeanwhile(MemoryKeyValue):
+    """A store in which the leader writes an intention between a registration's read and its commit."""
+
+    record = TO_2
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        if self.record and any(compare.key == features_key("c") for compare in compares):
+            record, self.record = self.record, b""
+            await super().commit([], [Put(features_key("c"), record)])
+        return await super().commit(compares, writes)
+
+
+@pytest.mark.parametrize("process", [BROKER, PROXY])
+async def test_an_intention_that_comes_first_refuses_the_registration(process: Member) -> None:
+    kv = IntendsMeanwhile(MemoryStore())
+    with pytest.raises(JoinRefused, match="f 2"):
+        async with joined(kv, able(process, 1)):
+            pass
+    assert await shown(kv, process.incarnation) is None
+    kv = IntendsMeanwhile(MemoryStore())
+    async with joined(kv, able(process, 2)) as one:
+        assert await shown(kv, process.incarnation) == one.membership.member
+
+
+async def test_a_process_that_joins_again_after_a_level_was_raised_ends() -> None:
+    kv = MemoryKeyValue(MemoryStore())
+    async with joined(kv, able(BROKER, 1)) as one:
+        await kv.commit([], [Delete(member_key("c", "b")), Put(features_key("c"), AT_2)])
+        await until(lambda: bool(one.failures))
+        assert one.failures[0].startswith(
+            "cannot join the cluster again: f 2 is in force, this version supports 0 to 1"
+        )

@@ -15,6 +15,7 @@ from bmq.console.operations import NotPossible, StatusFacts
 from bmq.controller.admin.messages import NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.features import Feature, FeatureTable, LevelRange
 from bmq.core.logging.levels import LogLevels
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
@@ -24,6 +25,7 @@ from bmq.core.rpc.messages.coordinator import ShardsNotLoadedResponse
 from bmq.core.rpc.messages.member import LogLevelsRequest, LogLevelsResponse
 from bmq.core.rpc.messages.proxy import TrafficResponse
 from bmq.core.rpc.peers import PeerLost
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address, Member, encode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import KvError
@@ -35,6 +37,7 @@ from bmq.server.queries.cluster_facts import Operations
 from tests.unit.console.test_http import faults
 
 TOPIC_ID = uuid.UUID(int=1)
+TABLE = FeatureTable((Feature("f", LevelRange(0, 2)),))
 KEYS = [PartitionKey(TOPIC_ID, number) for number in range(4)]
 STATUS = {"$ref": "#/components/schemas/Status"}
 
@@ -62,6 +65,7 @@ class View:
 
     own = "proxy-1"
     members = MEMBERS
+    levels = FeatureLevels(epoch=3, levels={"f": 1, "later": 4}, held=frozenset({"f"}), intended={"f": 2})
     shards: Mapping[ShardId, ShardOwner] = {ShardId(GROUPS, number): ShardOwner("controller-1", 1) for number in (0, 1)}
     owners: Mapping[PartitionKey, str] = dict(zip(KEYS, ("broker-1a", "broker-1a", "broker-1b", "gone"), strict=True))
 
@@ -125,7 +129,7 @@ def node(view: object, leader: Leader) -> Node:
     topics = {"orders": SimpleNamespace(topic_id=TOPIC_ID, partitions=4)}
     fake = SimpleNamespace(
         view=view,
-        joined=SimpleNamespace(peers=PEERS, view=view),
+        joined=SimpleNamespace(peers=PEERS, view=view, features=TABLE),
         coordinator=SimpleNamespace(
             coordinator=SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 7): "it hangs"})
         ),
@@ -405,3 +409,12 @@ async def test_an_error_of_the_member_is_raised_for_its_log_level(error: Excepti
         await with_log_peers(LogPeers(fail)).set_log_level("broker-1b", "bmq", "debug")
     assert refused.value.code is code
     assert refused.value.message
+
+
+async def test_the_levels_of_features_are_those_of_the_view() -> None:
+    status = await Operations(node(View(), Leader())).status()
+    assert status["features_epoch"] == 3
+    assert [tuple(each.values()) for each in status["features"]] == [
+        ("f", 1, 2, True, 0, 2),
+        ("later", 4, None, False, 0, 0),
+    ]

@@ -9,8 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.core.features import UnsupportedLevel
 from bmq.spark.options import OptionError, ReadOptions
 from bmq.spark.planning.discover import NoSuchTopic, find_logs, find_topics, relocate
+from bmq.storage.cluster_files import check_cluster, put_feature_levels
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.spark.planning.views import all_slices, only, options
@@ -134,3 +137,13 @@ async def test_listing_after_journals() -> None:
     assert [(piece.start, piece.end, piece.end_position) for piece in await all_slices(view)] == [
         (0, 8, opened.checkpoint.position)
     ]
+
+
+async def test_a_root_with_a_level_that_this_version_would_misread_is_refused() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "test")
+    await Store(fs, "orders", uuid.uuid4()).create()
+    await check_cluster(fs, "id")
+    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
+    for subscription in ({"subscribe": "orders"}, {"subscribePattern": ".*"}):
+        with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0"):
+            await find_topics(fs, ReadOptions.parse({"root": "memory:"} | subscription))
