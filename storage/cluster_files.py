@@ -73,7 +73,7 @@ class ClusterFile:
     cluster_id: str
     rebuild_count: int = 0
     has_levels: bool = False
-    levels: Levels = field(default_factory=dict)
+    levels: Levels = field(default_factory=dict, hash=False)
     held: frozenset[str] = frozenset()
 
 

@@ -28,7 +28,7 @@ from bmq.core.features import FEATURES
 from bmq.core.urls import normal_url, split_url, without_userinfo
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import features_key
-from bmq.meta.cluster.levels import decode_record
+from bmq.meta.cluster.levels import FeatureLevels, decode_record
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import decode_counter, producer_ids_key
@@ -130,8 +130,8 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
 async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
     """Return the content of the right root's `cluster.json`, or the content to write if it is missing.
 
-    Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's, or if the store is
-    older than a root.
+    Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's or the store is older
+    than a root, UnsupportedLevel if a level of a feature is in force that this version does not support.
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:
@@ -142,6 +142,7 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
     if entry is None:
         raise RequestRefused(f"the metadata store has no cluster {cluster}: check --meta and --cluster")
     cluster_id = entry.value.decode("ascii")
+    await _levels(kv, cluster)
     files = [await read_cluster(fs) for fs in (right, *wrongs)]
     for fs, file in zip((right, *wrongs), files, strict=True):
         if file is not None and file.cluster_id != cluster_id:
@@ -185,18 +186,25 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
 
 
 async def _file_levels(kv: KeyValue, cluster: str, right: FileSystem, rebuild_count: int) -> None:
-    """Have the right root show the levels of features that the store has, as the leader would.
+    """Have the right root show the levels of features that the store has, as the leader would."""
+    found = await _levels(kv, cluster)
+    if found is not None:
+        revision, record = found
+        levels = StoredLevels(rebuild_count=rebuild_count, revision=revision, levels=record.highest, held=record.held)
+        await put_feature_levels(right, levels)
+
+
+async def _levels(kv: KeyValue, cluster: str) -> tuple[int, FeatureLevels] | None:
+    """Return the store's levels of features with their revision; None if there are none.
 
     Raises UnsupportedLevel if this version does not support one.
     """
     entry = await kv.get(features_key(cluster))
-    if entry is not None:
-        record = decode_record(entry.value)
-        FEATURES.check(record.highest, entry.key)
-        levels = StoredLevels(
-            rebuild_count=rebuild_count, revision=entry.revision, levels=record.highest, held=record.held
-        )
-        await put_feature_levels(right, levels)
+    if entry is None:
+        return None
+    record = decode_record(entry.value)
+    FEATURES.check(record.highest, entry.key)
+    return entry.revision, record
 
 
 # ------------------------------------------------------------------------------------------------------ command line

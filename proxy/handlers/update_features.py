@@ -75,12 +75,16 @@ async def _update(scopes: ProxyScopes, updates: list[FeatureUpdate], message: An
 
     Raises RequestError; INVALID_UPDATE_VERSION begins as Kafka's ``QuorumController`` has it.
     """
+    late = RequestError(
+        ErrorCode.REQUEST_TIMED_OUT, "the request's time was over before this was done; it may still have been done"
+    )
+    if message.timeout_ms <= 0:  # as in Kafka, whose controller drops a request that is late when its turn comes
+        raise late
     try:
-        async with asyncio.timeout(max(0, message.timeout_ms) / 1000):
+        async with asyncio.timeout(message.timeout_ms / 1000):
             await scopes.process.admin.update_features(updates, validate_only=validate_only)
     except TimeoutError:
-        text = "the request's time was over before this was done; it may still have been done"
-        raise RequestError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+        raise late from None
     except RequestError as error:
         if error.code is not ErrorCode.INVALID_UPDATE_VERSION:
             raise

@@ -43,7 +43,12 @@ async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]
     Raises NoSuchTopic if a named one does not exist, OptionError if a name is not a topic name, and UnsupportedLevel if
     the root has a level of a feature that this version does not support.
     """
+    found = await _find_topics(fs, options)
     await check_levels(fs)
+    return found
+
+
+async def _find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]:
     if options.subscription is Subscription.PATTERN:
         pattern = re.compile(options.pattern)
         try:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bmq.controller.admin import messages as admin
 from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.features import FeatureUpdate
 from bmq.core.rpc import message_fields
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse, Message
@@ -99,6 +100,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     admin.Overrides: st.lists(st.tuples(st.text(), st.text()), max_size=5).map(tuple),
     admin.Assignments: st.lists(st.tuples(int32, replicas), max_size=5).map(tuple),
     admin.NewAssignments: st.none() | st.lists(replicas, max_size=5).map(tuple),
+    admin.FeatureUpdates: st.lists(st.builds(FeatureUpdate, st.text(), int32, int32), max_size=5).map(tuple),
     admin.ConfigChanges: st.lists(
         st.builds(ConfigChange, st.text(), st.sampled_from(Operation), st.none() | st.text()), max_size=5
     ).map(tuple),
@@ -148,7 +150,7 @@ def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
     assert {kind.KEY: kind.__name__ for kind in REQUESTS} == {key: f"{name}Request" for key, name in names.items()}
     assert len(REQUESTS) == len(InternalKey)
     assert {kind.RESPONSE for kind in REQUESTS} | {ErrorResponse} == set(RESPONSES)
-    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_036)), "10008 was another one"
+    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_037)), "10008 was another one"
 
 
 def test_responses_begin_with_their_error() -> None:

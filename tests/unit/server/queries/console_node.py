@@ -10,8 +10,10 @@ from bmq.console.state import OwnMetric, StorageFacts
 from bmq.controller.planning.planner_view import Why
 from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
+from bmq.core.features import Feature, FeatureTable, LevelRange
 from bmq.core.metrics.counters import Histogram, Metrics
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.node import Node
 from bmq.server.queries.own_metrics import OwnMetrics
@@ -52,10 +54,11 @@ def node(
 ) -> Node:
     view = SimpleNamespace(
         own="b", members={"a": object(), "b": object()}, controller=object() if has_leader else None,
-        owned_count=lambda incarnation: {"b": 3}[incarnation],
+        owned_count=lambda incarnation: {"b": 3}[incarnation], levels=FeatureLevels(levels={"f": 1}),
     )  # fmt: skip
     joined = SimpleNamespace(
         view=view,
+        features=FeatureTable((Feature("f", LevelRange(0, 2)),)),
         membership=SimpleNamespace(is_member=True, lease_age_s=1.5),
         peers=SimpleNamespace(connected=1),
     )

@@ -43,6 +43,7 @@ def test_a_process_without_roles_shows_the_clusters_numbers() -> None:
         "cluster_members": 2,
         "cluster_has_leader": True,
         "is_leader": False,
+        "feature_level{f}": 1,
         "is_member": True,
         "kafka_controller_kafkacontroller_activecontrollercount": 0,
         "lease_age_seconds": 1.5,
