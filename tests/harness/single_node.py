@@ -28,10 +28,12 @@ async def single_node(
     """Yield the node of a process that has joined, and is to be started; it is closed at the end."""
     clock = clock or SystemClock()
     joined = ClusterMember(config, fs, kv, clock, name, features=features)
-    await joined.join()
-    node = Node(config, fs, kv, clock, joined, **options)
     try:
-        yield node
+        await joined.join()
+        node = Node(config, fs, kv, clock, joined, **options)
+        try:
+            yield node
+        finally:
+            await node.close()
     finally:
-        await node.close()
         await joined.leave()

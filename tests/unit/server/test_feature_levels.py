@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -27,7 +28,7 @@ CONFIG = NodeConfig()
 async def update(node: Node, level: int, kind: int) -> Any:
     each = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="f", max_version_level=level, upgrade_type=kind)
     message = m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[each], validate_only=False)
-    return await LocalRequests(node.proxy.endpoint).ask(ApiKey.UPDATE_FEATURES, 2, message)
+    return await LocalRequests(node.proxy.console_endpoint).send(ApiKey.UPDATE_FEATURES, 2, message)
 
 
 @pytest.mark.loops("asyncio")
@@ -46,11 +47,8 @@ async def test_a_level_is_raised_lowered_and_refused_by_an_earlier_version() -> 
         assert (await update(node, 0, 2)).error_code == ErrorCode.NONE
         assert (node.view.levels.of("f"), node.view.levels.held) == (0, {"f"})
 
-        async def is_lowered() -> bool:
-            found = await read_cluster(fs, TABLE)
-            return found is not None and not found.levels
-
-        while not await is_lowered():
-            await node.view.wait_revision(await kv.revision())
+        async with asyncio.timeout(10):
+            while (found := await read_cluster(fs, TABLE)) is None or found.levels:  # noqa: ASYNC110 - a state of storage
+                await asyncio.sleep(0.01)
     async with single_node(CONFIG, fs, kv, name="earlier2") as node:
         assert node.view.levels.epoch == 2
