@@ -39,7 +39,7 @@ class ProcessFacts(TypedDict):
     formats: int
     """Highest format of files and keys that it reads."""
     features: Mapping[str, Sequence[int]]
-    """Lowest and highest level that it supports of each feature."""
+    """Lowest and highest supported level, by feature."""
     is_draining: bool
     is_leader: bool
     partitions: int
@@ -108,7 +108,7 @@ class PastMoveFacts(MoveFacts):
 
 
 class FeatureFacts(TypedDict):
-    """A feature's level in force, and the levels that the process that responds supports."""
+    """A feature: its level in force, and the levels of the responding process."""
 
     feature: str
     level: int

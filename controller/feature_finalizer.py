@@ -1,7 +1,7 @@
 """The leader's work on the levels of features: the thin shell around ``controller.feature_levels``.
 
-It acts in its term alone: each write compares the election key.  Each step is decided on this process's view, once the
-view shows everything up to the record's revision: also the members that registered before the record was written.
+It acts in its term alone: each write compares the election key.  The decisions are made on this process's view, once
+the view shows everything up to the record's revision: also every member with an earlier registration.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FeatureFinalizer:
     async def begin(self) -> None:
         """Check that this process supports the levels.  Raises UnsupportedLevel, or KvError.
 
-        A process that has lost its membership may be elected before it notices that it must not join again.
+        A process may be elected although it has lost its membership and must not join again.
         """
         entry = await self._kv.get(self._key)
         try:
@@ -149,9 +149,9 @@ class FeatureFinalizer:
         return may_be_ours and found is not None and found.value == put.value
 
     def members(self) -> Members:
-        """Return the levels that each registered member supports, dead or alive, as the view shows them.
+        """Return the supported levels of every registered member, dead or alive, as the view shows them.
 
-        A member whose record this version cannot read supports level 0 alone.
+        An unreadable member counts as one at level 0.
         """
         found = {name: member.ranges for name, member in self._view.members.items()}
         hidden = (key.removeprefix(self._members_prefix) for key in self._view.unreadable)

@@ -1,7 +1,7 @@
 """The leader's decisions about the levels of features: pure functions of the record, the members and storage.
 
-A level is raised in steps, each of which a later leader can go on with.  *Filed* means that storage has the levels of
-the present revision of the record (``storage.feature_levels``).
+A level is raised in steps, and a later leader can go on after any of them.  *Filed*: storage has the levels of the
+record's present revision (``storage.feature_levels``).
 
 =================  =============================  ===================================================================
 the record         the members                    next step
@@ -15,8 +15,8 @@ rests, filed       one does not                   nothing
 no record          all support a level above 0    intend it
 =================  =============================  ===================================================================
 
-The members are looked at again after the intention is written.  A process that registers later compares the record's
-revision and supports the intention, or is refused; a process that registered before is among the members by then.
+The members are looked at again after the intention is written.  A later registration compares the record's revision, so
+the process supports the intention or is refused; an earlier registration is among the members by then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bmq.core.features import (
 from bmq.meta.cluster.levels import FeatureLevels
 
 Members = Mapping[str, Ranges]
-"""The levels that each registered member supports, by incarnation."""
+"""The supported levels of the registered members, by incarnation."""
 
 
 class FileLevels(NamedTuple):
@@ -81,7 +81,7 @@ def finalized(record: FeatureLevels) -> WriteRecord:
 
 
 def unable(levels: Levels, members: Members) -> list[str]:
-    """Return the members that do not support one of these levels, by name.  Other features do not matter."""
+    """Return the members without support of all these levels, by name.  Other features do not matter."""
     return sorted(
         name
         for name, ranges in members.items()
@@ -114,8 +114,8 @@ def updated(
 ) -> FeatureLevels:
     """Return the record after an operator's updates; equal to ``record`` if nothing changes.
 
-    A lowered level is in force at once, and held.  A raised level is intended; it stays held below the highest level
-    that the leader supports, which the leader would else finalize next.  Raises RequestError INVALID_UPDATE_VERSION for
+    A lowered level is in force at once, and held.  A raised level is intended, and held if the leader supports a higher
+    level: it would finalize the higher level next.  Raises RequestError INVALID_UPDATE_VERSION for
     the first update that is refused, with Kafka's texts (``FeatureControlManager``).
     """
     levels, intended, held = dict(record.levels), dict(record.intended), set(record.held)

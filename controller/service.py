@@ -2,8 +2,8 @@
 
 All work of a leader begins with its term and ends with it: the assignment (``term``), changes of topics
 (``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``), levels of features (``FeatureFinalizer``), upkeep
-of the store (``StoreUpkeep``) and its count (``StoreAge``).  A process that finds the store older than storage, or a
-level in force that it does not support, does not lead: it reports that, and ends.
+of the store (``StoreUpkeep``) and its count (``StoreAge``).  A process does not lead if it finds the store
+older than storage, or lacks a level in force: it reports the finding, and ends.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Controller:
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
         membership has found: a controller that does not lead makes no other calls.  ``rebuild_count`` returns how often
-        the store was rebuilt.  ``on_failed`` is called with the
-        reason when this process cannot stand for election any more: it should end and be started again, also because
-        the store is older than storage, or a level of a feature is not supported, which its next start refuses.
+        the store was rebuilt.  ``on_failed`` is called with the reason when this process cannot stand for election any
+        more: it should end and be started again.  Its next start refuses a store that is older than storage, and levels
+        of features that this version lacks.
         """
         self.term: Term | None = None
         """Set while this process leads, as are ``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and

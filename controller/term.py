@@ -463,7 +463,7 @@ class Term:
         return [member for member in self.members().values() if member.has(role)]
 
     def _as_brokers(self, role: str) -> list[PlannerBroker]:
-        """Return the living members of a role, without those that would misread what the others write."""
+        """Return the living members of a role that support the levels of features in force."""
         levels = self._view.levels.levels
         return [
             PlannerBroker(member.incarnation, member.zone, member.is_draining)

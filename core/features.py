@@ -43,8 +43,8 @@ UNKNOWN = LevelRange(0, 0)
 class Feature(NamedTuple):
     """A feature of this version.
 
-    ``safe_downgrades``: pairs of levels, from and to, between which the level may be lowered.  Nothing that was written
-    at the first level is misread at the second one.
+    ``safe_downgrades``: pairs of levels, from and to, between which the level may be lowered.  Processes at the second
+    level read everything written at the first level.
     """
 
     name: str
@@ -86,7 +86,7 @@ REMEDY = (
     "Use a version of BMQ that supports the level. Or lower the level first, from a cluster of the version that raised"
     " it: `kafka-features.sh --bootstrap-server ... downgrade --feature NAME=LEVEL`"
 )
-"""What an operator does about a level that a version does not support."""
+"""The remedy for a level beyond the version's own."""
 FEATURES = FeatureTable((Feature("transaction.version", LevelRange(0, 0)),))
 """The features of this version."""
 

@@ -5,12 +5,12 @@ ApiVersions gets UNSUPPORTED_VERSION and the known versions of ApiVersions, in v
 sends it again.
 
 Version notes: 3 carries the client's software name and version; a name that Kafka would refuse gets INVALID_REQUEST.
-4 lists features whose lowest version is 0, before it they are left out of the supported ones (KAFKA-17492).
+4 may list features whose lowest version is 0; version 3 leaves them out (KAFKA-17492).
 
 Features (KIP-584): those whose highest level is above 0 in this version's table (``core.features``), none today.
-Without one the epoch is -1.  A client takes a feature that is not listed for one at level 0: without
-``transaction.version`` a producer assumes transactions of version 1; without ``group.version`` clients do not use the
-consumer protocol of KIP-848; ``metadata.version`` is between Kafka's own processes.
+Without any the epoch is -1.  Clients count an absent feature as level 0.  Without ``transaction.version`` a producer
+assumes transactions of version 1.  Without ``group.version`` clients do not use the consumer protocol of KIP-848.
+``metadata.version`` is between Kafka's own processes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def handle(scopes: AnyScopes, request: Request, message: ApiVersionsRequest) -> 
 
 
 def _listed(table: FeatureTable) -> list[Feature]:
-    """Return the features that clients see: one that is at level 0 in every cluster of this version is none to them."""
+    """Return the features for clients: those with a level above 0."""
     return [feature for feature in table.features if feature.supported.highest > 0]
 
 

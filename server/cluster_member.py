@@ -108,8 +108,8 @@ class ClusterMember:
         """Check that root and store belong together, load the view and register in the cluster.
 
         Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, ConfigError if
-        a member does not accept this process's secret, JoinRefused if a level of a feature is in force that this
-        version does not support, and what `RootGuard.check` raises.
+        a member does not accept this process's secret.  Raises JoinRefused if this version lacks the level of a
+        feature, and the errors of `RootGuard.check`.
         """
         self.standstill.start()
         await self.view.start()

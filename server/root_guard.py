@@ -23,8 +23,7 @@ that has none: of several processes with different roots one wins, and the other
 without room for `root.json` is served without a binding, as it was before, so that topics can be deleted and partitions
 go on once there is room; the next start or join that finds room binds it.
 
-A root with a level of a feature that this version does not support is refused, whatever else holds
-(`core.features`).
+A root with the level of a feature beyond this version is refused, whatever else holds (`core.features`).
 
 A store that belongs to the root may be an old state of it: `controller.store_age` refuses such a store, before
 anything is bound.
@@ -91,7 +90,7 @@ class RootGuard:
     """Guard of one process's root: `check` before it serves, `before_join` each time it joins the cluster."""
 
     def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str, features: FeatureTable = FEATURES) -> None:
-        """``features``: those of this version; a root with a level beyond them is refused."""
+        """``features`` are this version's; a root with a level beyond them is refused."""
         self._features = features
         self._kv = kv
         self._fs = fs

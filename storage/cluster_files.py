@@ -15,8 +15,8 @@ A store that was rebuilt counts its revisions from the beginning, so the number 
 field ``incarnation``) above the store's revision (``<rebuild count> << 48 | <revision>``): the files of a later store
 win over all files of an earlier one.  For that, and for producer ids, ``cluster.json`` is replaced when a store is
 rebuilt, and once more, when the level of a feature is raised for the first time (``storage.feature_levels``).  It is of
-format 2 then: versions before levels, which would misread what is written at them, refuse it.  Readers look for levels
-in a root of format 2 only.
+format 2 then, so versions before levels refuse the file instead of misreading the records.  Readers look for levels in
+a root of format 2 only.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ async def raise_rebuild_count(fs: FileSystem, found: ClusterFile) -> ClusterFile
     """Replace ``/cluster.json`` by one with the next rebuild count, and return it.
 
     A crash in the middle leaves only a file with a temporary name.  A repetition raises the count once more, which
-    does no harm.  A leader that stood still in ``put_feature_levels`` does not take the count back: the file that it is
-    about to put in place is removed.
+    does no harm.  A leader may have stood still in ``put_feature_levels``: its file is removed before it replaces this
+    file.
     """
     risen = replace(found, rebuild_count=found.rebuild_count + 1)
     while True:
@@ -157,8 +157,8 @@ async def put_feature_levels(fs: FileSystem, levels: StoredLevels) -> None:
 async def read_cluster(fs: FileSystem, features: FeatureTable = FEATURES) -> ClusterFile | None:
     """Return the content of ``/cluster.json``, with the levels of features; None if the root has none yet.
 
-    Whoever opens a root reads this first.  Raises UnsupportedLevel if a level is not in ``features``, FormatError if
-    the file is not a cluster's, or of a later format.
+    Processes and tools call this before they read anything else of a root.  Raises UnsupportedLevel if a level is not
+    in ``features``, FormatError if the file is not a cluster's, or of a later format.
     """
     found = await _read_cluster(fs)
     if found is None or not found.has_levels:

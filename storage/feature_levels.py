@@ -6,10 +6,10 @@
 
 A folder's name is the whole of it: the highest levels, in force or intended, of the cluster's record at this revision
 of the store.  The folder is made in one step, also where no datanode has room, and never changed.  The highest name
-counts: a leader that was deposed and makes an older one late takes nothing back.
+counts: a deposed leader takes nothing back with a late, older name.
 
-A raised level is here before it is in force, and a lowered one is taken from here after that.  So no reader of storage
-meets a level that it was not told of.
+A raised level is here before it is in force, and a lowered level leaves the store first.  So readers of storage know
+all levels of the records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bmq.storage.filesystem import FileSystem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLevels:
-    """The levels that one folder's name has; ``held`` as in ``meta.cluster.levels``."""
+    """The levels in a folder's name; ``held`` as in ``meta.cluster.levels``."""
 
     rebuild_count: int = 0
     revision: int = 0

@@ -124,7 +124,7 @@ def parse_store_count(name: str) -> StoreCount | None:
 
 
 def feature_levels(rebuild_count: int, revision: int, features: Iterable[tuple[str, int, bool]]) -> str:
-    """Return the path of the folder that stands for levels of features: names, levels, and whether each is held."""
+    """Return the path of the folder for levels of features, as tuples of name, level and "is held"."""
     texts = [f",{name}={level}{',held' if is_held else ''}" for name, level, is_held in features]
     return f"{LEVELS}/{rebuild_count:05d}-{revision:019d}{''.join(texts)}"
 

@@ -131,7 +131,7 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
     """Return the content of the right root's `cluster.json`, or the content to write if it is missing.
 
     Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's or the store is older
-    than a root, UnsupportedLevel if a level of a feature is in force that this version does not support.
+    than a root, UnsupportedLevel if this version lacks the level of a feature.
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:

@@ -7,8 +7,8 @@ The order of writes makes it safe to be killed anywhere, and to run again:
    it.
 2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
    first makes an id if there is none, and that one is not storage's.
-3. What an earlier run had written is removed; then come the levels of features, partition records and topics, and the
-   next producer id.
+3. What an earlier run had written is removed; then come partition records and topics, and the next producer id. The
+   levels of features come with them.
 4. The cluster's id, its root's and the store's count are put, and the mark is removed, in one commit: servers start.
    The count has the new rebuild count, so no count on the root is higher.
 
@@ -185,7 +185,7 @@ class Rebuilding:
 def _levels(found: ClusterFile) -> FeatureLevels:
     """Return the levels that storage has; their epoch is above every epoch of the lost store.
 
-    A level that was about to be finalized is in force then: each process that starts has to support it.
+    An intended level is in force then, so every process has to support it from its start.
     """
     epoch = (found.rebuild_count << REVISION_BITS) + 1
     return FeatureLevels(epoch=epoch, levels=found.levels, held=found.held)

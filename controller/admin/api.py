@@ -59,8 +59,8 @@ class Admin(Protocol):
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Set the levels of features, all or none, and return once they are in force.
 
-        Raises RequestError INVALID_UPDATE_VERSION for the first update that is refused, FEATURE_UPDATE_FAILED if a
-        process came first that does not support a level.
+        Raises RequestError INVALID_UPDATE_VERSION for the first refused update, FEATURE_UPDATE_FAILED if a process
+        without the level registered meanwhile.
         """
 
 

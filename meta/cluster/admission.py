@@ -5,7 +5,7 @@ that it can check: the connecting process must be a member, and a coordinator's 
 controller's.  A store that cannot be reached is no reason to refuse (rule 7): then a claim beyond the view is believed,
 since the view may be behind.
 
-A member that does not support a level of a feature that is in force is refused: it would misread what others write.
+A member without support of a feature's level in force is refused: it would misread the records of other members.
 
 A process that is refused because its key is gone receives the revision at which that was found: it may be cut off from
 the store, and not have noticed (``meta.cluster.unregistered``).

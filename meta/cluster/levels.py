@@ -39,7 +39,7 @@ class FeatureLevels:
 
     @property
     def highest(self) -> Levels:
-        """The higher one of the level in force and the intended level, by feature: what readers must support."""
+        """The maximum of the level in force and the intended level, by feature: readers must support it."""
         names = sorted(self.levels.keys() | self.intended.keys())
         return {name: max(self.of(name), self.intended.get(name, 0)) for name in names}
 

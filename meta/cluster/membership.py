@@ -10,8 +10,8 @@ be declared dead and come back as fast as the store writes.  Another controller 
 reach the store learns of its loss from other members, once its lease must have ended (``meta.cluster.unregistered``).
 
 A process registers only if it supports the levels of features that are in force and intended (``meta.cluster.levels``).
-The commit that registers compares the record of these levels: an intention of the leader that comes first refuses it,
-and the record is read again.
+The registering commit compares the record of these levels: an earlier intention of the leader refuses the commit, and
+the record is read again.
 
 A proxy takes its id for Kafka clients with the same lease, so that no two have one id, and a dead one's is free when
 its lease is.  An id that it chose itself it chooses again if another proxy has it by the time it joins again; an id

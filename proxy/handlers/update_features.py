@@ -4,11 +4,11 @@ Behaviour: the leader sets all levels of a request, or none (``controller.featur
 when the response is sent, so each member supports it.  A lowered one is held: the leader does not raise it by itself.
 Errors are those of Kafka's ``FeatureControlManager``, and of the whole request.
 
-Version notes: 0 has ``allow_downgrade`` instead of the upgrade type, and no ``validate_only``.  2 has no results of
-features; before it a request that succeeds has one for each.
+Version notes: 0 has ``allow_downgrade`` instead of the upgrade type, and no ``validate_only``.  Versions 0 and 1 return
+a result for every feature of a successful request, version 2 returns none.
 
-Departures: a feature that is named twice is INVALID_REQUEST (Kafka: the last one counts).  A downgrade that is not safe
-is refused as an unsafe one, too (Kafka: for ``metadata.version`` alone).
+Departures: a feature may be named once (INVALID_REQUEST; in Kafka its last update counts).  A downgrade is refused if
+it is not safe, whatever its upgrade type (Kafka: for ``metadata.version`` alone).
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _kind(update: Any, version: int) -> int:
     """Return the code of the upgrade type, as Kafka's ``UpdateFeaturesRequest`` has it."""
     if version > 0:
         return int(update.upgrade_type)
-    return (UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE).value
+    kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
+    return int(kind.value)
 
 
 async def _update(scopes: ProxyScopes, updates: list[FeatureUpdate], message: Any, *, validate_only: bool) -> None:

@@ -280,7 +280,7 @@ async def _store_trouble(store: Maintained | None) -> str:
 
 
 def _features(ranges: Ranges, levels: FeatureLevels) -> list[FeatureFacts]:
-    """Return the features that this version knows, or that are above level 0."""
+    """Return the features of this version, and other features above level 0."""
     names = sorted(ranges.keys() | levels.highest.keys())
     return [
         FeatureFacts(

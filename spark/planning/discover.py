@@ -40,8 +40,8 @@ class NoSuchTopic(LookupError):
 async def find_topics(fs: FileSystem, options: ReadOptions) -> list[StoredTopic]:
     """Return the topics subscribed to, by name.
 
-    Raises NoSuchTopic if a named one does not exist, OptionError if a name is not a topic name, and UnsupportedLevel if
-    the root has a level of a feature that this version does not support.
+    Raises NoSuchTopic if a named one does not exist, OptionError if a name is not a topic name.  Raises
+    UnsupportedLevel if this version lacks a level of the root's features.
     """
     found = await _find_topics(fs, options)
     await check_levels(fs)

@@ -8,6 +8,7 @@ from typing import Any
 
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.config import NodeConfig
+from bmq.core.features import FEATURES, FeatureTable
 from bmq.meta.kv import KeyValue
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
@@ -16,15 +17,23 @@ from bmq.storage.filesystem import FileSystem
 
 @contextlib.asynccontextmanager
 async def single_node(
-    config: NodeConfig, fs: FileSystem, kv: KeyValue, clock: Clock | None = None, name: str = "n", **options: Any
+    config: NodeConfig,
+    fs: FileSystem,
+    kv: KeyValue,
+    clock: Clock | None = None,
+    name: str = "n",
+    features: FeatureTable = FEATURES,
+    **options: Any,
 ) -> AsyncIterator[Node]:
     """Yield the node of a process that has joined, and is to be started; it is closed at the end."""
     clock = clock or SystemClock()
-    joined = ClusterMember(config, fs, kv, clock, name)
-    await joined.join()
-    node = Node(config, fs, kv, clock, joined, **options)
+    joined = ClusterMember(config, fs, kv, clock, name, features=features)
     try:
-        yield node
+        await joined.join()
+        node = Node(config, fs, kv, clock, joined, **options)
+        try:
+            yield node
+        finally:
+            await node.close()
     finally:
-        await node.close()
         await joined.leave()

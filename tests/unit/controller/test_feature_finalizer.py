@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -309,7 +310,7 @@ class TurnsStore(MemoryKeyValue):
 
     def __init__(self, store: MemoryStore, turns: Turns, actor: str) -> None:
         super().__init__(store)
-        self._turn = lambda: turns.turn(actor)
+        self._turn = partial(turns.turn, actor)
 
     async def get(self, key: str) -> Entry | None:
         await self._turn()

@@ -94,9 +94,9 @@ async def test_whoever_reads_the_root_must_support_its_levels() -> None:
     await put_feature_levels(fs, levels(5, 2, "f"))
     expected = ClusterFile(cluster_id="id", has_levels=True, levels={"f": 2}, held=frozenset({"f"}))
     assert await read_cluster(fs, TABLE) == expected
-    for read in (lambda: read_cluster(fs), lambda: check_cluster(fs, "id")):
+    for reading in (read_cluster(fs), check_cluster(fs, "id")):
         with pytest.raises(UnsupportedLevel, match="f 2 is in force, this version supports 0 to 0"):
-            await read()
+            await reading
     await put_feature_levels(fs, levels(6, 0))
     assert (await check_cluster(fs, "id")).levels == {}, "a lowered level lets earlier versions in again"
 

@@ -17,16 +17,18 @@ from bmq.cli.cluster.merge_root_run import bind, check_roots, common_folder, mer
 from bmq.cli.main import main
 from bmq.cli.usage import UsageError
 from bmq.controller.topics.access import Walk, access_key, encode_walk
+from bmq.core.features import Feature, FeatureTable, LevelRange, UnsupportedLevel
 from bmq.core.file_access import Access
 from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import cluster_id_key
-from bmq.meta.cluster.keys import member_key
+from bmq.meta.cluster.keys import features_key, member_key
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.open import open_keyvalue
 from bmq.meta.store_count import encode_store_count, store_count_key
 from bmq.server.root_guard import RootGuard
-from bmq.storage.cluster_files import ClusterFile, WrongCluster, check_cluster
+from bmq.storage.cluster_files import ClusterFile, WrongCluster, check_cluster, read_cluster
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.open import open_filesystem
@@ -311,3 +313,19 @@ async def test_files_from_another_root_are_given_their_topics_rights_anew() -> N
     await bind(kv, "c", fs, ClusterFile(cluster_id="id"))
     assert [entry.key async for entry in kv.list("/c/access/")] == []
     assert await kv.get("/c/other")
+
+
+async def test_the_right_root_shows_the_levels_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    kv, right = MemoryKeyValue(MemoryStore()), MemoryFileSystem(MemoryStorage(), "merge")
+    record = encode_record(
+        FeatureLevels(epoch=1, levels={"transaction.version": 1}, intended={"transaction.version": 2})
+    )
+    await kv.commit([], [Put(cluster_id_key("c"), b"id"), Put(features_key("c"), record)])
+    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0"):
+        await check_roots(kv, "c", right, [])
+    table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
+    monkeypatch.setattr("bmq.cli.cluster.merge_root_run.FEATURES", table)
+    await bind(kv, "c", right, ClusterFile(cluster_id="id"))
+    found = await read_cluster(right, table)
+    assert found is not None
+    assert found.levels == {"transaction.version": 2}

@@ -11,7 +11,8 @@ from bmq.meta.catalog import cluster_id_key
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.root import RootRecord, encode_root, root_key
-from bmq.storage.cluster_files import check_cluster
+from bmq.storage.cluster_files import check_cluster, put_feature_levels
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.root_id import make_root_id
 from bmq.storage.store_counts import put_store_count
@@ -58,4 +59,11 @@ async def test_a_store_that_is_older_than_its_root_is_refused() -> None:
     kv, fs = await places(in_root="id", in_store="id")
     await put_store_count(fs, StoreCount(rebuild_count=0, number=7, id="a" * 32))
     with pytest.raises(NotRepaired, match=r"older than storage.*bmq cluster rebuild"):
+        await check_root(kv, fs, "c")
+
+
+async def test_a_level_that_this_version_does_not_support_is_refused() -> None:
+    kv, fs = await places(in_root="id", in_store="id")
+    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
+    with pytest.raises(NotRepaired, match=r"transaction\.version 2 is in force, this version supports 0 to 0\. Use"):
         await check_root(kv, fs, "c")
