@@ -26,7 +26,7 @@ from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
 from bmq.endpoint.api_versions import unsupported_version
-from bmq.endpoint.request_plan import Plan, choose_plan
+from bmq.endpoint.request_plan import AT_ONCE, Plan, choose_plan
 from bmq.endpoint.response_budget import COUNTED_LEAST
 from bmq.endpoint.scopes import AnyScopes, Caller, P, Scopes, V
 
@@ -97,11 +97,11 @@ class Endpoint:
     def _call(self, api: Api[Any], request: Request) -> Any:
         """Choose the request's plan, and serve it accordingly.  Return its result, or an awaitable of it."""
         rule, body = api.rule, request.body
-        message, is_many, room = None, False, 0
+        message, size, is_many, room = None, 0, False, 0
         try:
             if api.parse is not None:
                 message = api.parse(body, request.api_version, rule.partitions)
-            elif len(body) <= rule.body_bytes:
+            elif (size := len(body)) <= rule.body_bytes:
                 message = decode_request(request.api_key, request.api_version, body)
                 if api.response_bytes is not None:
                     room = api.response_bytes(self.scopes, message)
@@ -110,8 +110,8 @@ class Endpoint:
         except FormatError as error:
             raise _malformed(api, request, error) from None
         is_held = rule.keeps_order and self._order.is_held(request.client)
-        plan = choose_plan(rule, len(body), is_many, is_held, room)
-        if plan is Plan.AT_ONCE:
+        plan = choose_plan(rule, size, is_many, is_held, room)
+        if plan is AT_ONCE:
             return api.handle(self.scopes, request, message)
         if plan is Plan.IN_ROOM:
             return self._call_in_room(api, request, message, room)

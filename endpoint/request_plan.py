@@ -25,9 +25,6 @@ from typing import Final, NamedTuple
 from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST
 
-ANY_SIZE: Final = 1 << 31
-"""Bound of an API whose requests are large by their partitions alone: a frame is smaller."""
-
 
 class Plan(Enum):
     """The way in which one request is served."""
@@ -38,12 +35,16 @@ class Plan(Enum):
     IN_THREAD = "in a thread"
 
 
+AT_ONCE: Final = Plan.AT_ONCE
+"""The plan of nearly all requests, here for the hot path: a look-up of a member in its Enum class costs a call."""
+
+
 class PlanRule(NamedTuple):
     """The bounds of one API up to which its requests are small.
 
-    ``body_bytes`` is the size of the body.  ``partitions`` is the number of partitions, for an API with a reader of its
-    own (``Api.parse``), which stops past it.  ``keeps_order``: a request waits until all earlier ones of its connection
-    have begun.
+    ``body_bytes`` is the size of a body that the codec reads.  An API with a reader of its own (``Api.parse``) has a
+    bound of ``partitions`` instead, at which the reader stops.  ``keeps_order``: a request waits until all earlier
+    requests of its connection have begun.
     """
 
     body_bytes: int = INLINE_BYTES
@@ -58,11 +59,12 @@ BY_BODY: Final = PlanRule()
 def choose_plan(rule: PlanRule, body_bytes: int, is_many: bool, is_held: bool, response_bytes: int) -> Plan:
     """Return the plan of a request.
 
-    ``is_many``: it has more partitions than the rule's; ``is_held``: an earlier request of its connection has not begun
-    yet; ``response_bytes``: estimated size of its response, 0 without an estimate.
+    ``body_bytes``: size of a body that the codec reads, else 0; ``is_many``: the request has more partitions than the
+    rule's; ``is_held``: an earlier request of its connection has not begun yet; ``response_bytes``: estimated size of
+    its response, 0 without an estimate.
     """
     if is_many or body_bytes > rule.body_bytes:
         return Plan.IN_THREAD
     if is_held:
         return Plan.AFTER_OTHERS
-    return Plan.IN_ROOM if response_bytes >= COUNTED_LEAST else Plan.AT_ONCE
+    return Plan.IN_ROOM if response_bytes >= COUNTED_LEAST else AT_ONCE

@@ -49,7 +49,7 @@ from bmq.endpoint.fetch.operation import PARTITIONS_A_TURN
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.result import FetchResult
-from bmq.endpoint.request_plan import ANY_SIZE, PlanRule
+from bmq.endpoint.request_plan import PlanRule
 from bmq.endpoint.scopes import AnyScopes
 
 READ_COMMITTED = 1
@@ -224,5 +224,5 @@ NEEDS = (
     Need(AclOperation.READ, ResourceType.TOPIC, "each"),
     Need(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "for followers, instead"),
 )
-RULE = PlanRule(ANY_SIZE, PARTITIONS_A_TURN)
+RULE = PlanRule(partitions=PARTITIONS_A_TURN)
 APIS = (Api(ApiKey.FETCH, 4, 18, handle, RULE, parse_fetch, begin_large, needs=NEEDS),)

@@ -99,7 +99,8 @@ class FetchOperation:
         """
         if len(self.watch.changed) + len(self.watch.waiting) > PARTITIONS_A_TURN:
             return False
-        self.check_now()
+        self._begin_round()
+        self._check(tuple(self.watch.changed))
         is_late = self.params.max_wait_s <= 0
         if self.reads or not (is_late or self.is_enough()):
             return False

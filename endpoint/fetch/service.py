@@ -28,7 +28,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.fetch.context import FetchContext, is_gone, wake
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
-from bmq.endpoint.fetch.memory_budget import MemoryPool, Reservation
+from bmq.endpoint.fetch.memory_budget import Reservation
 from bmq.endpoint.fetch.operation import READ_COPIES, FetchOperation, read_cost
 from bmq.endpoint.fetch.partition_checks import PartitionChecks
 from bmq.endpoint.fetch.purgatory import FetchWatch, Identity, SessionPartition
@@ -150,7 +150,7 @@ class FetchService:
         refused = self._begun(turn, params)
         if refused is not None:
             return refused
-        operation = self._operation(turn, params)
+        operation = FetchOperation(self._checks, turn, params, self.owner_patience_s)
         return self._respond_now(operation) or self._run(operation)
 
     async def fetch_large(
@@ -169,11 +169,18 @@ class FetchService:
         turn = await run_in_turns(
             self.sessions.begin_in_steps(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
         )
-        return self._begun(turn, params) or await self._run(self._operation(turn, params), on_park)
+        refused = self._begun(turn, params)
+        if refused is not None:
+            return refused
+        return await self._run(FetchOperation(self._checks, turn, params, self.owner_patience_s), on_park)
 
     def _begun(self, turn: Turn, params: FetchParams) -> FetchResult | None:
-        """Leave the partitions that the request has ended, and resume its session.  Return the result if refused."""
-        self.leave(turn.left)
+        """Leave the partitions that the request has ended, and resume its session.  Return the result if refused.
+
+        The service's own bound of bytes applies from here on.
+        """
+        if turn.left:
+            self.leave(turn.left)
         for session in turn.closed:
             self._unfollow(session)
         self.metrics.fetch_sessions = len(self.sessions)
@@ -182,12 +189,9 @@ class FetchService:
             return FetchResult(turn.error)
         if turn.session is not None:
             self._resume(turn.session.watch)
-        return None
-
-    def _operation(self, turn: Turn, params: FetchParams) -> FetchOperation:
         params.max_bytes = min(params.max_bytes, self._bytes_max)
         params.min_bytes = min(params.min_bytes, params.max_bytes)
-        return FetchOperation(self._checks, turn, params, self.owner_patience_s)
+        return None
 
     def _respond_now(self, operation: FetchOperation) -> FetchResult | None:
         """Return the response, if it needs neither storage nor a wait, and no more than one turn of the loop.
@@ -196,10 +200,11 @@ class FetchService:
         """
         if not operation.is_ready():
             return None
-        reservation = _take_now(self.budget.memory, operation.planned)
+        memory, planned = self.budget.memory, operation.planned
+        reservation = memory.try_take(planned) if planned else Reservation(memory, 0)
         if reservation is None:
             return None
-        if reservation.size < operation.planned:
+        if reservation.size < planned:
             operation.check_now(operation.bytes_of(reservation))
             reservation.resize(operation.planned)
         if not operation.is_admitted():
@@ -277,7 +282,7 @@ class FetchService:
         be evicted meanwhile) and check again once room is granted.
         """
         pool = self.budget.storage if operation.reads else self.budget.memory
-        reservation = _take_now(pool, operation.planned)
+        reservation = pool.try_take(operation.planned) if operation.planned else Reservation(pool, 0)
         if reservation is not None:
             if reservation.size >= operation.planned:
                 return reservation
@@ -378,11 +383,6 @@ class FetchService:
         if session.watch.is_parked:
             session.watch.unpark()
             wake((session.watch,))
-
-
-def _take_now(pool: MemoryPool, planned: int) -> Reservation | None:
-    """Reserve bytes for what was found; None if there is no room now.  A response without records needs none."""
-    return pool.try_take(planned) if planned else Reservation(pool, 0)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

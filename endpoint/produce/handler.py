@@ -57,7 +57,7 @@ from bmq.core.wire.produce import (
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
-from bmq.endpoint.request_plan import ANY_SIZE, PlanRule
+from bmq.endpoint.request_plan import PlanRule
 from bmq.endpoint.scopes import AnyScopes
 from bmq.meta.catalog import Topic
 
@@ -421,7 +421,7 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
 
 
 NEEDS = (Need(AclOperation.WRITE, ResourceType.TOPIC, "each"),)
-RULE = PlanRule(ANY_SIZE, PARTITIONS_AT_ONCE, keeps_order=True)
+RULE = PlanRule(partitions=PARTITIONS_AT_ONCE, keeps_order=True)
 APIS = (
     Api(
         ApiKey.PRODUCE, 3, 13, handle, RULE, parse_produce, begin_large,

@@ -25,7 +25,7 @@ from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.limits import PARTITIONS
 from bmq.endpoint.api import Api
-from bmq.endpoint.request_plan import ANY_SIZE, PlanRule
+from bmq.endpoint.request_plan import PlanRule
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.loop import run
@@ -45,7 +45,7 @@ def trivial(api: Api[Any]) -> Api[Any]:
     if api.key == ApiKey.API_VERSIONS:
         return api
     if api.parse is not None:
-        return api._replace(handle=_at_once, rule=PlanRule(ANY_SIZE, PARTITIONS))
+        return api._replace(handle=_at_once, rule=PlanRule(partitions=PARTITIONS))
     return api._replace(handle=_waits if api.key % 3 == 0 else _at_once, response_bytes=None)
 
 

@@ -16,20 +16,20 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import TooManyPartitions
 from bmq.endpoint.api import Api
 from bmq.endpoint.large_requests import INLINE_BYTES
-from bmq.endpoint.request_plan import ANY_SIZE, BY_BODY, Plan, PlanRule, choose_plan
+from bmq.endpoint.request_plan import BY_BODY, Plan, PlanRule, choose_plan
 from bmq.endpoint.response_budget import COUNTED_LEAST
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.scopes import make_scopes, serve
 from tests.unit.endpoint.endpoints import Asker
 
-COUNTED = PlanRule(ANY_SIZE, 200, keeps_order=True)
+COUNTED = PlanRule(partitions=200, keeps_order=True)
 
 
 @pytest.mark.parametrize(
     ("rule", "size", "is_many", "is_held", "room"),
     [
         (rule, size, *facts)
-        for rule, size in [(BY_BODY, INLINE_BYTES), (BY_BODY, INLINE_BYTES + 1), (COUNTED, INLINE_BYTES + 1)]
+        for rule, size in [(BY_BODY, INLINE_BYTES), (BY_BODY, INLINE_BYTES + 1), (COUNTED, 0)]
         for facts in product((False, True), (False, True), (0, COUNTED_LEAST - 1, COUNTED_LEAST))
     ],
 )
@@ -48,7 +48,7 @@ def test_the_plan_of_each_combination(rule: PlanRule, size: int, is_many: bool, 
 
 def test_the_rule_of_each_api() -> None:
     rules = {api.key: api.rule for api in ALL_APIS if api.rule is not BY_BODY}
-    assert rules == {ApiKey.PRODUCE: (ANY_SIZE, 200, True), ApiKey.FETCH: (ANY_SIZE, 500, False)}
+    assert rules == {ApiKey.PRODUCE: PlanRule(partitions=200, keeps_order=True), ApiKey.FETCH: PlanRule(partitions=500)}
     assert [api.key for api in ALL_APIS if api.parse is not None] == list(rules), "who reads its body counts partitions"
     assert [api.key for api in ALL_APIS if api.begin_large is not None] == list(rules)
 
@@ -62,7 +62,13 @@ class Story:
         self.scopes = make_scopes()
         self.client = Asker()
         self.api: Api[Any] = Api(
-            ApiKey.PRODUCE, 3, 13, self.handle, PlanRule(ANY_SIZE, 200, keeps_order), self.parse, self.begin_large
+            ApiKey.PRODUCE,
+            3,
+            13,
+            self.handle,
+            PlanRule(partitions=200, keeps_order=keeps_order),
+            self.parse,
+            self.begin_large,
         )
 
     def parse(self, body: memoryview, version: int, partitions_max: int) -> str:
