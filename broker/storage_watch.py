@@ -153,8 +153,8 @@ class StorageWatch:
         if self._read_trial is not None:
             return True
         if any(
-            driver.machine.state in (PartitionState.FENCE, PartitionState.RECOVER) and not driver.machine.is_unreadable
-            for driver in self._taken_over
+            machine.state in (PartitionState.FENCE, PartitionState.RECOVER) and not machine.predecessor.is_unreadable
+            for machine in (driver.machine for driver in self._taken_over)
         ):
             return True
         short_bytes = sum(driver.machine.batches.buffered_bytes for driver in shared.short)

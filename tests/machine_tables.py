@@ -26,6 +26,8 @@ from bmq.storage.journal_states import JournalState
 from tests.drawn_files import table
 
 Function = Callable[..., object]
+_STATE = frozenset({"self.state", "self._state", "machine.state"})
+"""Expressions to which a machine's code assigns its state."""
 
 
 class Machine(NamedTuple):
@@ -112,7 +114,7 @@ def diagram(machine: Machine) -> str:
 
 @functools.cache
 def _targets(handler: Function, kind: type) -> frozenset[str]:
-    """Return the states that ``handler`` assigns, itself or through what it calls: read from its source."""
+    """Return the states that ``handler`` assigns, itself or in functions and methods of the machine that it calls."""
     found: set[str] = set()
     not_read: list[Any] = [handler]
     seen = set[Any]()
@@ -122,7 +124,7 @@ def _targets(handler: Function, kind: type) -> frozenset[str]:
             continue
         seen.add(function)
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
-            if isinstance(node, ast.Assign) and {"self.state", "machine.state"} & set(map(ast.unparse, node.targets)):
+            if isinstance(node, ast.Assign) and _STATE & set(map(ast.unparse, node.targets)):
                 owner, _, name = ast.unparse(node.value).rpartition(".")
                 assert owner.endswith("State"), f"{function} sets the state to {ast.unparse(node.value)}: name it there"
                 found.add(name)

@@ -62,6 +62,20 @@ class OpenSegment:
         self.delta_bytes = 0  # of index in deltas since the last full checkpoint
         self.dirty_since_ms = -1  # first flush since the last checkpoint; -1: none
 
+    def fence_checked(self) -> bool:
+        """Note that storage refuses its writes; return whether a search for the cause is under way already."""
+        was_checked, self.is_fence_checked = self.is_fence_checked, True
+        return was_checked
+
+    def has_aged(self, segment_ms: int, now_ms: int) -> bool:
+        """Return whether it has been open for ``segment_ms``. An empty segment has nothing to roll: it begins again."""
+        if now_ms - self.opened_ms < segment_ms:
+            return False
+        if self.position == 0:
+            self.opened_ms = now_ms
+            return False
+        return True
+
 
 class Checkpointer:
     """Maker of one partition's checkpoints, from what is flushed."""
@@ -151,6 +165,10 @@ class Checkpointer:
         )
         self.last = replace(final, index=array("q"), producers=())
         return final
+
+    def adopt(self, last: Checkpoint) -> None:
+        """Note the final checkpoint of the newest closed segment, which another owner has closed."""
+        self.last = replace(last, is_full=True, is_closed=True, index=array("q"), producers=())
 
     def _of(
         self, segment: OpenSegment, end_offset: int, log_start: int, producers: ProducerTable, *, is_full: bool

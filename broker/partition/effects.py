@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bmq.broker import events as ev
 from bmq.broker.events import Effect, Event
@@ -19,6 +19,7 @@ from bmq.broker.partition.immediate_effects import (
     wake,
     write_checkpoint,
 )
+from bmq.broker.partition.partition_io import PartitionIo
 from bmq.broker.partition.record_effects import read_record, store_record
 from bmq.broker.partition.segment_effects import (
     check_fence,
@@ -32,22 +33,19 @@ from bmq.broker.partition.segment_effects import (
 from bmq.broker.partition.slow_pipeline import check_slow_pipeline
 from bmq.broker.partition.takeover_effects import fence_segments, recover_log, write_indexes
 
-if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionDriver
-
 E = TypeVar("E", bound=Effect)
-_Row = tuple[type[Any], Callable[["PartitionDriver", Any], None]]
+_Row = tuple[type[Any], Callable[[PartitionIo, Any], None]]
 
 
-def _at_once(effect: type[E], perform: Callable[[PartitionDriver, E], None]) -> _Row:
+def _at_once(effect: type[E], perform: Callable[[PartitionIo, E], None]) -> _Row:
     return effect, perform
 
 
-def _awaited(effect: type[E], work: Callable[[PartitionDriver, E], Coroutine[Any, Any, Event | None]]) -> _Row:
+def _awaited(effect: type[E], work: Callable[[PartitionIo, E], Coroutine[Any, Any, Event | None]]) -> _Row:
     return effect, lambda driver, each: driver.run(work, each)
 
 
-PERFORM = dict[type, Callable[["PartitionDriver", Any], None]](
+PERFORM = dict[type, Callable[[PartitionIo, Any], None]](
     (
         _at_once(ev.Wake, wake),
         _at_once(ev.Acknowledge, acknowledge),

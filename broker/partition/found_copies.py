@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bmq.broker.pending import Pending
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.storage.checkpoint import ProducerBatch
+
 COUNTS_MAX = 16
 """Counts kept. A producer repeats its last five batches at most; a count that was dropped is made again."""
 
@@ -56,6 +60,25 @@ class FoundCopies:
             return True
         self._wanted = offset
         return False
+
+    def check(self, kept: ProducerBatch, pending: Pending | None, log_start: int, copies: int) -> None:
+        """Check that a repeated batch has ``copies`` copies, or will have when it is flushed.
+
+        ``pending`` is the original until it is flushed. Raises RequestError NOT_ENOUGH_REPLICAS if it has fewer; a
+        count of the copies is then wanted.
+        """
+        if pending is not None:
+            if pending.copies >= copies:
+                return
+            why = f"it was accepted for {pending.copies}, and is not flushed yet"
+        elif kept.base_offset + kept.last_delta < log_start or self.has(kept.base_offset, copies):
+            return
+        else:
+            why = self.why(kept.base_offset)
+        raise RequestError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"the batch is at offset {kept.base_offset}; min.insync.replicas asks for {copies} copies: {why}",
+        )
 
     def why(self, offset: int) -> str:
         """Return the result of the last count of the file that holds ``offset``, in words."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.partition import segment_effects
+from bmq.broker.partition.partition_io import PartitionIo
 from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.core.errors import RequestError
 
-if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionDriver
 
-
-def wake(driver: PartitionDriver, effect: ev.Wake) -> None:
+def wake(driver: PartitionIo, effect: ev.Wake) -> None:
     """Ask the scheduler for a turn to flush."""
     if driver.queued_ms < 0:
         driver.queued_ms = driver.shared.now_ms()
     driver.shared.scheduler.want(driver)
 
 
-def acknowledge(driver: PartitionDriver, effect: ev.Acknowledge) -> None:
+def acknowledge(driver: PartitionIo, effect: ev.Acknowledge) -> None:
     """Acknowledge the batches: their memory is free, readers see them, their callbacks are called."""
     budget = driver.shared.budget
     for pending in effect.batches:
@@ -37,7 +34,7 @@ def acknowledge(driver: PartitionDriver, effect: ev.Acknowledge) -> None:
             callback.on_appended(driver.appended(batch.base_offset, batch.max_timestamp))
 
 
-def reject(driver: PartitionDriver, effect: ev.Reject) -> None:
+def reject(driver: PartitionIo, effect: ev.Reject) -> None:
     """Refuse the batches, whose memory is free."""
     for pending in effect.batches:
         driver.shared.budget.give_back(pending.batch.size)
@@ -46,7 +43,7 @@ def reject(driver: PartitionDriver, effect: ev.Reject) -> None:
     driver.notify()  # there is room for other batches
 
 
-def leave_unacknowledged(driver: PartitionDriver, effect: ev.LeaveUnacknowledged) -> None:
+def leave_unacknowledged(driver: PartitionIo, effect: ev.LeaveUnacknowledged) -> None:
     """Refuse the requests of the batches, which stay in the log."""
     for pending in effect.batches:
         waiting, pending.token = pending.token or (), None
@@ -54,13 +51,13 @@ def leave_unacknowledged(driver: PartitionDriver, effect: ev.LeaveUnacknowledged
             callback.on_failed(RequestError(effect.code, effect.reason))
 
 
-def abort(driver: PartitionDriver, effect: ev.Abort) -> None:
+def abort(driver: PartitionIo, effect: ev.Abort) -> None:
     """Abort the files without a call to storage, and end the tasks."""
     driver.abort_files()
     driver.tasks.cancel()
 
 
-def report_offline(driver: PartitionDriver, effect: ev.ReportOffline) -> None:
+def report_offline(driver: PartitionIo, effect: ev.ReportOffline) -> None:
     """Report that the partition is OFFLINE."""
     text = (
         "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows whether files are damaged, and what to do"
@@ -69,7 +66,7 @@ def report_offline(driver: PartitionDriver, effect: ev.ReportOffline) -> None:
     driver.shared.report(text, **driver.path.log_fields, epoch=epoch, error=effect.reason)
 
 
-def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
+def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
     partition, listener = driver.machine, driver.shared.flush_listener
     if partition.state is PartitionState.WRITE:
@@ -89,14 +86,14 @@ def state_changed(driver: PartitionDriver, effect: ev.StateChanged) -> None:
         driver.on_end()
 
 
-def seal_segment(driver: PartitionDriver, effect: ev.SealSegment) -> None:
+def seal_segment(driver: PartitionIo, effect: ev.SealSegment) -> None:
     """Abort the file at once, then take the segment over."""
     driver.flushes.give_up(effect.entry.name)
     driver.files.abort(effect.entry)
     driver.run(segment_effects.seal_segment, effect)
 
 
-def run_again(driver: PartitionDriver, effect: ev.RunAgain) -> None:
+def run_again(driver: PartitionIo, effect: ev.RunAgain) -> None:
     """Perform the effect later, unless the partition has ended by then."""
 
     async def wait() -> None:
@@ -107,7 +104,7 @@ def run_again(driver: PartitionDriver, effect: ev.RunAgain) -> None:
     driver.spawn(wait())
 
 
-def write_checkpoint(driver: PartitionDriver, effect: ev.WriteCheckpoint) -> None:
+def write_checkpoint(driver: PartitionIo, effect: ev.WriteCheckpoint) -> None:
     """Append the checkpoint to the journal."""
     checkpoint = effect.checkpoint
 

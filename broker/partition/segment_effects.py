@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.events import Event
 from bmq.broker.files.segment_files import TooFewNodes, copies_of
 from bmq.broker.partition.copy_counter import CopyCounter
+from bmq.broker.partition.partition_io import PartitionIo
 from bmq.broker.partition.recovery import find_later_store
 from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.filesystem import StorageError
 
-if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionDriver
 
-
-async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event | None:
+async def create_spare(driver: PartitionIo, effect: ev.CreateSpare) -> Event | None:
     """Create an open file for the next segment.  A log without segments first has its folder searched for later files.
 
     Returns None if another broker owns the partition: it may have registered what was found.
@@ -48,12 +45,12 @@ async def create_spare(driver: PartitionDriver, effect: ev.CreateSpare) -> Event
     return ev.SpareReady(entry, copies_of(appender), block_bytes if block_bytes < effect.block_bytes else 0)
 
 
-async def drop_spare(driver: PartitionDriver, effect: ev.DropSpare) -> None:
+async def drop_spare(driver: PartitionIo, effect: ev.DropSpare) -> None:
     """Close and delete the unused file."""
     await driver.closing.drop(effect.entry)
 
 
-async def name_segment(driver: PartitionDriver, effect: ev.NameSegment) -> Event | None:
+async def name_segment(driver: PartitionIo, effect: ev.NameSegment) -> Event | None:
     """Give the segment's file its final name. Returns None if another broker owns the partition."""
     entry = effect.entry
     try:
@@ -68,12 +65,12 @@ async def name_segment(driver: PartitionDriver, effect: ev.NameSegment) -> Event
     return ev.SegmentNamed(entry.name)
 
 
-async def close_segment(driver: PartitionDriver, effect: ev.CloseSegment) -> Event | None:
+async def close_segment(driver: PartitionIo, effect: ev.CloseSegment) -> Event | None:
     """Close and index the segment. Returns None if another broker owns the partition."""
     return _closed(await driver.closing.close(effect))
 
 
-async def seal_segment(driver: PartitionDriver, effect: ev.SealSegment) -> Event | None:
+async def seal_segment(driver: PartitionIo, effect: ev.SealSegment) -> Event | None:
     """Take over the segment, whose file was aborted. Returns None if another broker owns the partition."""
     return _closed(await driver.closing.seal(effect.entry, effect.checkpoint))
 
@@ -82,7 +79,7 @@ def _closed(entry: SegmentEntry | None) -> Event | None:
     return None if entry is None else ev.SegmentClosed(entry)
 
 
-async def delete_empty(driver: PartitionDriver, effect: ev.DeleteEmpty) -> None:
+async def delete_empty(driver: PartitionIo, effect: ev.DeleteEmpty) -> None:
     """Delete files that hold nothing; what storage refuses to delete is left to retention."""
     for name in effect.names:
         try:
@@ -91,7 +88,7 @@ async def delete_empty(driver: PartitionDriver, effect: ev.DeleteEmpty) -> None:
             return  # retention deletes the rest once the log start has passed it
 
 
-async def check_fence(driver: PartitionDriver, effect: ev.CheckFence) -> Event | None:
+async def check_fence(driver: PartitionIo, effect: ev.CheckFence) -> Event | None:
     """Find out who fenced the open segment, whose writes storage refuses; end the process if two clusters use the root.
 
     A successor, and a repair, first raise the epoch in the store, and then fence: a record read now shows the claim. So
@@ -120,7 +117,7 @@ async def check_fence(driver: PartitionDriver, effect: ev.CheckFence) -> Event |
     return None
 
 
-async def count_copies(driver: PartitionDriver, effect: ev.CountCopies) -> Event:
+async def count_copies(driver: PartitionIo, effect: ev.CountCopies) -> Event:
     """Count the copies of the file that holds a repeated batch."""
     if driver.copy_counter is None:
         driver.copy_counter = CopyCounter(driver.shared.fs, driver.path)

@@ -114,6 +114,10 @@ class SegmentRoll:
         least_bytes = min(least_bytes, block_bytes)
         return ev.CreateSpare(epoch, self._serial, block_bytes, chunk_for(flush_bytes), copies, least_bytes, after)
 
+    def found(self, last_bytes: int) -> None:
+        """Note the length of the last segment that a takeover found, for the block of the next segment."""
+        self.last_bytes = last_bytes
+
     def learn(self, segment: OpenSegment) -> None:
         """Note the size of ``segment`` and of its flushes, for the block and the chunks of the next one."""
         self.last_bytes = segment.position

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.context import BrokerContext, OpenPartition
-
-if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionDriver
+from bmq.broker.partition.partition_io import PartitionIo
 
 
-async def check_slow_pipeline(driver: PartitionDriver, effect: ev.CheckSlowPipeline) -> ev.SegmentFailed | None:
+async def check_slow_pipeline(driver: PartitionIo, effect: ev.CheckSlowPipeline) -> ev.SegmentFailed | None:
     """Return the event that gives the pipeline up; None if it is kept, or nothing waits for it any more.
 
     | finding                                                                  | the pipeline is given up |
@@ -41,7 +38,7 @@ async def check_slow_pipeline(driver: PartitionDriver, effect: ev.CheckSlowPipel
     return await _check_slowness(driver, effect, nodes) if effect.is_slow else None
 
 
-def _age_ms(driver: PartitionDriver, effect: ev.CheckSlowPipeline) -> int | None:
+def _age_ms(driver: PartitionIo, effect: ev.CheckSlowPipeline) -> int | None:
     """Return the age of the pipeline's oldest flush in flight; None if there is none any more."""
     current, inflight = driver.machine.current, driver.machine.batches.inflight
     if current is None or current.entry.name != effect.name or not inflight:
@@ -67,7 +64,7 @@ def _leave_nodes(partition: OpenPartition, silent: Sequence[str]) -> None:
 
 
 async def _check_slowness(
-    driver: PartitionDriver, effect: ev.CheckSlowPipeline, nodes: Sequence[str]
+    driver: PartitionIo, effect: ev.CheckSlowPipeline, nodes: Sequence[str]
 ) -> ev.SegmentFailed | None:
     """Decide about a pipeline whose nodes all respond to a probe."""
     shared = driver.shared

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from bmq.broker import events as ev
 from bmq.broker.events import Event
+from bmq.broker.partition.partition_io import PartitionIo
 from bmq.broker.partition.recovery import Takeover
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import KvError
 from bmq.storage.filesystem import CorruptData, StorageError
 
-if TYPE_CHECKING:
-    from bmq.broker.partition.driver import PartitionDriver
-
 _log = logging.getLogger(__name__)
 
 
-async def fence_segments(driver: PartitionDriver, effect: ev.FenceSegments) -> Event:
+async def fence_segments(driver: PartitionIo, effect: ev.FenceSegments) -> Event:
     """Stop the writers of the predecessor's segments."""
     takeover = _takeover(driver)
     try:
@@ -28,7 +25,7 @@ async def fence_segments(driver: PartitionDriver, effect: ev.FenceSegments) -> E
         return _delayed(driver, ev.FenceFailed(repr(error)))
 
 
-async def recover_log(driver: PartitionDriver, effect: ev.RecoverLog) -> Event | None:
+async def recover_log(driver: PartitionIo, effect: ev.RecoverLog) -> Event | None:
     """Recover the predecessor's log. Returns None if a later owner has the partition: it may have changed the log."""
     takeover = _takeover(driver)
     try:
@@ -46,7 +43,7 @@ async def recover_log(driver: PartitionDriver, effect: ev.RecoverLog) -> Event |
     return outcome
 
 
-async def _recovered(driver: PartitionDriver, effect: ev.RecoverLog) -> Event:
+async def _recovered(driver: PartitionIo, effect: ev.RecoverLog) -> Event:
     """Recover the log; return the outcome, whoever owns it now.  Raises KvError."""
     try:
         return await _takeover(driver).recover(effect, driver.is_ours)
@@ -58,7 +55,7 @@ async def _recovered(driver: PartitionDriver, effect: ev.RecoverLog) -> Event:
         return ev.RecoveryFailed(repr(error))
 
 
-def _delayed(driver: PartitionDriver, failure: ev.FenceFailed | ev.RecoveryFailed | ev.LogUnreadable) -> Event:
+def _delayed(driver: PartitionIo, failure: ev.FenceFailed | ev.RecoveryFailed | ev.LogUnreadable) -> Event:
     """Return the failure, and log what the takeover waits for: a client only sees that it has to wait."""
     _takeover(driver).trouble = failure.reason
     text = "a partition is not taken over yet, trying again"
@@ -66,11 +63,11 @@ def _delayed(driver: PartitionDriver, failure: ev.FenceFailed | ev.RecoveryFaile
     return failure
 
 
-async def write_indexes(driver: PartitionDriver, effect: ev.WriteIndexes) -> None:
+async def write_indexes(driver: PartitionIo, effect: ev.WriteIndexes) -> None:
     """Write the indexes that the recovered segments lack."""
     await _takeover(driver).write_indexes(effect)
 
 
-def _takeover(driver: PartitionDriver) -> Takeover:
+def _takeover(driver: PartitionIo) -> Takeover:
     assert driver.takeover is not None, f"{driver} is not being taken over"
     return driver.takeover

@@ -6,10 +6,11 @@ The tables of ``docs/design/partition-states.md`` are drawn from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bmq.broker import events as ev
 from bmq.broker.events import Effect, Event
+from bmq.broker.partition.owned_log import OwnedLog
 from bmq.broker.partition.release_transitions import (
     on_give_up,
     on_move,
@@ -53,11 +54,8 @@ from bmq.broker.partition.takeover_transitions import (
 )
 from bmq.core.transitions import Cell
 
-if TYPE_CHECKING:
-    from bmq.broker.partition.machine import PartitionMachine
-
 E = TypeVar("E", bound=Event)
-Handler = Callable[["PartitionMachine", E, int], list[Effect]]
+Handler = Callable[[OwnedLog, E, int], list[Effect]]
 _Row = tuple[type[Any], tuple[Handler[Any] | Cell, ...]]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.partition.driver import TIMER_MS_MAX
+from bmq.broker.partition.partition_io import TIMER_MS_MAX
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership

@@ -61,14 +61,26 @@ def classes() -> frozenset[str]:
 
 @cache
 def attributes() -> dict[str, frozenset[str]]:
-    """Return the names of each class's attributes and methods; of classes with the same name all together."""
+    """Return the names of each class's attributes and methods, inherited ones too; of classes of one name together."""
     found: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
     for name in sources():
         if name.endswith(".py"):
             for node in ast.walk(ast.parse((ROOT / name.lstrip("/")).read_text())):
                 if isinstance(node, ast.ClassDef):
                     found.setdefault(node.name, set()).update(_names_in(node))
-    return {name: frozenset(names) for name, names in found.items()}
+                    bases.setdefault(node.name, set()).update(map(ast.unparse, node.bases))
+    return {name: frozenset[str]().union(*(found[each] for each in _with_bases(name, bases))) for name in found}
+
+
+def _with_bases(name: str, bases: dict[str, set[str]]) -> set[str]:
+    """Return the class, and those of its bases that are in ``bases`` too."""
+    found, left = {name}, [name]
+    while left:
+        new = {each for each in bases[left.pop()] if each in bases} - found
+        found |= new
+        left += new
+    return found
 
 
 def _names_in(node: ast.ClassDef) -> Iterator[str]:

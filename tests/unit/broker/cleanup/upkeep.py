@@ -136,7 +136,7 @@ class Owner:
         return self.driver.machine.high_watermark
 
     def configure(self, **settings: int) -> None:
-        self.driver.machine.config = replace(self.driver.machine.config, **settings)  # type: ignore[arg-type]
+        self.driver.machine.reconfigure(replace(self.driver.machine.config, **settings))  # type: ignore[arg-type]
 
     async def send(self, count: int, timestamp: int | None = None) -> None:
         for _ in range(count):

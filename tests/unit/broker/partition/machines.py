@@ -11,6 +11,7 @@ from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.events import Effect
 from bmq.broker.partition.batches import Duplicate
 from bmq.broker.partition.machine import PartitionMachine
+from bmq.broker.partition.segment_steps import advance
 from bmq.broker.partition.states import PartitionState
 from bmq.broker.pending import Pending
 from bmq.core.model import PartitionKey, SegmentName
@@ -98,10 +99,10 @@ def with_spare() -> PartitionMachine:
     """Return an idle machine with an open segment that is nearly full and the next one's file ready."""
     machine = opened()
     assert machine.current is not None
-    machine.config = replace(machine.config, segment_bytes=machine.current.position)
+    machine.reconfigure(replace(machine.config, segment_bytes=machine.current.position))
     flush(machine)
     assert kinds(machine.handle(ev.CheckpointWritten(1, 0), 0)) == []
-    effects = machine.advance()
+    effects = advance(machine)
     assert kinds(effects) == ["CreateSpare"]
     assert machine.handle(ev.SpareReady(replace(SPARE, spare="/s2")), 0) == []
     return machine

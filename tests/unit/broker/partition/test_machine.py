@@ -32,7 +32,7 @@ def test_a_fenced_owner_says_which_batches_may_be_in_the_log() -> None:
 
 def test_roll_by_size_waits_for_the_last_flush_and_prepares_ahead() -> None:
     machine = opened(block_bytes=1 << 20)
-    machine.config = replace(machine.config, segment_bytes=200)
+    machine.reconfigure(replace(machine.config, segment_bytes=200))
     for _ in range(3):
         append(machine)
     _, effects = machine.take(1 << 20, 0)

@@ -14,7 +14,7 @@ from tests.unit.broker.partition.machines import SPARE, append, flush, kinds, on
 
 def test_the_next_segments_chunk_follows_the_usual_flush() -> None:
     machine = opened()
-    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    machine.reconfigure(replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30)))
     flush(machine)
     append(machine, size=1 << 20)
     machine.take(1 << 20, 0)
@@ -31,7 +31,7 @@ def test_the_next_segments_chunk_follows_the_usual_flush() -> None:
 def test_the_first_segments_chunk_is_at_most_a_quarter_of_its_first_batch_and_of_16_kb(size: int, chunk: int) -> None:
     """The flushes to come may be smaller than the first batch, so a chunk is at most a quarter of it, and of 16 KB."""
     machine = writing()
-    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    machine.reconfigure(replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30)))
     append(machine, size=size)
     create = only(machine.after_append(0), ev.CreateSpare)
     assert isinstance(create, ev.CreateSpare)
@@ -43,7 +43,7 @@ def test_the_next_segments_block_follows_what_the_last_one_took() -> None:
     machine = opened(first_block_bytes=1 << 20)
     assert machine.current is not None
     assert machine.current.block_bytes == 1 << 20
-    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    machine.reconfigure(replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30)))
     append(machine, size=950_000)
     _, effects = machine.take(1 << 20, 0)
     ahead = only(effects, ev.CreateSpare)
@@ -56,7 +56,7 @@ def test_the_next_segments_block_follows_what_the_last_one_took() -> None:
 
 def test_a_batch_larger_than_a_block_gets_a_larger_block() -> None:
     machine = writing(block_bytes=1 << 20)
-    machine.config = replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30))
+    machine.reconfigure(replace(machine.config, rules=replace(machine.config.rules, max_message_bytes=1 << 30)))
     append(machine, size=3 << 20)
     create = only(machine.after_append(0), ev.CreateSpare)
     assert isinstance(create, ev.CreateSpare)

@@ -219,7 +219,7 @@ def test_a_spare_is_dropped_if_the_writes_stop(is_ready: bool) -> None:
     """Make a spare ahead of need and stop the writes: unless it is dropped, it keeps its pipeline open for ever."""
     machine = opened(block_bytes=1 << 20, idle_close_ms=1000)
     assert machine.current is not None
-    machine.config = replace(machine.config, segment_bytes=2 * machine.current.position)
+    machine.reconfigure(replace(machine.config, segment_bytes=2 * machine.current.position))
     append(machine)
     _, effects = machine.take(1 << 20, 0)
     assert kinds(effects) == ["CreateSpare"]

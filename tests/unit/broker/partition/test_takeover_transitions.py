@@ -8,6 +8,7 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.config import BrokerConfig
+from bmq.broker.partition.segment_steps import create_spare
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import SegmentName
@@ -51,7 +52,7 @@ def test_a_partition_without_segments_looks_at_its_folder_once_before_its_first_
     assert isinstance(first, ev.CreateSpare)
     assert first.after == NEVER
     sound.handle(ev.SpareReady(SPARE), 0)
-    second = sound.create_spare()
+    second = create_spare(sound)
     assert isinstance(second, ev.CreateSpare)
     assert second.after is None
 

@@ -120,7 +120,7 @@ def sample(event: Any) -> Event:
 def test_a_late_event_does_nothing_and_an_impossible_one_is_a_bug(state: PartitionState, event: type[Event]) -> None:
     """LATE: no effect, no change.  NEVER: an assertion.  The rest is in the stories below."""
     machine = partition()
-    machine.state = state
+    machine._state = state
     cell = TABLE[state, event]
     if cell is Cell.LATE:
         before = repr(machine)

@@ -1,0 +1,517 @@
+"""The log of one ownership, its state and the steps of it: pure.
+
+The transitions (``takeover_transitions``, ``segment_transitions``, ``release_transitions``) decide which steps an event
+causes. `broker.partition.machine.PartitionMachine` adds the table of transitions. Other modules read this state and
+never write it: a step keeps together the attributes of one invariant.
+
+Offsets: ``log_start <= high_watermark <= next_offset``. The batches between the last two are in ``batches``. The open
+segment is ``current``. ``broker.partition.segment_roll`` prepares the next segment, and
+``broker.partition.unclosed_segments`` has the earlier ones.
+
+Times are in milliseconds: ``wall_ms`` is wall-clock time, which records are stamped with; ``now_ms`` is monotonic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bmq.broker import events as ev
+from bmq.broker.config import BrokerConfig, LogConfig
+from bmq.broker.events import Effect
+from bmq.broker.partition.batches import Batches, Duplicate
+from bmq.broker.partition.checkpointer import Checkpointer, OpenSegment
+from bmq.broker.partition.found_copies import FoundCopies
+from bmq.broker.partition.pipeline_watch import PipelineWatch
+from bmq.broker.partition.predecessor import Predecessor
+from bmq.broker.partition.producer_state import ProducerTable
+from bmq.broker.partition.segment_roll import SegmentRoll
+from bmq.broker.partition.shortage import Shortage
+from bmq.broker.partition.states import TERMINAL, PartitionState
+from bmq.broker.partition.unclosed_segments import UnclosedSegments
+from bmq.broker.pending import Pending
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records.batch import NO_PRODUCER_ID, Batch
+from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.storage.checkpoint import Checkpoint
+
+
+class OwnedLog:
+    """One owner's view of its log; see the module's docstring. Single-threaded, never awaits."""
+
+    def __init__(self, key: PartitionKey, incarnation: str, config: LogConfig, broker: BrokerConfig) -> None:
+        self.key: Final = key
+        self.incarnation: Final = incarnation
+        self.broker: Final = broker
+        self.batches: Final = Batches()
+        self.next_segment: Final = SegmentRoll()
+        self.unclosed: Final = UnclosedSegments()
+        self.checkpointer: Final = Checkpointer(key, broker)
+        self.predecessor: Final = Predecessor(broker.unreadable_ms)
+        self.pipeline_watch: Final = PipelineWatch(broker)
+        self.shortage: Final = Shortage(broker.short_hold_ms)
+        self.found_copies: Final = FoundCopies()
+        self._config = config
+        self._state = PartitionState.START
+        self._epoch = 0
+        self._revision = 0
+        self._record = PartitionRecord()
+        self._storing: PartitionRecord | None = None
+        self._is_released = False
+        self._log_start = 0
+        self._high_watermark = 0
+        self._next_offset = 0
+        self._producers = ProducerTable()
+        self._current: OpenSegment | None = None
+        self._is_draining = False
+        self._failures = 0
+        self._is_folder_known = False
+        """True once no file was found that the record should list."""
+        self._offline_reason = ""
+        self._final_checkpoint: Checkpoint | None = None
+        """In a terminal state: the full checkpoint of the moment when it ended."""
+
+    def __repr__(self) -> str:
+        segment = self._current
+        current = f"{segment.entry.name}@{segment.flushed}/{segment.position}" if segment else "-"
+        return (
+            f"<{type(self).__name__} {self.key} {self._state.name} epoch={self._epoch}"
+            f" [{self._log_start}, {self._high_watermark}, {self._next_offset})"
+            f" {current} {self.batches!r} {self.next_segment!r} {self.unclosed!r}>"
+        )
+
+    # ----------------------------------------------------------------------------------------------- its state, read
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of the topic."""
+        return self._config
+
+    @property
+    def state(self) -> PartitionState:
+        """The state of the ownership."""
+        return self._state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the claim; 0 before it is stored."""
+        return self._epoch
+
+    @property
+    def record(self) -> PartitionRecord:
+        """The record as this process stored it last; empty before its claim is stored."""
+        return self._record
+
+    @property
+    def revision(self) -> int:
+        """The revision of `record`, or of the record that `storing` is written over."""
+        return self._revision
+
+    @property
+    def storing(self) -> PartitionRecord | None:
+        """The record whose write has no result yet."""
+        return self._storing
+
+    @property
+    def is_released(self) -> bool:
+        """True once the stored record says that this process has released the partition."""
+        return self._is_released
+
+    @property
+    def log_start(self) -> int:
+        """The lowest offset that may be read."""
+        return self._log_start
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is flushed."""
+        return self._high_watermark
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next batch."""
+        return self._next_offset
+
+    @property
+    def producers(self) -> ProducerTable:
+        """The producers of the log."""
+        return self._producers
+
+    @property
+    def current(self) -> OpenSegment | None:
+        """The open segment; None if no segment is open."""
+        return self._current
+
+    @property
+    def is_draining(self) -> bool:
+        """True while the open segment takes no more batches, and closes once those it has are flushed."""
+        return self._is_draining
+
+    @property
+    def is_first_failure(self) -> bool:
+        """True while no attempt has failed since something succeeded."""
+        return self._failures == 0
+
+    @property
+    def offline_reason(self) -> str:
+        """The reason why the partition is OFFLINE; "" in other states."""
+        return self._offline_reason
+
+    # ------------------------------------------------------------------------------------------ the produce path
+
+    def accept(self, batch: Batch, wall_ms: int, copies: int | None = 1) -> Pending | Duplicate:
+        """Give a batch its offsets, and queue it.
+
+        The batch was checked, or is this broker's own: then it may be a control batch, and of any size. Its bytes are
+        writable, and stay with the partition. ``copies``: datanodes that hold the batch, at least, when it is
+        acknowledged; None: as many as min.insync.replicas. Returns a `Duplicate` for a repeated batch. Raises
+        RequestError with Kafka's code.
+        """
+        if self._state is not PartitionState.WRITE:
+            raise self.refusal()
+        if copies is None:
+            copies = self._config.min_insync
+        if copies > 1 and self.shortage.is_refusing:
+            raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, self.too_few)
+        has_producer = batch.producer_id != NO_PRODUCER_ID
+        if has_producer:
+            kept = self._producers.find_duplicate(batch)
+            if kept is not None:
+                pending = self._find(kept.base_offset)
+                if copies > 1:
+                    self.found_copies.check(kept, pending, self._log_start, copies)
+                return Duplicate(kept.base_offset, pending, kept.timestamp)
+            self._producers.check(batch)
+        if self._config.rules.log_append_time:
+            batch.set_append_time(wall_ms)
+        batch.assign(self._next_offset, self._epoch)
+        pending = Pending(batch, self._producers.append(batch, wall_ms) if has_producer else None, copies)
+        self._next_offset = batch.next_offset
+        self.batches.add(pending)
+        return pending
+
+    def _find(self, base_offset: int) -> Pending | None:
+        return None if base_offset < self._high_watermark else self.batches.find(base_offset)
+
+    def refusal(self) -> RequestError:
+        """Return the error for a request to a partition that is not in WRITE."""
+        if self._state is PartitionState.OFFLINE:
+            text = f"the partition is OFFLINE, see `bmq segment repair`: {self._offline_reason}"
+            return RequestError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+        return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the partition is not open here: {self._state.name}")
+
+    # ----------------------------------------------------------------------------------------------- the record
+
+    def next_record(self, *opened: SegmentEntry, owner: str | None = None) -> PartitionRecord:
+        """Return the record to store: it lists the newest closed segment, all not yet closed, and those ``opened``."""
+        return PartitionRecord(
+            epoch=self._epoch,
+            owner=self.incarnation if owner is None else owner,
+            segments=self.unclosed.listed(*opened),
+            journals=(self.incarnation,),
+            last=max((self._record.last_registered, *(entry.name.order for entry in opened))),
+        )
+
+    def store(self, record: PartitionRecord, revision: int) -> list[Effect]:
+        """Return the effect that writes the record over revision ``revision``."""
+        self._storing, self._revision = record, revision
+        return [ev.StoreRecord(record, revision)]
+
+    def stored(self, event: ev.RecordStored) -> None:
+        """Note that the write has succeeded."""
+        assert event.record == self._storing
+        self._storing = None
+        self._record, self._revision = event.record, event.revision
+
+    # ---------------------------------------------------------------------------------------------------- the takeover
+
+    def claimed(self, event: ev.RecordStored) -> None:
+        """Note that the claim is stored: this broker owns the partition, under the claim's epoch."""
+        self.stored(event)
+        self._failures = 0
+        self._epoch = event.record.epoch
+
+    def fence_predecessor(self) -> None:
+        """Begin with the fence of the predecessor's segments, or begin with it again."""
+        self._state = PartitionState.FENCE
+
+    def recover(self) -> None:
+        """Begin to read the log: the predecessor's segments are fenced."""
+        self._state = PartitionState.RECOVER
+
+    def adopt(self, event: ev.LogRecovered) -> None:
+        """Take over the end, the start, the last segment and the producers of the log that was recovered."""
+        recovered, base = event.recovered, event.checkpoint
+        self._failures = 0
+        self._is_folder_known = True
+        self._high_watermark = self._next_offset = recovered.end_offset
+        self._log_start = min(event.log_start, recovered.end_offset)
+        self._producers = ProducerTable(event.producers)
+        self.found_copies.doubt(recovered.end_offset)
+        if recovered.segments:
+            last = recovered.segments[-1]
+            self._found(last.name, last.length, recovered.end_offset)
+            self.checkpointer.close(
+                last.name,
+                last.length,
+                recovered.end_offset,
+                self._log_start,
+                last.index,
+                last.epochs,
+                self._producers,
+            )
+        elif base is not None:
+            self._found(base.segment, base.position, base.end_offset)
+            self.checkpointer.adopt(base)
+
+    def _found(self, name: SegmentName, length: int, end_offset: int) -> None:
+        self.unclosed.found(self._record.segments, name, length, end_offset)
+        self.next_segment.found(length)
+
+    def open(self) -> None:
+        """Accept batches from now on."""
+        self._state = PartitionState.WRITE
+
+    # --------------------------------------------------------------------------------- WRITE and MOVE: the segments
+
+    @property
+    def spare(self) -> SegmentEntry | None:
+        """The open file that has no final name yet and no batches; None if there is none."""
+        return self.next_segment.unused
+
+    @property
+    def unchecked_after(self) -> tuple[int, int] | None:
+        """The last registration of a log whose folder was not looked at yet; None once no file was found behind it."""
+        return None if self._is_folder_known else self._record.last_registered
+
+    @property
+    def is_all_closed(self) -> bool:
+        """True while no segment is written, and the last one is closed and indexed."""
+        return self._current is None and not self.unclosed
+
+    @property
+    def is_ending(self) -> bool:
+        """True while the open segment drains, or the partition is handed over: each flush may bring the next step."""
+        return self._is_draining or self._state is PartitionState.MOVE
+
+    def spare_created(self, event: ev.SpareReady) -> None:
+        """Note that the next segment's file exists, on ``event.copies`` datanodes."""
+        self.next_segment.ready(event.entry, event.copies, event.block_bytes)
+        self._is_folder_known = True
+        if event.copies >= self._config.min_insync:
+            self.shortage.end()
+
+    def open_segment(self, entry: SegmentEntry, now_ms: int) -> None:
+        """Open the next segment for batches: its file has the final name."""
+        following = self.next_segment
+        interval_bytes = self._config.index_interval_bytes
+        self._current = OpenSegment(entry, following.block_bytes, interval_bytes, now_ms, following.copies)
+        following.named()
+
+    def send(self, bytes_max: int, now_ms: int) -> tuple[list[Pending], bool]:
+        """Move queued batches onto the open segment: at least one batch, else at most ``bytes_max`` bytes.
+
+        Returns the batches, none if no segment takes any now, and whether the next segment is wanted.
+        """
+        segment = self._current
+        if segment is None or self._is_draining:
+            return [], False
+        roll_bytes = min(self._config.segment_bytes, segment.block_bytes)
+        taken, self._is_draining = self.batches.send(segment, bytes_max, roll_bytes, now_ms)
+        return taken, self._is_draining or segment.position * 8 > roll_bytes * 7
+
+    @property
+    def is_next_wanted(self) -> bool:
+        """True if batches wait for the next segment, or it will be needed soon.
+
+        Opening it may take longer than the room that is left in the open segment lasts.
+        """
+        segment = self._current
+        if segment is None or self._is_draining:
+            return bool(self.batches.unsent)
+        return segment.position * 8 > min(self._config.segment_bytes, segment.block_bytes) * 7
+
+    def flushed(self, segment: OpenSegment, position: int, now_ms: int) -> list[Pending]:
+        """Note that storage has the open segment up to ``position``; return the batches flushed by it."""
+        done = self.batches.flushed(position)
+        if not done:
+            return done
+        for pending in done:
+            batch = pending.batch
+            segment.index.add(batch.base_offset, pending.start_position, batch.max_timestamp)
+            if not segment.epochs:
+                segment.epochs.append((self._epoch, batch.base_offset))
+            if pending.producer is not None:
+                self._producers.flushed(pending.producer)
+        last = done[-1]
+        segment.uncovered_bytes += last.end_position - segment.flushed
+        segment.flushed = last.end_position
+        if segment.dirty_since_ms < 0:
+            segment.dirty_since_ms = now_ms
+        self._high_watermark = last.batch.next_offset
+        if segment.copies < self._config.min_insync:
+            self.found_copies.doubt(self._high_watermark)
+        self._failures = 0
+        return done
+
+    def drain(self) -> None:
+        """Let the open segment take no more batches: it is closed once its batches are flushed."""
+        assert self._current is not None
+        self._is_draining = True
+
+    def close_segment(self) -> Effect:
+        """Leave the open segment, whose batches are all flushed; return the effect that closes its file."""
+        segment, self._current = self._current, None
+        assert segment is not None
+        assert not self.batches.inflight
+        self._is_draining = False
+        index_may_wait = segment.is_covered or self.unclosed.is_empty
+        return ev.CloseSegment(segment.entry, self._leave(segment), index_may_wait)
+
+    def give_up_segment(self) -> Effect:
+        """Leave the open segment, whose file broke; return the effect that takes the file over.
+
+        The batches in flight go back to the front of the queue, for the next segment (rule 6).
+        """
+        segment, self._current = self._current, None
+        assert segment is not None
+        self._is_draining = False
+        self.batches.put_back()
+        return ev.SealSegment(segment.entry, self._leave(segment))
+
+    def _leave(self, segment: OpenSegment) -> Checkpoint | None:
+        """Note that ``segment`` is not written any more; return its final checkpoint.
+
+        Returns None if nothing in it was flushed.
+        """
+        self.unclosed.leave(segment.entry)
+        self.next_segment.learn(segment)
+        if segment.flushed == 0:
+            return None
+        return self.checkpointer.close(
+            segment.entry.name,
+            segment.flushed,
+            self._high_watermark,
+            self._log_start,
+            segment.index,
+            segment.epochs,
+            self._producers,
+        )
+
+    def may_leave_slow(self, now_ms: int) -> bool:
+        """Return whether the open segment holds something and the last roll for slowness was long ago."""
+        segment = self._current
+        is_filling = segment is not None and segment.position > 0 and not self._is_draining
+        return is_filling and self.pipeline_watch.may_roll(now_ms)
+
+    def delay(self) -> int:
+        """Return the next pause of ``retry_ms``, which grows while nothing is flushed.
+
+        Before WRITE, a step that succeeds resets it.
+        """
+        self._failures += 1
+        return self.broker.retry_ms.pause(self._failures)
+
+    # ----------------------------------------------------------------------------------------- min.insync.replicas
+
+    @property
+    def is_short(self) -> bool:
+        """True while storage, as far as is known, gives fewer datanodes than min.insync.replicas."""
+        return self.shortage.is_noticed
+
+    @property
+    def too_few(self) -> str:
+        """The message of an error that refuses a batch for want of datanodes."""
+        return (
+            f"storage gives a new segment fewer datanodes than min.insync.replicas={self._config.min_insync} asks for"
+        )
+
+    def take_back(self, unsent: Sequence[Pending]) -> None:
+        """Take back the last batches, which left no trace in the log: the next batch gets the offset of the first."""
+        self.batches.drop_last(len(unsent))
+        self._next_offset = unsent[0].batch.base_offset
+        kept = (*self.batches.inflight, *self.batches.unsent)
+        self._producers.take_back(pending.producer for pending in kept if pending.producer is not None)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Apply other settings.
+
+        If min.insync.replicas falls, batches that wait for copies wait for fewer. If it rises, batches that were
+        flushed before are counted before a repetition of them is acknowledged.
+        """
+        if config.min_insync > self._config.min_insync:
+            self.found_copies.doubt(self._high_watermark)
+        if config.min_insync < self._config.min_insync:
+            self.shortage.end()
+            for pending in self.batches.unsent:
+                pending.copies = min(pending.copies, config.min_insync)
+        self._config = config
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def full_checkpoint(self) -> Checkpoint | None:
+        """Return a checkpoint of everything that is flushed, for a journal's snapshot; None before the first byte.
+
+        In a terminal state: the one of the moment when it ended. A successor may need it until its own is durable.
+        """
+        if self._state in TERMINAL:
+            return self._final_checkpoint
+        return self.checkpointer.full(self._current, self._high_watermark, self._log_start, self._producers)
+
+    def raise_log_start(self, offset: int) -> None:
+        """Raise the log start, which never falls (rule 10)."""
+        assert self._log_start < offset <= self._high_watermark
+        self._log_start = offset
+
+    def checkpoint(self) -> list[Effect]:
+        """Return the effect that writes a checkpoint; none while another is under way: the next one follows it."""
+        checkpoint = self.checkpointer.next(self._current, self._high_watermark, self._log_start, self._producers)
+        return [] if checkpoint is None else [ev.WriteCheckpoint(checkpoint)]
+
+    # ---------------------------------------------------------------------------------------------------- the ends
+
+    def begin_move(self) -> None:
+        """Accept no more batches; the open segment drains once no batch waits."""
+        self._state = PartitionState.MOVE
+        self._is_draining = self._current is not None and not self.batches.unsent
+
+    def released(self, event: ev.RecordStored) -> None:
+        """Note that the record names no owner any more: the partition is handed over."""
+        self.stored(event)
+        self._final_checkpoint = self.full_checkpoint()
+        self._state = PartitionState.CLOSED
+        self._is_released = True
+
+    def give_up(self) -> None:
+        """End before anything was accepted: the predecessor's checkpoint stays the last one."""
+        self._state = PartitionState.CLOSED
+
+    def go_offline(self, reason: str) -> Effect:
+        """Stop, and wait for an operator; return the effect that reports the reason."""
+        self._final_checkpoint = self.full_checkpoint()
+        self._state = PartitionState.OFFLINE
+        self._offline_reason = reason
+        return ev.ReportOffline(reason)
+
+    def fence(self) -> list[Effect]:
+        """Stop: another broker owns the partition, or its record was deleted."""
+        self._final_checkpoint = self.full_checkpoint()
+        self._state = PartitionState.FENCED
+        return self.refuse_all("another broker owns the partition, or its record was deleted")
+
+    def refuse_all(self, reason: str) -> list[Effect]:
+        """Refuse every batch that waits, and abort the files."""
+        sent, unsent = self.batches.drop()
+        self._current = None
+        # NOT_LEADER_OR_FOLLOWER means that the batch was certainly not accepted: a proxy sends it again.  A batch that
+        # was sent to a file may be found there, and kept, by the new owner.
+        rejects = [
+            ev.Reject(batches, code, reason)
+            for batches, code in (
+                (sent, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+                (unsent, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            )
+            if batches
+        ]
+        return [*rejects, ev.Abort()]
