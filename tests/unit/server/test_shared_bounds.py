@@ -71,7 +71,7 @@ OWNERS = {
     "process": {  # of the process: all listeners and callers share it
         "clock", "catalog", "owners", "fetch_service", "responses", "produce_queue", "large", "produce_order", "admin",
         "coordinator", "producer_ids", "scram_users", "tokens", "client_quotas", "log_levels", "acls",
-        "new_leaders",
+        "new_leaders", "features", "levels",
     },
     "view": {"config", "proxies", "metadata"},  # of a listener
     "caller": {"metrics", "quotas", "authorizer", "audit"},  # of a kind of caller
@@ -110,7 +110,7 @@ async def test_the_internal_port_shares_only_what_belongs_to_the_process_as_a_wh
         inside, clients = node.internal_endpoint.scopes, all_scopes(node)["INSIDE"]
         shared = {each.name for each in fields(inside.process)
                   if getattr(inside.process, each.name) is getattr(clients.process, each.name)}  # fmt: skip
-        assert shared == {"clock", "catalog"}
+        assert shared == {"clock", "catalog", "features"}
         assert inside.caller.metrics is not node.metrics
         assert inside.view is not clients.view
         assert inside.caller.authorizer is ALLOW_ALL
