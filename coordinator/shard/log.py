@@ -29,7 +29,7 @@ from bmq.meta.shard_kinds import ShardId
 
 
 class ShardLog(Protocol):
-    """One shard's partition, bound to one owner's epoch.  Properties need no I/O."""
+    """The partition of a shard, bound to a single owner's epoch.  Properties need no I/O."""
 
     @property
     def epoch(self) -> int:
