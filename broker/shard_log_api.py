@@ -1,7 +1,7 @@
 """ShardOpen, ShardAppend and ShardConfirm: a coordinator's log, at the broker that owns its partition.
 
-The partition is one of ``__consumer_offsets``.  ``broker.shard_log_fence`` decides which coordinator may append; the
-holder of a log is the connection that opened it.
+The partition is of a coordinators' topic (``meta.shard_kinds``).  ``broker.shard_log_fence`` decides which coordinator
+may append; the holder of a log is the connection that opened it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Opened:
 
 
 class ShardFence:
-    """One broker's fence of shard logs.  Bounded by the open partitions of ``__consumer_offsets``."""
+    """One broker's fence of shard logs.  Bounded by the open partitions of coordinators' topics."""
 
     def __init__(self) -> None:
         self._opened: dict[PartitionKey, _Opened] = {}

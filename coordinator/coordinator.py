@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from bmq.coordinator.api import ClientInfo, GroupListing
 from bmq.coordinator.apis import group_admin, membership
 from bmq.coordinator.apis import offsets as offset_api
+from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
-from bmq.coordinator.shard.manager import Shards
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.wire import messages as m
@@ -51,7 +51,7 @@ class Coordinator:
         not possible now.  ``view`` names the owner of each shard.  ``bounds``: how many groups a principal may own."""
         self._settings = settings or CoordinatorSettings.of(config)
         self._catalog = catalog
-        self._shards = Shards(self._settings, clock, logs, topic, catalog, view, bounds or NoBounds())
+        self._shards = GroupShards(self._settings, clock, logs, topic, catalog, view, bounds or NoBounds())
 
     async def start(self) -> None:
         """Begin to load shards, and return at once.  Requests wait for their shard for ``load_timeout_s``."""

@@ -8,8 +8,8 @@ from typing import Any
 from bmq.coordinator.api import GroupListing
 from bmq.coordinator.group.members import GroupMember
 from bmq.coordinator.group.states import GroupState
-from bmq.coordinator.shard.active import ActiveShard
-from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
@@ -28,7 +28,7 @@ _Listed = m.ListGroupsResponse.ListedGroup
 _Deleted = m.DeleteGroupsResponse.DeletableGroupResult
 
 
-async def describe_groups(shards: Shards, request: m.DescribeGroupsRequest) -> m.DescribeGroupsResponse:
+async def describe_groups(shards: GroupShards, request: m.DescribeGroupsRequest) -> m.DescribeGroupsResponse:
     """Serve a DescribeGroups.  A group that is named twice is described once.
 
     Groups past the room for one response get COORDINATOR_LOAD_IN_PROGRESS, so that the client asks for them again.
@@ -50,7 +50,7 @@ async def describe_groups(shards: Shards, request: m.DescribeGroupsRequest) -> m
 
 
 async def _describe(
-    serving: ActiveShard | RequestError,
+    serving: ActiveGroups | RequestError,
     group_id: str,
     version: int,
     operations: frozenset[int] | None,
@@ -117,7 +117,7 @@ def _member(member: GroupMember, state: GroupState, protocol: str | None) -> Any
     )
 
 
-async def list_groups(shards: Shards, request: m.ListGroupsRequest, only: Set[int] | None = None) -> GroupListing:
+async def list_groups(shards: GroupShards, request: m.ListGroupsRequest, only: Set[int] | None = None) -> GroupListing:
     """List the groups of the shards ``only``, or of all shards of this process if it is None.
 
     State and type filters ignore case; an unknown value matches no group.
@@ -150,7 +150,7 @@ async def list_groups(shards: Shards, request: m.ListGroupsRequest, only: Set[in
     return GroupListing(listed, frozenset(found), missing)
 
 
-async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
+async def delete_groups(shards: GroupShards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
     """Serve a DeleteGroups.  A group and its offsets are deleted in one step.
 
     If a group has more than `ELEMENTS_A_TURN` offsets, they are deleted first, over several turns of the event loop.
@@ -158,7 +158,7 @@ async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.Del
     names = list(dict.fromkeys(request.groups_names))
     found = await shards.serving_each(names)
     turns, codes = Turns(), dict.fromkeys(names, ErrorCode.NONE)
-    written: dict[ActiveShard, list[str]] = {}
+    written: dict[ActiveGroups, list[str]] = {}
     for group_id, serving in zip(names, found, strict=True):
         try:
             if isinstance(serving, RequestError):
@@ -183,7 +183,7 @@ async def delete_groups(shards: Shards, request: m.DeleteGroupsRequest) -> m.Del
     return m.DeleteGroupsResponse(results=results)
 
 
-def _delete(serving: ActiveShard, group_id: str) -> ErrorCode:
+def _delete(serving: ActiveGroups, group_id: str) -> ErrorCode:
     group = serving.state.groups.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND

@@ -10,10 +10,10 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.members import metadata_bytes
 from bmq.coordinator.group.messages import Join, JoinResponse, Sync, SyncResponse
+from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.records import STRING_BYTES_MAX
 from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import ActiveShard
-from bmq.coordinator.shard.manager import Shards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
@@ -28,7 +28,7 @@ topics lists them for each of its assignors, in half a megabyte."""
 
 
 async def join_group(
-    shards: Shards, settings: CoordinatorSettings, request: m.JoinGroupRequest, client: ClientInfo
+    shards: GroupShards, settings: CoordinatorSettings, request: m.JoinGroupRequest, client: ClientInfo
 ) -> m.JoinGroupResponse:
     """Serve a JoinGroup.  The response may wait for other members to join.  Errors are in the response."""
     try:
@@ -47,7 +47,7 @@ async def join_group(
     return join_response(request, answer)
 
 
-async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
+async def sync_group(shards: GroupShards, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
     """Serve a SyncGroup.  The response may wait for the leader's assignment.  Errors are in the response."""
     try:
         if request.API_VERSION >= 5 and (request.protocol_type is None or request.protocol_name is None):
@@ -80,7 +80,7 @@ async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroup
 
 
 def heartbeat(
-    shards: Shards, request: m.HeartbeatRequest
+    shards: GroupShards, request: m.HeartbeatRequest
 ) -> m.HeartbeatResponse | Coroutine[Any, Any, m.HeartbeatResponse]:
     """Serve a Heartbeat: at once, or after the shard has confirmed its ownership (`Freshness`)."""
     group_id = request.group_id
@@ -98,7 +98,7 @@ def heartbeat(
     return m.HeartbeatResponse(error_code=code)
 
 
-async def _renewed_heartbeat(serving: ActiveShard, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+async def _renewed_heartbeat(serving: ActiveGroups, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
     try:
         await serving.freshness.renew()
         code = _heartbeat(serving, request)
@@ -107,11 +107,11 @@ async def _renewed_heartbeat(serving: ActiveShard, request: m.HeartbeatRequest) 
     return m.HeartbeatResponse(error_code=code)
 
 
-def _heartbeat(serving: ActiveShard, request: m.HeartbeatRequest) -> ErrorCode:
+def _heartbeat(serving: ActiveGroups, request: m.HeartbeatRequest) -> ErrorCode:
     return serving.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
 
 
-async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGroupResponse:
+async def leave_group(shards: GroupShards, request: m.LeaveGroupRequest) -> m.LeaveGroupResponse:
     """Serve a LeaveGroup.  From version 3 on it names several members, each with its own error (KIP-345)."""
     if request.API_VERSION >= 3:
         leaving = [(each.member_id, each.group_instance_id) for each in request.members]
@@ -139,7 +139,7 @@ async def leave_group(shards: Shards, request: m.LeaveGroupRequest) -> m.LeaveGr
 
 
 async def _leave(
-    serving: ActiveShard, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
+    serving: ActiveGroups, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
 ) -> list[ErrorCode]:
     """Remove the members that fit into one turn of the event loop, and return an error code for each."""
     if not is_first:

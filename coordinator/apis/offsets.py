@@ -15,6 +15,8 @@ from bmq.coordinator.apis.group_admin import SHARD_LOST
 from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group.subscription import CONSUMER
+from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.records import (
     NO_EXPIRY,
     NO_LEADER_EPOCH,
@@ -22,8 +24,6 @@ from bmq.coordinator.records import (
     Offset,
     OffsetRecord,
 )
-from bmq.coordinator.shard.active import ActiveShard
-from bmq.coordinator.shard.manager import Shards
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
@@ -47,7 +47,7 @@ _Delete = m.OffsetDeleteResponse
 
 
 async def offset_commit(
-    shards: Shards, catalog: Catalog, request: m.OffsetCommitRequest, principal: str = ""
+    shards: GroupShards, catalog: Catalog, request: m.OffsetCommitRequest, principal: str = ""
 ) -> m.OffsetCommitResponse:
     """Serve an OffsetCommit.  The response comes once the offsets are durable, with an error code a partition.
 
@@ -157,7 +157,7 @@ class _Shown(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-async def offset_fetch(shards: Shards, catalog: Catalog, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
+async def offset_fetch(shards: GroupShards, catalog: Catalog, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
     """Serve an OffsetFetch.  Only durable offsets are returned, each once even if it is asked for twice.
 
     ``require_stable`` changes nothing while there are no transactions.
@@ -209,7 +209,7 @@ def _wanted(merged: tuple[str, dict[Any, dict[int, None]] | None]) -> _Wanted:
 
 
 async def _fetch_group(
-    serving: ActiveShard | RequestError,
+    serving: ActiveGroups | RequestError,
     catalog: Catalog,
     wanted: _Wanted,
     turns: Turns,
@@ -294,7 +294,9 @@ async def _partitions(partition_class: Any, shown: _Shown, turns: Turns) -> list
 # ------------------------------------------------------------------------------------------------------- delete
 
 
-async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
+async def offset_delete(
+    shards: GroupShards, catalog: Catalog, request: m.OffsetDeleteRequest
+) -> m.OffsetDeleteResponse:
     """Serve an OffsetDelete.  A topic that is named twice is in the response twice, a partition within it once.
 
     Many partitions are deleted in several turns of the event loop; each turn checks again that the group allows it.
@@ -321,7 +323,7 @@ async def offset_delete(shards: Shards, catalog: Catalog, request: m.OffsetDelet
     return _Delete(error_code=ErrorCode.NONE, topics=topics)
 
 
-def _deletable(serving: ActiveShard, group_id: str) -> Group:
+def _deletable(serving: ActiveGroups, group_id: str) -> Group:
     """Return the group.  Raises RequestError if it does not exist, or has members whose topics cannot be known."""
     group = serving.state.groups.get(group_id)
     if group is None:
@@ -332,7 +334,7 @@ def _deletable(serving: ActiveShard, group_id: str) -> Group:
 
 
 def _delete_offsets(
-    serving: ActiveShard, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
+    serving: ActiveGroups, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
 ) -> list[Any]:
     """Write the tombstones and return the partitions of the response.  Raises RequestError as `_deletable` does."""
     group = _deletable(serving, group_id)

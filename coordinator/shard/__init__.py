@@ -1,1 +1,1 @@
-"""One shard of all groups: its log, the replay of it, and the state in memory."""
+"""The log of a shard of any kind, its replay, and the service of its state from memory."""

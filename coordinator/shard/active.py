@@ -1,394 +1,93 @@
-"""Loaded shard: decides by the pure groups and offsets, writes, and responds when the records are durable.
+"""Loaded shard of any kind: writes, and waits until records are durable.
 
 State changes when a record is handed to the writer, and responses are sent when it is flushed, as in Kafka's
-``CoordinatorRuntime``.  So each decision sees all that were made before it, and a read that must show only durable
-facts (OffsetFetch) waits for the open writes of its group.  If the log fails, all requests that wait get
-NOT_COORDINATOR, the object is not used any more, and its shard is loaded again.
+``CoordinatorRuntime``.  If the log fails, the object is not used any more, and its shard is loaded again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Generic, TypeVar
 
-from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.group_bounds import GroupBounds
-from bmq.coordinator.group.membership_budget import MembershipAccount
-from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
-from bmq.coordinator.group.states import GroupState
-from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.freshness import Freshness
-from bmq.coordinator.shard.response_queue import ResponseQueue
+from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.state import ShardState
-from bmq.coordinator.shard.writer import KeyValue, Writer
-from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
+from bmq.coordinator.shard.writer import ShardWrite, Writer
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.clock import Clock
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.errors import ErrorCode, RequestError
 
-A = TypeVar("A", JoinResponse, SyncResponse)
+S = TypeVar("S", bound=ShardState)
 T = TypeVar("T")
-EXPIRED_A_TURN = 500
-"""Timers handled in one turn of the event loop: requests must still be served when very many members time out."""
-_TIMER_MIN_S = 0.001  # the loop's clock and the shard's may differ by a tick
 
 
-class _Parked(NamedTuple):
-    """A request that waits for a rebalance, and its response if the shard is lost meanwhile."""
-
-    group_id: str
-    refusal: Callable[[ErrorCode], JoinResponse | SyncResponse]
-
-
-class ActiveShard:
-    """One shard's groups, under one ownership of its log."""
+class ActiveShard(Generic[S]):
+    """The loaded state of a shard, under a single ownership of its log.  A kind's subclass decides what is written."""
 
     def __init__(
-        self,
-        state: ShardState,
-        writer: Writer,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        budget: ByteBudget,
-        answers: ResponseQueue,
-        freshness: Freshness,
-        bounds: GroupBounds,
+        self, state: S, writer: Writer, clock: Clock, settings: CoordinatorSettings, freshness: Freshness
     ) -> None:
         self.state = state
-        self._bounds = bounds
-        self.account = MembershipAccount(budget)
-        self.freshness = freshness
-        self._budget = budget
         self.writer = writer
+        self.freshness = freshness
         self._clock = clock
         self._settings = settings
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
         self._is_closed = False
-        self._parked: dict[asyncio.Future[Any], _Parked] = {}
-        self._answers = answers
 
-    def begin(self, groups: Iterable[Group]) -> None:
-        """Start the timers and perform the effects of ``groups``.  To be called once, when the state is live."""
-        for group in groups:
-            self._settle(group, self.now())
-        self._arm()
+    async def go_live(self) -> None:
+        """Make the replayed state live, in turns of the event loop.  Nothing is to be done by default."""
+
+    def begin(self) -> None:
+        """Start timers, and perform what the replayed state asks for.  Called once, when the shard is served."""
 
     def close(self, error: ErrorCode) -> None:
-        """Respond to all parked requests with ``error``, and stop the timers.  Idempotent.
+        """Respond to all requests that wait with ``error``, and stop timers.  Idempotent.
 
         The caller must end the writer.
         """
-        if self._is_closed:
-            return
         self._is_closed = True
-        self.account.close()
         self.freshness.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        for token, parked in self._parked.items():  # not by group: there may be very many groups, and few requests
-            self._answers.give(token, parked.refusal(error))
-
-    def release(self, error: ErrorCode) -> None:
-        """Respond to all parked requests with ``error``; their groups go on."""
-        now = self.now()
-        for group_id in dict.fromkeys(parked.group_id for parked in self._parked.values()):
-            group = self.state.groups.get(group_id)
-            if group is not None:
-                group.release(error, now)
-                self._settle(group, now)
-
-    def now(self) -> Now:
-        """Return the present time by both clocks."""
-        return _now_of(self._clock)
-
-    # ------------------------------------------------------------------------------------------------ members
-
-    async def join(self, group_id: str, request: Join, principal: str = "") -> JoinResponse:
-        """Serve a join; wait for the rebalance if it must.  A group that it creates counts for ``principal``.
-
-        Raises RequestError if the log or the memory for members has no room, POLICY_VIOLATION if the principal may own
-        no further group.  Other errors are in the result.
-        """
-        await self.room()
-        group = self.state.groups.get(group_id)
-        now = self.now()
-        if not self._budget.has_room and (group is None or request.member_id not in group.members):
-            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the process's memory for group members is full")
-        if group is None:
-            if request.member_id:
-                return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            self._bounds.check(principal, group_id)
-            group = self.state.create(group_id, now.wall_ms, principal)
-        token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
-        answer = group.join(request, token, now)
-        self._settle(group, now)
-        if answer is not None:
-            return answer
-        return await self._park(token, group_id, lambda error: JoinResponse(error, request.member_id))
-
-    async def sync(self, group_id: str, request: Sync) -> SyncResponse:
-        """Serve a sync; wait for the leader's assignment if it must.
-
-        Raises RequestError as `Group.sync`, or if the log has no room.
-        """
-        await self.room()
-        now = self.now()
-        token: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
-        group = self._group_of_member(group_id)
-        answer = group.sync(request, token, now)
-        self._settle(group, now)
-        return answer if answer is not None else await self._park(token, group_id, SyncResponse)
-
-    async def _park(self, token: asyncio.Future[A], group_id: str, refusal: Callable[[ErrorCode], A]) -> A:
-        self._parked[token] = _Parked(group_id, refusal)
-        try:
-            return await token
-        finally:
-            del self._parked[token]
-
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Serve a heartbeat.  Returns and raises what `Group.heartbeat` does; UNKNOWN_MEMBER_ID for a missing group."""
-        now_ms = int(self._clock.monotonic() * 1000)
-        return self._group_of_member(group_id).heartbeat(member_id, instance_id, generation, now_ms)
-
-    def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Remove members, given as (member id, instance id), and return an error code for each."""
-        group = self.state.groups.get(group_id)
-        if group is None:
-            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
-        now = self.now()
-        answers = group.leave(leaving, now)
-        self._settle(group, now)
-        return answers
-
-    # ------------------------------------------------------------------------------------------------ offsets
-
-    async def commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        offsets: Sequence[tuple[str, int, Offset]],
-        principal: str = "",
-        *,
-        says_group_not_found: bool,
-    ) -> list[ErrorCode]:
-        """Store offsets, given as (topic, partition, offset), and return an error code for each once they are durable.
-
-        A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
-        A group that the commit creates counts for ``principal``.  Raises RequestError if the commit is refused
-        (POLICY_VIOLATION: the principal may own no further group), or is not durable in time.  A part of the commit may
-        be stored all the same.
-        """
-        deadline = self._deadline()
-        answers: list[ErrorCode] = []
-        for slice_ in _slices(offsets) if offsets else [offsets]:
-            if answers:
-                await next_turn()
-            await self.room(deadline)
-            group = self.state.groups.get(group_id)
-            if group is not None:
-                group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
-            elif generation >= 0:  # GROUP_ID_NOT_FOUND from OffsetCommit 9 on (KIP-848)
-                code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
-                raise RequestError(code, f"no group {group_id}")
-            answers += self._commit(group_id, slice_, principal, may_create=generation < 0)
-            self._arm()
-        if ErrorCode.NONE in answers:
-            await self.durable(deadline)
-        return answers
-
-    def _commit(
-        self, group_id: str, offsets: Sequence[tuple[str, int, Offset]], principal: str, *, may_create: bool
-    ) -> list[ErrorCode]:
-        records: list[CoordinatorRecord] = []
-        encoded: list[KeyValue] = []
-        answers = [ErrorCode.NONE] * len(offsets)
-        for number, (topic, partition, value) in enumerate(offsets):
-            if _java_length(value.metadata) > self._settings.metadata_max:
-                answers[number] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            record = OffsetRecord(group_id, topic, partition, value)
-            try:
-                data = encode(record)
-            except FormatError:  # offset.metadata.max.bytes is set to more than the record format allows
-                answers[number] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            if not self.writer.fits(data):
-                answers[number] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-                continue
-            records.append(record)
-            encoded.append(data)
-        if records:
-            created = self._create(group_id, principal) if may_create else []
-            self._write([*created, *records], [*map(encode, created), *encoded], group_id)
-        return answers
-
-    def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
-        """Create the group of a commit if it is missing; return the record of its principal, unless that is stored.
-
-        Offsets name no principal: without the record they would be a group of nobody after a failover.
-        """
-        group = self.state.groups.get(group_id)
-        if group is None:
-            self._bounds.check(principal, group_id)
-            group = self.state.create(group_id, self.now().wall_ms, principal)
-        is_missing = bool(group.principal) and not self.state.is_stored(group_id)
-        return [GroupRecord(group_id, group.created())] if is_missing else []
 
     @property
     def is_closed(self) -> bool:
         """True once the shard is lost: the state is as of that moment."""
         return self._is_closed
 
-    async def offsets_durable(self, group_id: str) -> None:
-        """Wait until the group's offsets, as they are now, are durable.  Raises RequestError if that takes too long."""
-        if self.writer.has_open_writes(group_id):
-            await self.durable()
-
-    def delete(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Append tombstones without waiting.  They must have been decided in this turn of the event loop."""
-        if records:
-            self._write(records, [encode(each) for each in records], group_id)
-
-    async def delete_many_offsets(self, group_id: str, turns: Turns) -> None:
-        """Delete the offsets of a group that is to be deleted, in several turns of the event loop.
-
-        Stops early if the group gets members.  Raises RequestError if the log has no room.
-        """
-        for topic in list(self.state.offsets.of_group(group_id)):
-            for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
-                if turns.is_over(len(partitions)):
-                    await next_turn()
-                await self.room()
-                group = self.state.groups.get(group_id)
-                if group is None or group.state is not GroupState.EMPTY:
-                    return
-                self.delete(group_id, [OffsetRecord(group_id, topic, each, None) for each in partitions])
-
-    def delete_group(self, group: Group) -> None:
-        """Delete an empty group with its offsets, in this turn, without waiting until that is durable."""
-        group.close(ErrorCode.UNKNOWN_MEMBER_ID)
-        self.account.forget(group.group_id)
-        self.delete(group.group_id, self.state.deletion(group.group_id))
-
     async def durable(self, deadline: float | None = None) -> None:
         """Wait until all that was written before is durable, at most until ``deadline`` (the event loop's clock).
 
         Raises RequestError: COORDINATOR_NOT_AVAILABLE if that takes too long, NOT_COORDINATOR if the log fails.
         """
-        await self._in_time(self._append((), (), ""), deadline)
+        await self._in_time(self._written((), ""), deadline)
 
-    async def rewrite(self, records: Sequence[CoordinatorRecord]) -> int:
+    async def rewrite(self, records: Sequence[KeyValue]) -> int:
         """Append records that repeat the present state, for a snapshot.
 
         Returns the base offset of the batch that has the first of them.  Raises RequestError if the log fails.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: RequestError | None) -> None:
-            if not future.done():
-                future.set_result(None) if error is None else future.set_exception(error)
-
-        operation = self.writer.write([encode(each) for each in records], "", done)
+        future, operation = self._write_and_wait(records, "")
         await future
         return operation.first_batch
 
-    async def expire(self) -> int:
-        """Delete expired offsets, and idle groups without offsets; return the number of records written.
+    async def room(self, deadline: float | None = None) -> None:
+        """Wait until there is room for a request's records.
 
-        Raises RequestError if the log fails.
+        Raises RequestError: NOT_COORDINATOR if the log has failed, COORDINATOR_NOT_AVAILABLE if it takes too long.
         """
-        count, turns = 0, Turns()
-        for group_id in list(self.state.groups):
-            for topic in list(self.state.offsets.of_group(group_id)):
-                for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
-                    await self._breathe(turns, len(partitions))
-                    now_ms, retention_ms = self._clock.now_ms(), self._settings.retention_ms
-                    records = self.state.expired_offsets(group_id, topic, partitions, now_ms, retention_ms)
-                    count += await self._remove(group_id, records)
-            await self._breathe(turns, 1)
-            count += await self._remove(group_id, self.state.expired_group(group_id))
-            self.state.forget_unused(group_id)
-        return count
+        if self.writer.is_blocked:
+            await self._in_time(self.writer.room(), deadline)
 
-    async def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> int:
-        """Delete the offsets that were committed for a deleted topic; return the number of records written.
-
-        Offsets of a later topic of the same name have another id, and stay.  Raises RequestError if the log fails.
-        """
-        count, turns = 0, Turns()
-        offsets = self.state.offsets
-        if (topic, topic_id) not in offsets.topics:
-            return 0
-        for group_id in offsets.group_ids:
-            for partitions in _slices(list(offsets.of_topic(group_id, topic))):
-                await self._breathe(turns, len(partitions))
-                records = offsets.tombstones_of_topic(group_id, topic, topic_id, partitions)
-                count += await self._remove(group_id, records)
-            await self._breathe(turns, 1)
-        return count
-
-    async def _remove(self, group_id: str, records: Sequence[CoordinatorRecord]) -> int:
-        """Append tombstones that were decided just now, without a time limit: no client waits for them."""
-        if records:
-            await self._append(records, [encode(each) for each in records], group_id)
-        return len(records)
-
-    # ------------------------------------------------------------------------------------------------ effects
-
-    def _group_of_member(self, group_id: str) -> Group:
-        group = self.state.groups.get(group_id)
-        if group is None or group.state is GroupState.EMPTY:
-            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has no members")
-        return group
-
-    def _settle(self, group: Group, now: Now) -> None:
-        """Perform the group's effects, and set the timer earlier if a deadline of it comes before."""
-        while effects := group.take_effects():
-            for effect in effects:
-                if isinstance(effect, Respond):
-                    assert isinstance(effect.token, asyncio.Future)
-                    self._answers.give(effect.token, effect.response)
-                else:
-                    self._store(group, effect, now)
-        self.account.charge(group)
-        self.state.forget_unused(group.group_id)
-        self._arm()
-
-    def _store(self, group: Group, effect: Store, now: Now) -> None:
-        record = GroupRecord(group.group_id, effect.value)
-        data = encode(record)
-        if not self.writer.fits(data):
-            group.store_refused(effect, now)
-            return
-        self.state.apply(record)
-
-        def done(error: RequestError | None) -> None:
-            if error is None:  # else the group is closed with its shard
-                now = self.now()
-                group.stored(effect, now)
-                self._settle(group, now)
-
-        self.writer.write([data], group.group_id, done)
-
-    def _write(self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str) -> None:
-        """Append without waiting: a failure is reported to the shard, and to operations that wait for later records."""
-        for record in records:
-            self.state.apply(record)
-        self.writer.write(encoded, group_id, no_op)
-
-    def _append(
-        self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str
+    def _written(
+        self, records: Sequence[KeyValue], subject: str, producer: BatchProducer | None = None
     ) -> asyncio.Future[None]:
-        for record in records:
-            self.state.apply(record)
+        """Hand records to the writer; the future is done once they are durable.  Raises RequestError as `write`."""
+        return self._write_and_wait(records, subject, producer)[0]
+
+    def _write_and_wait(
+        self, records: Sequence[KeyValue], subject: str, producer: BatchProducer | None = None
+    ) -> tuple[asyncio.Future[None], ShardWrite]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: RequestError | None) -> None:
@@ -399,22 +98,13 @@ class ActiveShard:
             else:
                 future.set_exception(error)
 
-        self.writer.write(encoded, group_id, done)
-        return future
+        return future, self.writer.write(records, subject, done, producer)
 
     async def _breathe(self, turns: Turns, elements: int) -> None:
         """Let other work run now and then, and wait for room in the log.  Raises RequestError if the log has failed."""
         if turns.is_over(elements):
             await next_turn()
         await self.writer.room()
-
-    async def room(self, deadline: float | None = None) -> None:
-        """Wait until there is room for a request's records.
-
-        Raises RequestError: NOT_COORDINATOR if the log has failed, COORDINATOR_NOT_AVAILABLE if it takes too long.
-        """
-        if self.writer.is_blocked:
-            await self._in_time(self.writer.room(), deadline)
 
     def _deadline(self) -> float:
         """Return the deadline of a request that begins now, in seconds of the event loop's clock."""
@@ -425,46 +115,5 @@ class ActiveShard:
             async with asyncio.timeout_at(self._deadline() if deadline is None else deadline):
                 return await awaitable
         except TimeoutError:
-            message = f"a write to __consumer_offsets is not durable after {self._settings.commit_timeout_s} s"
+            message = f"a write to the shard's log is not durable after {self._settings.commit_timeout_s} s"
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message) from None
-
-    # ------------------------------------------------------------------------------------------------- timer
-
-    def _arm(self) -> None:
-        """Set the shard's one timer of the event loop to the next deadline; none is set while no group has members."""
-        next_ms = self.state.deadlines.next()
-        if self._is_closed or not len(self.state.deadlines):
-            return
-        if self._timer is None or next_ms < self._timer_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            delay_s = max(next_ms / 1000 - self._clock.monotonic(), _TIMER_MIN_S)
-            self._timer_ms = next_ms
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        now = self.now()
-        for _ in range(EXPIRED_A_TURN):
-            timer = self.state.deadlines.pop(now.ms)
-            if timer is None:
-                break
-            group = self.state.groups.get(timer.group_id)
-            if group is not None:  # else it was deleted in this turn
-                group.expired(timer, now)
-                self._settle(group, now)
-        self._arm()
-
-
-def _now_of(clock: Clock) -> Now:
-    return Now(int(clock.monotonic() * 1000), clock.now_ms())
-
-
-def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split ``items`` into slices of one turn of the event loop each."""
-    return (items[at : at + ELEMENTS_A_TURN] for at in range(0, len(items), ELEMENTS_A_TURN))
-
-
-def _java_length(text: str) -> int:
-    """Return the length as Kafka measures it, in UTF-16 code units."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2

@@ -7,11 +7,11 @@ log that is bound to one ownership (``epoch``); opening a later one ends it.  Th
   got a response.
 * A batch that a stale shard sends after the barrier is refused by the log, so its client never gets a success.
 
-Batches have no producer id.  In one process the handle itself is the fence: it is refused once the partition has a
-later owner, or was opened again.  If coordinators and brokers are separate processes, the request has the shard's
-ownership number beside the batch, and the owner of the partition refuses a number lower than the highest that has
-opened the log there.  It takes appends only from the connection that opened the log last: so for one ownership, too,
-nothing follows a barrier except what was sent after it.
+No batch names a producer for the fence.  In one process the handle itself is the fence: it is refused once the
+partition has a later owner, or was opened again.  If coordinators and brokers are separate processes, the request has
+the shard's ownership number beside the batch, and the owner of the partition refuses a number lower than the highest
+that has opened the log there.  It takes appends only from the connection that opened the log last: so for one
+ownership, too, nothing follows a barrier except what was sent after it.
 
 The number need not be durable: a stale shard that is accepted by a *new* owner must first append a barrier there, and
 the shard that appends the later barrier replays all of it.  A producer id inside the batch would do the same in fewer
@@ -29,7 +29,7 @@ from bmq.meta.shard_kinds import ShardId
 
 
 class ShardLog(Protocol):
-    """One shard's partition, bound to one owner's epoch.  Properties need no I/O."""
+    """The partition of a shard, bound to a single owner's epoch.  Properties need no I/O."""
 
     @property
     def epoch(self) -> int:

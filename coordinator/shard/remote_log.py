@@ -1,4 +1,4 @@
-"""Shard logs whose partitions of ``__consumer_offsets`` are owned by other processes.
+"""Shard logs whose partitions are owned by other processes.
 
 A handle is bound to the ownership number and to the connection with which it was opened: the broker accepts appends of
 a handle from that connection only.  So a batch that was sent over an earlier connection, and is still in its buffers,

@@ -1,15 +1,16 @@
-"""Replay of a shard's log, in turns of the event loop: first the last value of each key, then the state from these.
+"""Replay of a shard's log, in turns of the event loop.
 
-Of each key only the last record counts, as in Kafka's compacted topics.  So records are first reduced to the last value
-of each key, as bytes, and only these values are decoded.  A hundred commits of a group cost no more decoding than a
-single commit.  The memory is that of the live keys, and of tombstones since the log's start, which a snapshot moves
-(``snapshot``).
+A state says whether only the last record of each key counts (`ShardState.is_by_key`), as in Kafka's compacted topics.
+Records are then first reduced to the last value of each key, as bytes, and only these values are decoded.  A hundred
+commits of a group cost no more decoding than a single commit.  The memory is that of the live keys, and of tombstones
+since the log's start, which a snapshot moves (``snapshot``).  Every other state gets each record in the order of the
+log, with the producer of its batch, control records among them.
 """
 
 from __future__ import annotations
 
-from bmq.coordinator.records import decode
 from bmq.coordinator.shard.log import ShardLog
+from bmq.coordinator.shard.log_records import producer_of
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
@@ -19,25 +20,32 @@ from bmq.core.records.reader import read_records
 
 
 class Replay:
-    """Progress of one replay of ``log``, from its start.
+    """Progress of one replay of ``log``, from its start, into ``state``.
 
-    ``offset`` is the next to be read, ``bytes_read`` counts the batches read so far, and ``live_bytes`` the keys and
-    values applied so far, without tombstones.
+    ``offset`` is the next to be read, and ``bytes_read`` counts the batches read so far.
     """
 
-    def __init__(self, log: ShardLog, read_bytes: int) -> None:
+    def __init__(self, log: ShardLog, state: ShardState, read_bytes: int) -> None:
         self.offset = log.log_start
         self.bytes_read = 0
-        self.live_bytes = 0
         self._log = log
+        self._state = state
         self._read_bytes = read_bytes
-        self._values: dict[bytes, bytes | None] = {}
+        self._values: dict[bytes, bytes | None] = {}  # since the last `finish`, of a state by key
+        self._sizes: dict[bytes, int] = {}  # bytes of the last value of each key, of every other state
+        self._live_bytes = 0
         self._turns = Turns()
 
-    async def read(self, end: int) -> None:
-        """Read the records before offset ``end``.
+    @property
+    def live_bytes(self) -> int:
+        """About the bytes of the keys and values that are live, without tombstones."""
+        return self._live_bytes + sum(self._sizes.values())
 
-        Raises RequestError if the log cannot be read or ends before, FormatError if a batch is damaged.
+    async def read(self, end: int) -> None:
+        """Read the records before offset ``end``, and apply them.
+
+        Raises RequestError if the log cannot be read or ends before, FormatError if a batch is damaged or a record
+        cannot be decoded.
         """
         while self.offset < end:
             data = await self._log.read(self.offset, self._read_bytes)
@@ -48,22 +56,39 @@ class Replay:
                 await self._take(batch)
             self.bytes_read += len(data)
             await next_turn()  # reads that are served from a cache do not give up the loop
+        await self._apply_last_values()
 
-    async def apply(self, state: ShardState) -> None:
-        """Apply to ``state`` what was read since the last call.  Raises FormatError if a record cannot be decoded."""
+    async def _take(self, batch: Batch) -> None:
+        if batch.next_offset > self.offset:
+            await (self._note_values(batch) if self._state.is_by_key else self._apply(batch))
+        self.offset = max(self.offset, batch.next_offset)
+
+    async def _apply(self, batch: Batch) -> None:
+        producer = producer_of(batch)
+        for record in read_records(batch):
+            if self._turns.is_over():
+                await next_turn()
+            if record.offset >= self.offset and record.key is not None:
+                self._state.replay(record.key, record.value, producer)
+                if record.value is None:
+                    self._sizes.pop(record.key, None)
+                else:
+                    self._sizes[record.key] = len(record.key) + len(record.value)
+
+    async def _note_values(self, batch: Batch) -> None:
+        if batch.is_control:
+            return
+        for record in read_records(batch):
+            if self._turns.is_over():
+                await next_turn()
+            if record.offset >= self.offset and record.key is not None:
+                self._values[record.key] = record.value
+
+    async def _apply_last_values(self) -> None:
         values, self._values = self._values, {}
         for key, value in values.items():
             if self._turns.is_over():
                 await next_turn()
-            state.apply(decode(key, value))
+            self._state.replay(key, value, None)
             if value is not None:
-                self.live_bytes += len(key) + len(value)
-
-    async def _take(self, batch: Batch) -> None:
-        if not batch.is_control and batch.next_offset > self.offset:
-            for record in read_records(batch):
-                if self._turns.is_over():
-                    await next_turn()
-                if record.offset >= self.offset and record.key is not None:
-                    self._values[record.key] = record.value
-        self.offset = max(self.offset, batch.next_offset)
+                self._live_bytes += len(key) + len(value)

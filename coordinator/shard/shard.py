@@ -1,4 +1,4 @@
-"""Life cycle of one shard: one partition of its kind's topic under one ownership.
+"""Life cycle of a shard: a partition of its kind's topic under a single ownership.
 
 ::
 
@@ -10,40 +10,37 @@ Loading opens the log, replays it, appends a barrier, and replays up to the barr
 of an earlier owner that were acknowledged lie below the barrier; later ones are refused (``log``).  A load that fails
 leads to FAILED, too.  If the shard comes back to this process under another ownership number, it is a new object.  A
 shard that fails is loaded again, after pauses that grow, until it is closed: slow storage at start must not end it.  An
-ACTIVE shard without members runs nothing.  Nothing is written for a shard that is empty and that no group needs: it
-goes back to INITIAL.
+ACTIVE shard without requests runs nothing.  Nothing is written for an empty shard without requests: it goes back to
+INITIAL.
+
+A kind is a subclass: it gives the state, the barrier, and the object that serves the loaded state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.group_bounds import GroupBounds
-from bmq.coordinator.offsets.committed import TopicRef
-from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
-from bmq.coordinator.records import encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.load_failure import LoadFailure, kind_of
 from bmq.coordinator.shard.log import ShardLog, ShardLogs
+from bmq.coordinator.shard.log_records import KeyValue
 from bmq.coordinator.shard.replay import Replay
-from bmq.coordinator.shard.response_queue import ResponseQueue
-from bmq.coordinator.shard.snapshot import barrier_record, take_snapshot
+from bmq.coordinator.shard.snapshot import take_snapshot
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import Writer
-from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
+from bmq.core.aio.turns import ELEMENTS_A_TURN, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.records.batch import Record, build_batch
-from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.catalog import Topic
 from bmq.meta.shard_kinds import ShardId
 
 logger = logging.getLogger(__name__)
@@ -75,8 +72,12 @@ COMES_AFTER = {
 """The phases from which each phase may be entered."""
 
 
-class Shard:
-    """One ownership of one shard by this process."""
+S = TypeVar("S", bound=ShardState)
+A = TypeVar("A", bound=ActiveShard[Any])
+
+
+class Shard(ABC, Generic[S, A]):
+    """A shard under a single ownership of this process."""
 
     def __init__(
         self,
@@ -85,30 +86,22 @@ class Shard:
         logs: ShardLogs,
         clock: Clock,
         settings: CoordinatorSettings,
-        catalog: Catalog,
         loads: asyncio.Semaphore,
-        budget: ByteBudget,
-        answers: ResponseQueue,
         spawn: Spawn,
-        bounds: GroupBounds,
     ) -> None:
         self.id = shard
         self.ownership = ownership
         self.phase = Phase.INITIAL
         self.epoch = -1
         self.is_empty = False
-        """True if the log was empty and no group has needed the shard since."""
+        """True if the log was empty and no request has needed the shard since."""
         self._is_wanted = False
         self._logs = logs
         self._clock = clock
         self._settings = settings
-        self._catalog = catalog
         self._loads = loads
-        self._budget = budget
-        self._answers = answers
         self._spawn = spawn
-        self._bounds = bounds
-        self._serving: ActiveShard | None = None
+        self._serving: A | None = None
         self._attempt = object()  # the attempt whose log is in use: the end of an earlier one's log is ignored
         self._log: ShardLog | None = None
         self._ready: asyncio.Future[None] | None = None  # done when the load under way succeeds, fails or is given up
@@ -116,10 +109,37 @@ class Shard:
         self._is_in_snapshot = False
         self._loading_since: float | None = None  # seconds, monotonic; None: it is loaded, or need not be
         self._failure: RequestError | FormatError | None = None  # of the last try
-        self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
+
+    # ----------------------------------------------------------------------------------------------- the kind's part
+
+    @abstractmethod
+    def _new_state(self) -> S:
+        """Return the state of an empty log."""
+
+    @abstractmethod
+    def _barrier(self) -> KeyValue:
+        """Return a record without effect."""
+
+    async def _replayed(self, state: S) -> None:
+        """Look at what was replayed, once before the barrier is appended and once after it.  Nothing by default."""
+
+    @abstractmethod
+    def _activate(self, state: S, writer: Writer, freshness: Freshness) -> A:
+        """Return the object that serves the state.  The state is not live yet."""
+
+    def _served(self, serving: A) -> None:
+        """Begin background work of the shard that is served from now on.  None by default."""
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Remove the records of a topic that was deleted just now, in the background.  Nothing by default."""
+
+    async def expire(self) -> None:
+        """Remove what has expired.  Nothing by default.  Errors are logged, not raised: the next round tries again."""
+
+    # ------------------------------------------------------------------------------------------------------- requests
 
     @property
-    def serving(self) -> ActiveShard | None:
+    def serving(self) -> A | None:
         """The loaded shard; None while it is not loaded."""
         return self._serving
 
@@ -143,14 +163,14 @@ class Shard:
     def start(self) -> None:
         """Load the shard in the background, unless it is loaded, loading or closed.
 
-        Nothing more is done for a shard whose log is empty and that no group needs.
+        Nothing more is done for a shard whose log is empty and that no request needs.
         """
         if self.phase in (Phase.INITIAL, Phase.FAILED) and self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             self._loading_since = self._clock.monotonic()
             self._spawn(self._load())
 
-    async def ready(self) -> ActiveShard:
+    async def ready(self) -> A:
         """Return the shard once it is loaded.
 
         Raises RequestError: COORDINATOR_LOAD_IN_PROGRESS if that takes too long, NOT_COORDINATOR if it is closed.
@@ -162,7 +182,7 @@ class Shard:
         assert serving is not None
         return serving
 
-    async def fresh(self) -> ActiveShard:
+    async def fresh(self) -> A:
         """Return the shard once it is loaded and may respond from memory (`Freshness`).
 
         Raises RequestError as `ready` and `Freshness.renew` do.
@@ -173,14 +193,14 @@ class Shard:
             raise RequestError(ErrorCode.NOT_COORDINATOR, f"{self.id} was lost during the request")
         return serving
 
-    async def fresh_unless_empty(self) -> ActiveShard | None:
-        """Return the shard as `fresh` does; None, and nothing is written, if its log is empty and no group needs it."""
+    async def fresh_unless_empty(self) -> A | None:
+        """Return the shard as `fresh` does; None, and write nothing, if its log is empty and no request needs it."""
         serving = await self._loaded()
         if serving is not None:
             await serving.freshness.renew()
         return serving
 
-    async def _loaded(self) -> ActiveShard | None:
+    async def _loaded(self) -> A | None:
         if self._serving is None and not self.is_empty and not self.is_closed:
             self.start()
             assert self._ready is not None
@@ -200,28 +220,6 @@ class Shard:
         if self._log is not None:
             self._log.end()
         self._end_wait()
-
-    def forget_topic(self, topic: Topic) -> None:
-        """Delete the offsets of a topic that was deleted just now, in the background."""
-        if self._serving is not None:
-            self._spawn(self._forget(self._serving, refs_of(topic)))
-        elif self.phase in (Phase.LOADING, Phase.FAILED):
-            self._deleted.add(topic.name)
-
-    async def expire(self) -> None:
-        """Delete expired offsets and groups, and offsets left of deleted topics.
-
-        Errors are logged, not raised: the next round tries again.
-        """
-        serving = self._serving
-        if serving is not None:
-            await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
-            await self._try(serving.expire(), "expired offsets")
-
-    async def _forget(self, serving: ActiveShard, topics: Sequence[TopicRef]) -> None:
-        for topic in topics:
-            if serving is self._serving:  # else the next load finds the offsets that are left
-                await self._try(serving.forget_topic(*topic), f"offsets of the deleted topic {topic[0]}")
 
     async def _try(self, work: Awaitable[int], what: str) -> None:
         try:
@@ -308,66 +306,41 @@ class Shard:
         RequestError or FormatError if a step fails.
         """
         settings = self._settings
-        state = ShardState(settings.rules)
-        replay = Replay(log, settings.read_bytes)
+        state = self._new_state()
+        replay = Replay(log, state, settings.read_bytes)
         await replay.read(log.high_watermark)
-        await replay.apply(state)
-        unsure = await unsure_topics(state.offsets, self._catalog)
-        key, value = encode(barrier_record(self.id.number))
+        await self._replayed(state)
+        key, value = self._barrier()
         barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
         await replay.read(barrier + 1)
-        await replay.apply(state)
-        unsure |= await unsure_topics(state.offsets, self._catalog)
-        if state.unknown_keys:
-            logger.warning(
-                "shard has %d keys of unknown versions, which it keeps as they are",
-                state.unknown_keys,
-                extra=fields(topic=self.id.kind.topic, shard=self.id.number),
-            )
+        await self._replayed(state)
         writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # replayed bytes count too, until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
-        freshness = Freshness(self._clock, log.confirm)
-        serving = ActiveShard(
-            state, writer, self._clock, settings, self._budget, self._answers, freshness, self._bounds
-        )
+        serving = self._activate(state, writer, Freshness(self._clock, log.confirm))
         try:
-            waking = await self._wake(serving)
+            await serving.go_live()
             if not log.is_open:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was lost while it was replayed")
         except BaseException:
-            serving.account.close()
+            serving.close(ErrorCode.NOT_COORDINATOR)
             raise
         if self.is_closed:
-            serving.account.close()
+            serving.close(ErrorCode.NOT_COORDINATOR)
             return
         self._serving = serving
         self.epoch = log.epoch
         self._move(Phase.ACTIVE)
         self._loading_since, self._failure = None, None
-        serving.begin(waking)
-        gone = [each for each in gone_topics(state.offsets, self._catalog, self._deleted) if each not in unsure]
-        self._deleted.clear()
-        if gone:
-            self._spawn(self._forget(serving, gone))
+        serving.begin()
+        self._served(serving)
         logger.info(
-            "shard loaded: %d groups from %d bytes",
-            len(state.groups),
+            "shard loaded: %s from %d bytes",
+            state.summary,
             replay.bytes_read,
             extra=fields(topic=self.id.kind.topic, shard=self.id.number, epoch=log.epoch),
         )
         self._flushed(log)
-
-    async def _wake(self, serving: ActiveShard) -> list[Group]:
-        """Make the state live, in turns of the event loop; return the groups that have effects at once."""
-        turns, waking = Turns(), []
-        for group in serving.state.go_live(serving.now):
-            if turns.is_over():
-                await next_turn()
-            serving.account.charge(group)
-            if group.has_effects:
-                waking.append(group)
-        return waking
 
     def _end_wait(self) -> None:
         ready, self._ready = self._ready, None
@@ -403,9 +376,9 @@ class Shard:
         self._is_in_snapshot = True
         self._spawn(self._snapshot(serving, log))
 
-    async def _snapshot(self, serving: ActiveShard, log: ShardLog) -> None:
+    async def _snapshot(self, serving: A, log: ShardLog) -> None:
         try:
-            size = await take_snapshot(serving, log, self.id.number, self._settings.snapshot_chunk_bytes)
+            size = await take_snapshot(serving, log, self._barrier(), self._settings.snapshot_chunk_bytes)
             logger.info(
                 "shard wrote a snapshot of %d bytes", size, extra=fields(topic=self.id.kind.topic, shard=self.id.number)
             )

@@ -16,28 +16,25 @@ has only repeated values.
 
 from __future__ import annotations
 
-from bmq.coordinator.records import CoordinatorRecord, OffsetRecord, encode
+from typing import Any
+
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.log import ShardLog
+from bmq.coordinator.shard.log_records import KeyValue
 
 
-def barrier_record(partition: int) -> CoordinatorRecord:
-    """Return a record without effect, here and for Kafka's tools: it deletes an offset of the group with no name."""
-    return OffsetRecord("", "", partition, None)
-
-
-async def take_snapshot(serving: ActiveShard, log: ShardLog, partition: int, chunk_bytes: int) -> int:
-    """Append the live keys, move the log's start, and return the bytes written.
+async def take_snapshot(serving: ActiveShard[Any], log: ShardLog, barrier: KeyValue, chunk_bytes: int) -> int:
+    """Append ``barrier`` and the live keys, move the log's start, and return the bytes written.
 
     Raises RequestError if the log fails.
     """
     await serving.writer.room()
     start = -1
     written = size = 0
-    chunk: list[CoordinatorRecord] = [barrier_record(partition)]
+    chunk: list[KeyValue] = [barrier]
     for record in serving.state.live_records():
         chunk.append(record)
-        size += sum(len(part or b"") for part in encode(record))
+        size += sum(len(part or b"") for part in record)
         if size >= chunk_bytes:
             base = await serving.rewrite(chunk)
             start = base if start < 0 else start

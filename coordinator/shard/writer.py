@@ -1,7 +1,7 @@
 """Writer of a shard's records: one batch is in flight; records that come meanwhile go into the next (group commit).
 
-An operation may name a producer: its records are then a batch of their own, which names it.  Transactions need that:
-the records of one producer and epoch are decided together, and a batch is in the log wholly or not at all.
+An operation may name a producer: its records are then a batch of their own, which names it.  Transactions need such
+batches: the records of one producer and epoch are decided together, and a batch is in the log wholly or not at all.
 
 Operations complete in order, each when all of its records are durable.  After an append that fails nothing more is
 written: the fate of its batch is unknown, so the shard must be loaded again.
@@ -13,8 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from bmq.coordinator.shard.batch_producer import BatchProducer
 from bmq.coordinator.shard.log import ShardLog
+from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
@@ -27,7 +27,6 @@ QUEUE_BYTES_MAX = 16 << 20
 """Bytes of records that wait for the log.  At this bound operations wait before they decide anything."""
 _RECORD_OVERHEAD = 32  # most bytes of the varints around key and value
 
-KeyValue = tuple[bytes, bytes | None]
 Done = Callable[[RequestError | None], None]
 """Called with the error of an operation, None if all its records are durable."""
 
@@ -39,12 +38,12 @@ class ShardWrite:
     records.  ``batch`` has all of them if they are a batch of their own; ``records`` is then empty.
     """
 
-    __slots__ = ("at", "batch", "done", "first_batch", "group_id", "records")
+    __slots__ = ("at", "batch", "done", "first_batch", "records", "subject")
 
-    def __init__(self, records: Sequence[KeyValue], group_id: str, done: Done, batch: bytearray | None = None) -> None:
+    def __init__(self, records: Sequence[KeyValue], subject: str, done: Done, batch: bytearray | None = None) -> None:
         self.records = records
         self.batch = batch
-        self.group_id = group_id
+        self.subject = subject
         self.done = done
         self.at = 0  # number of records that are in a batch already
         self.first_batch = -1
@@ -79,7 +78,7 @@ class Writer:
         self._finishing: list[ShardWrite] = []  # operations whose last record is in the batch in flight
         self._is_in_flight = False
         self._is_scheduled = False
-        self._open_writes: dict[str, int] = {}  # group id -> operations with records that are not durable
+        self._open_writes: dict[str, int] = {}  # subject -> operations with records that are not durable
         self._error: RequestError | None = None
 
     def fits(self, record: KeyValue) -> bool:
@@ -87,30 +86,31 @@ class Writer:
         return HEADER_BYTES + _size(record) <= self._log.max_batch_bytes
 
     def write(
-        self, records: Sequence[KeyValue], group_id: str, done: Done, producer: BatchProducer | None = None
+        self, records: Sequence[KeyValue], subject: str, done: Done, producer: BatchProducer | None = None
     ) -> ShardWrite:
-        """Queue records.  ``done`` is called later, never before this returns; without records, after earlier ones.
+        """Queue records of a ``subject``, such as a group.
 
-        With a ``producer`` the records, at least one, are a batch of their own.  Raises RequestError MESSAGE_TOO_LARGE,
-        and queues nothing, if the log does not accept such a batch.
+        ``done`` is called later, never before this returns; without records, after earlier ones.  With a ``producer``
+        the records, at least one, are a batch of their own.  Raises RequestError MESSAGE_TOO_LARGE, and queues nothing,
+        if the log does not accept such a batch.
         """
         batch = None if producer is None else self._own_batch(records, producer)
-        operation = ShardWrite(records, group_id, done) if batch is None else ShardWrite((), group_id, done, batch)
+        operation = ShardWrite(records, subject, done) if batch is None else ShardWrite((), subject, done, batch)
         if self._error is not None:
             asyncio.get_running_loop().call_soon(done, self._error)
             return operation
         self._queue.append(operation)
         self._budget.take(sum(map(_size, records)) if batch is None else len(batch))
         if operation.has_records:
-            self._open_writes[group_id] = self._open_writes.get(group_id, 0) + 1
+            self._open_writes[subject] = self._open_writes.get(subject, 0) + 1
         if not self._is_in_flight and not self._is_scheduled:  # other records of this turn go into the same batch
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_scheduled)
         return operation
 
-    def has_open_writes(self, group_id: str) -> bool:
-        """Return True if records of the group are not durable yet."""
-        return group_id in self._open_writes
+    def has_open_writes(self, subject: str) -> bool:
+        """Return True if records of the subject are not durable yet."""
+        return subject in self._open_writes
 
     @property
     def has_room(self) -> bool:
@@ -188,8 +188,8 @@ class Writer:
     def _take(self) -> tuple[bytearray | None, list[ShardWrite], list[ShardWrite]]:
         """Take the next batch from the queue: the batch of one operation, or the records of several.
 
-        Returns the batch, None without records; the operations that end with it; the operation, if any, that goes on
-        after it.
+        Returns the batch, None without records, then the operations that end with it, and the operation, if any, of
+        which more records follow.
         """
         records: list[KeyValue] = []
         finished: list[ShardWrite] = []
@@ -223,7 +223,7 @@ class Writer:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is not None:
             code = error.code if isinstance(error, RequestError) else ErrorCode.KAFKA_STORAGE_ERROR
-            self.fail(RequestError(code, f"append to __consumer_offsets failed: {error!r}"))
+            self.fail(RequestError(code, f"an append to the shard's log failed: {error!r}"))
             return
         self.bytes_appended += size
         base = done.result()
@@ -237,11 +237,11 @@ class Writer:
     def _finish(self, operations: list[ShardWrite]) -> None:
         for operation in operations:
             if operation.has_records:
-                left = self._open_writes[operation.group_id] - 1
+                left = self._open_writes[operation.subject] - 1
                 if left:
-                    self._open_writes[operation.group_id] = left
+                    self._open_writes[operation.subject] = left
                 else:
-                    del self._open_writes[operation.group_id]
+                    del self._open_writes[operation.subject]
         for operation in operations:
             operation.done(None)
 

@@ -7,7 +7,7 @@ Requests go through the same handlers as on the clients' port, with other scopes
   this process knows when it is open: refused, the records would cross the network again.  A topic that
   the catalog does not show yet gets UNKNOWN_TOPIC_ID, which the caller retries too.
 * Nothing is created: neither API ever creates a topic.  Produce to an internal topic is refused as for clients;
-  coordinators write ``__consumer_offsets`` by ShardAppend.  Fetch from it is allowed, as for clients.
+  coordinators write their topics by ShardAppend.  Fetch from it is allowed, as for clients.
 * Metrics are separate, so that a process that is proxy and broker counts its clients' requests once.  The traffic of
   each partition is counted for the controller (``broker.traffic``).
 * Fetch sessions are separate too: a proxy has one session, which may have many partitions, and it is never evicted for

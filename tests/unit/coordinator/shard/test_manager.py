@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bmq.coordinator.shard.state import ShardState
+from bmq.coordinator.group_shard.state import GroupsState
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -98,15 +98,15 @@ async def test_expiry_goes_on_after_a_fault_in_a_shard(
 ) -> None:
     async with running(World(expiry_interval_s=60.0, retention_ms=100_000)) as world:
         assert await world.commit("g", 1) == 0
-        right = ShardState.expired_offsets
+        right = GroupsState.expired_offsets
         faults: list[str] = []
 
         def fault(*arguments: object) -> list[object]:
             faults.append("once")
-            monkeypatch.setattr(ShardState, "expired_offsets", right)
+            monkeypatch.setattr(GroupsState, "expired_offsets", right)
             raise ZeroDivisionError("a fault of ours")
 
-        monkeypatch.setattr(ShardState, "expired_offsets", fault)
+        monkeypatch.setattr(GroupsState, "expired_offsets", fault)
         await asyncio.sleep(200)
         assert faults == ["once"]
         assert "a fault of ours" in caplog.text

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bmq.coordinator.shard import writer
-from bmq.coordinator.shard.batch_producer import BatchProducer
+from bmq.coordinator.shard.log_records import BatchProducer
 from bmq.coordinator.shard.writer import Writer
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError

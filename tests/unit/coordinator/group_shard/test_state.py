@@ -6,8 +6,8 @@ import pytest
 
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup
-from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.stored_members import StoredMember
 
 MEMBER = StoredMember("m", None, "c", "h", 10, 10, b"\0\1\0\0\0\1\0\1a", b"")
@@ -38,7 +38,7 @@ OTHER_TYPE = StoredGroup("connect", 3, "range", "m", 500, (MEMBER,))
 def test_offsets_and_their_group_expire_as_kip_211_says(
     group: StoredGroup | None, topic: str, value: Offset, expires_at: int | None
 ) -> None:
-    state = ShardState(GroupRules())
+    state = GroupsState(GroupRules())
     if group is not None:
         state.apply(GroupRecord("g", group))
     state.apply(OffsetRecord("g", topic, 0, value))

@@ -1,4 +1,4 @@
-"""Producer of a batch in a shard's log, as the batch's header names it."""
+"""Records of a shard's log, and the producer of a batch of them.  Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from typing import NamedTuple
 
 from bmq.core.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, Batch
 
+KeyValue = tuple[bytes, bytes | None]
+"""Key and value of one record; a record without a value deletes its key."""
+
 
 class BatchProducer(NamedTuple):
-    """The producer of one batch.  ``is_control``: the batch has a control record, such as the end of a transaction."""
+    """The producer of one batch, as the batch's header names it.
+
+    ``is_control``: the batch has a control record, such as the end of a transaction.
+    """
 
     producer_id: int
     producer_epoch: int

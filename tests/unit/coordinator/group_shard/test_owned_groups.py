@@ -9,8 +9,8 @@ import pytest
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.records import Offset, OffsetRecord, encode
-from bmq.coordinator.shard.state import ShardState
 from bmq.core.errors import ErrorCode
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Record, build_batch
@@ -224,7 +224,7 @@ async def test_a_shard_that_is_lost_takes_its_counts_along() -> None:
 
 
 def test_the_table_of_counts_is_as_large_as_the_principals_with_groups() -> None:
-    state = ShardState(GroupRules())
+    state = GroupsState(GroupRules())
     for number in range(100):
         state.create(f"g{number}", 0, f"User:{number}")
         state.forget_unused(f"g{number}")

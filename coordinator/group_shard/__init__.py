@@ -1,0 +1,1 @@
+"""Shards of groups: their state, and the decisions on it."""

@@ -1,0 +1,106 @@
+"""All shards of groups in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from bmq.coordinator.group.group_bounds import GroupBounds
+from bmq.coordinator.group.states import GroupState
+from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.shard import GroupShard
+from bmq.coordinator.offsets.committed import Offsets
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.shard.response_queue import ResponseQueue
+from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.cluster.view import ClusterView
+from bmq.meta.group_placement import shard_of
+from bmq.meta.security.client_quotas import Bounds
+from bmq.meta.shard_kinds import GROUPS, ShardId
+
+
+class GroupShards(Shards[ActiveGroups]):
+    """The shards of ``__consumer_offsets`` in this process, and the bounds of their groups."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        clock: Clock,
+        logs: ShardLogs,
+        topic: Callable[[], Awaitable[Topic]],
+        catalog: Catalog,
+        view: ClusterView,
+        bounds: Bounds,
+    ) -> None:
+        super().__init__(GROUPS, settings, topic, catalog, view)
+        self.bounds = GroupBounds(bounds, self._owned_by)
+        self._clock = clock
+        self._logs = logs
+        self._budget = ByteBudget(settings.membership_bytes_max)
+        self._answers = ResponseQueue()
+
+    def drain(self) -> None:
+        """Respond to parked requests and park no more: the process shuts down, and its clients must find another."""
+        self.is_draining = True
+        for serving in self._loaded():
+            serving.release(ErrorCode.NOT_COORDINATOR)
+
+    async def serving_members(self, group_id: str) -> ActiveGroups:
+        """Return the group's shard as `serving` does, for requests that may be parked.
+
+        Raises RequestError as `serving` and `Freshness.renew` do, and NOT_COORDINATOR while draining.
+        """
+        serving = await self.serving(group_id)
+        await serving.freshness.renew()
+        if self.is_draining:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is shutting down")
+        return serving
+
+    def loaded(self, group_id: str) -> ActiveGroups | None:
+        """Return the group's shard if it is loaded now; None while it loads.
+
+        Raises RequestError: NOT_COORDINATOR if the shard is not this process's, UNKNOWN_MEMBER_ID if it has no groups.
+        """
+        if not self._count or self._is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "this process serves no shard")
+        shard = self._mine(shard_of(group_id, self._count))
+        if shard.is_empty:
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, "the shard has no groups")
+        if shard.serving is None:
+            shard.start()
+        return shard.serving
+
+    def groups_by_state(self) -> dict[str, int]:
+        """Count the loaded groups by Kafka's name of their state, states without any included."""
+        counts = dict.fromkeys((state.value for state in GroupState), 0)
+        for serving in self._loaded():
+            for group in serving.state.groups.values():
+                counts[group.state.value] += 1
+        return counts
+
+    def offsets(self) -> list[Offsets]:
+        """Return the committed offsets of the loaded shards."""
+        return [serving.state.offsets for serving in self._loaded()]
+
+    def _owned_by(self, principal: str) -> int:
+        """Return how many groups of the loaded shards count for a principal."""
+        return sum(serving.state.owned_by(principal) for serving in self._loaded())
+
+    def _new_shard(self, shard: ShardId, ownership: int) -> GroupShard:
+        return GroupShard(
+            shard,
+            ownership,
+            self._logs,
+            self._clock,
+            self._settings,
+            self._loads,
+            self._spawn,
+            catalog=self._catalog,
+            budget=self._budget,
+            answers=self._answers,
+            bounds=self.bounds,
+        )

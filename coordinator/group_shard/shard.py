@@ -1,0 +1,105 @@
+"""Life cycle of a shard of groups, and the removal of outdated offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from bmq.coordinator.group.group_bounds import GroupBounds
+from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.state import GroupsState
+from bmq.coordinator.offsets.committed import TopicRef
+from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
+from bmq.coordinator.records import OffsetRecord, encode
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.log_records import KeyValue
+from bmq.coordinator.shard.response_queue import ResponseQueue
+from bmq.coordinator.shard.shard import Phase, Shard, Spawn
+from bmq.coordinator.shard.writer import Writer
+from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.clock import Clock
+from bmq.core.logging.fields import fields
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.shard_kinds import ShardId
+
+logger = logging.getLogger(__name__)
+
+
+class GroupShard(Shard[GroupsState, ActiveGroups]):
+    """A shard of groups under a single ownership of this process."""
+
+    def __init__(
+        self,
+        shard: ShardId,
+        ownership: int,
+        logs: ShardLogs,
+        clock: Clock,
+        settings: CoordinatorSettings,
+        loads: asyncio.Semaphore,
+        spawn: Spawn,
+        *,
+        catalog: Catalog,
+        budget: ByteBudget,
+        answers: ResponseQueue,
+        bounds: GroupBounds,
+    ) -> None:
+        super().__init__(shard, ownership, logs, clock, settings, loads, spawn)
+        self._catalog = catalog
+        self._budget = budget
+        self._answers = answers
+        self._bounds = bounds
+        self._unsure: set[TopicRef] = set()  # topics of offsets that may exist, though the catalog does not show them
+        self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
+
+    def topic_deleted(self, topic: Topic) -> None:
+        if self._serving is not None:
+            self._spawn(self._forget(self._serving, refs_of(topic)))
+        elif self.phase in (Phase.LOADING, Phase.FAILED):
+            self._deleted.add(topic.name)
+
+    async def expire(self) -> None:
+        """Delete expired offsets and groups, and offsets left of deleted topics.
+
+        Errors are logged, not raised: the next round tries again.
+        """
+        serving = self._serving
+        if serving is not None:
+            await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
+            await self._try(serving.expire(), "expired offsets")
+
+    async def _forget(self, serving: ActiveGroups, topics: Sequence[TopicRef]) -> None:
+        for topic in topics:
+            if serving is self._serving:  # else the next load finds the offsets that are left
+                await self._try(serving.forget_topic(*topic), f"offsets of the deleted topic {topic[0]}")
+
+    def _new_state(self) -> GroupsState:
+        self._unsure = set()
+        return GroupsState(self._settings.rules)
+
+    def _barrier(self) -> KeyValue:
+        """Return a record without effect, here and for Kafka's tools: the deletion of an offset of the group ""."""
+        return encode(OffsetRecord("", "", self.id.number, None))
+
+    async def _replayed(self, state: GroupsState) -> None:
+        self._unsure |= await unsure_topics(state.offsets, self._catalog)
+
+    def _activate(self, state: GroupsState, writer: Writer, freshness: Freshness) -> ActiveGroups:
+        if state.unknown_keys:
+            logger.warning(
+                "shard has %d keys of unknown versions, which it keeps as they are",
+                state.unknown_keys,
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number),
+            )
+        return ActiveGroups(
+            state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds
+        )
+
+    def _served(self, serving: ActiveGroups) -> None:
+        gone = gone_topics(serving.state.offsets, self._catalog, self._deleted)
+        gone = [each for each in gone if each not in self._unsure]
+        self._deleted.clear()
+        if gone:
+            self._spawn(self._forget(serving, gone))

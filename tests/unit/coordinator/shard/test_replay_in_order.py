@@ -1,0 +1,131 @@
+"""Replay is the live function: a replay up to any batch gives the state that was live when the batch was written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.coordinator.group.states import GroupRules
+from bmq.coordinator.group_shard.state import GroupsState
+from bmq.coordinator.records import Offset, OffsetRecord, encode
+from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
+from bmq.coordinator.shard.replay import Replay
+from bmq.coordinator.shard.writer import Writer
+from bmq.core.clock import LoopClock
+from bmq.core.records.batch import Batch
+from tests.harness.loop import run
+from tests.harness.waiting import until
+from tests.unit.coordinator.fakes import MemoryLog, MemoryPartition
+from tests.unit.coordinator.shard.kv_kind import KvState, marker
+
+Operation = tuple[list[KeyValue], BatchProducer | None]
+"""Records that are written together, and the producer of their batch."""
+
+_keys = st.sampled_from([b"a", b"b", b"c"])
+_values = st.none() | st.binary(min_size=1, max_size=3)
+_producers = st.integers(1, 3)
+_plain = st.tuples(_keys, _values).map(lambda record: ([record], None))
+_in_transaction = st.tuples(_producers, st.lists(st.tuples(_keys, _values), min_size=1, max_size=4)).map(
+    lambda drawn: (drawn[1], BatchProducer(drawn[0], 0))
+)
+_idempotent = st.tuples(_producers, st.tuples(_keys, _values)).map(
+    lambda drawn: ([drawn[1]], BatchProducer(drawn[0], 0, is_transactional=False))
+)
+_end = st.tuples(_producers, st.booleans()).map(
+    lambda drawn: ([marker(is_commit=drawn[1])], BatchProducer(drawn[0], 0, is_control=True))
+)
+_operations = st.lists(st.one_of(_plain, _in_transaction, _idempotent, _end), max_size=40)
+
+
+def _offset(group: str, partition: int, offset: int | None) -> Operation:
+    value = Offset(offset, -1, "", 1) if offset is not None else None
+    return [encode(OffsetRecord(group, "orders", partition, value))], None
+
+
+_commits = st.lists(
+    st.builds(_offset, st.sampled_from("gh"), st.integers(0, 2), st.none() | st.integers(0, 9)), max_size=40
+)
+
+
+async def write(make: Callable[[], Any], operations: Sequence[Operation]) -> tuple[MemoryPartition, list[object]]:
+    """Write the operations, several in a turn, and apply their records to a live state.
+
+    Returns the log and the state's facts before each operation and after the last.
+    """
+    partition, state = MemoryPartition(), make()
+    writer = Writer(MemoryLog(partition, lambda: None), LoopClock(), flushed=lambda: None, failed=lambda error: None)
+    facts: list[object] = [state.facts()]
+    done: list[object] = []
+    for number, (records, producer) in enumerate(operations):
+        writer.write(records, "", done.append, producer)
+        for key, value in records:
+            state.replay(key, value, producer)
+        facts.append(state.facts())
+        if number % 3 == 2:
+            await asyncio.sleep(0.0005)
+    await until(lambda: len(done) == len(operations))
+    assert set(done) <= {None}
+    return partition, facts
+
+
+async def check(make: Callable[[], Any], operations: Sequence[Operation], read_bytes: int) -> None:
+    partition, facts = await write(make, operations)
+    ends = list(accumulate(len(records) for records, _ in operations))  # record offsets at which operations end
+    cuts = [0, *(Batch(memoryview(data)).next_offset for _, data in partition.batches)]
+    for cut in cuts:
+        state, log = make(), MemoryPartition()
+        log.batches, log.next_offset = [each for each in partition.batches if each[0] < cut], cut
+        await Replay(MemoryLog(log, lambda: None), state, read_bytes).read(cut)
+        assert state.facts() == facts[ends.index(cut) + 1 if cut else 0]
+    for cut in cuts:  # a load reads twice: up to the end, and then up to its barrier
+        state = make()
+        replay = Replay(MemoryLog(partition, lambda: None), state, read_bytes)
+        await replay.read(cut)
+        await replay.read(partition.next_offset)
+        assert state.facts() == facts[-1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(_operations, st.sampled_from([1, 300, 1 << 20]))
+def test_a_replay_of_every_record_up_to_any_batch_is_the_live_state(
+    operations: list[Operation], read_bytes: int
+) -> None:
+    run(check(KvState, operations, read_bytes))
+
+
+@settings(max_examples=50, deadline=None)
+@given(_commits, st.sampled_from([1, 300, 1 << 20]))
+def test_a_replay_by_key_up_to_any_batch_is_the_live_state(operations: list[Operation], read_bytes: int) -> None:
+    run(check(lambda: GroupsState(GroupRules()), operations, read_bytes))
+
+
+async def test_a_replay_by_key_leaves_control_records_out_and_decodes_each_key_once() -> None:
+    """Values of an open transaction are then as good as committed: right only for a kind without transactions."""
+    decoded: list[bytes] = []
+
+    class Counted(KvState):
+        def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
+            decoded.append(key)
+            super().replay(key, value, producer)
+
+    operations: list[Operation] = [([(b"a", b"%d" % number)], None) for number in range(5)]
+    operations.append(([marker(is_commit=True)], BatchProducer(1, 0, is_control=True)))
+    partition, _ = await write(lambda: KvState(is_by_key=True), operations)
+    state = Counted(is_by_key=True)
+    replay = Replay(MemoryLog(partition, lambda: None), state, 1 << 20)
+    await replay.read(partition.next_offset)
+    assert (state.values, decoded) == ({b"a": b"4"}, [b"a"])
+    assert replay.live_bytes == 2
+
+
+async def test_live_bytes_of_a_replay_of_every_record_are_those_of_the_last_values() -> None:
+    operations: list[Operation] = [([(b"a", b"x" * 50)], None), ([(b"b", b"y")], None), ([(b"a", b"z")], None)]
+    partition, _ = await write(KvState, operations)
+    replay = Replay(MemoryLog(partition, lambda: None), KvState(), 1 << 20)
+    await replay.read(partition.next_offset)
+    assert replay.live_bytes == 4
