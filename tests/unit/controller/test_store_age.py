@@ -18,6 +18,7 @@ import pytest
 from bmq.controller.kv_commit import Guard
 from bmq.controller.store_age import BEGIN_S, END_S, NOTE_S, Age, StoreAge, StoreOlder, check_store_age, judge
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.store_count import StoreCount
 from bmq.meta.kv import Commit, Compare, Entry, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
@@ -297,10 +298,10 @@ class ReadOnly(MemoryFileSystem):
 
     is_read_only = True
 
-    async def make_folder(self, path: str) -> None:
+    async def make_folder(self, path: str, access: Access = NO_ACCESS) -> None:
         if self.is_read_only:
             raise NotAllowed(f"{path}: Read-only file system")
-        await super().make_folder(path)
+        await super().make_folder(path, access)
 
 
 async def test_a_count_that_the_root_refuses_is_raised_once_until_the_store_changes() -> None:

@@ -45,7 +45,8 @@ async def test_a_level_is_raised_lowered_and_refused_by_an_earlier_version() -> 
         await node.start()
         await until(lambda: node.controller is not None and node.controller.is_leader)
         assert (await update(node, 0, 2)).error_code == ErrorCode.NONE
-        assert (node.view.levels.of("f"), node.view.levels.held) == (0, {"f"})
+        assert node.view.levels.of("f") == 0
+        assert node.view.levels.held == {"f"}
 
         async with asyncio.timeout(10):
             while (found := await read_cluster(fs, TABLE)) is None or found.levels:  # noqa: ASYNC110 - a state of storage
