@@ -16,7 +16,7 @@ from bmq.cli.usage import UsageError
 from bmq.core.options import ConfigError, meant
 from bmq.core.security.client_settings import (
     PLAINTEXT,
-    ClientSecurity,
+    ClientSecuritySettings,
     is_security,
     known_settings,
     security_of_client,
@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = frozenset((
 class CommandConfig:
     """The settings of a command's connections."""
 
-    security: ClientSecurity = PLAINTEXT
+    security: ClientSecuritySettings = PLAINTEXT
     client_id: str = "bmq"
     request_timeout_s: float | None = None
     where: str = field(default="", compare=False)

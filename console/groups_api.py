@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from bmq.console.access.access import ACCESS, Access
+from bmq.console.access.access import ACCESS, RequestAccess
 from bmq.console.group_lags import LAGS_MAX, NOT_ASKED, lags_of
 from bmq.console.kafka import Requests, check
 from bmq.console.listing import Page
@@ -154,7 +154,7 @@ class GroupsApi:
         check(result.error_code, f"group {group_id} was not deleted")
         return {"group_id": group_id}
 
-    async def _group(self, group_id: str, access: Access) -> GroupDetails | None:
+    async def _group(self, group_id: str, access: RequestAccess) -> GroupDetails | None:
         """Return a group, without topics that the client may not describe; None if it does not exist."""
         details = await self._state.group(group_id)
         if details is None:
@@ -176,7 +176,7 @@ class GroupsApi:
             offsets=_shown(details["offsets"], access),
         )
 
-    async def _details(self, group_id: str, access: Access) -> GroupDetails:
+    async def _details(self, group_id: str, access: RequestAccess) -> GroupDetails:
         details = await self._group(group_id, access)
         if details is None:
             raise NotPossible(404, "unknown_group", f"there is no group {group_id!r}")
@@ -296,7 +296,7 @@ async def _commit(requests: Requests, group_id: str, plan: Mapping[Key, int]) ->
     return {key: ErrorCode(code).name for key, code in failed.items()}
 
 
-def _shown(offsets: Sequence[CommittedFacts], access: Access) -> Sequence[CommittedFacts]:
+def _shown(offsets: Sequence[CommittedFacts], access: RequestAccess) -> Sequence[CommittedFacts]:
     """Return the offsets of topics that the client may describe, as Kafka's OffsetFetch does."""
     return [each for each in offsets if access.may_describe_topic(each["topic"])]
 

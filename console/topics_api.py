@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bmq.console.access.access import ACCESS, Access
+from bmq.console.access.access import ACCESS, RequestAccess
 from bmq.console.kafka import check
 from bmq.console.listing import Columns, cut
 from bmq.console.operations import NotPossible, RateFacts
@@ -199,7 +199,7 @@ class TopicsApi:
         return find_topic(self._state, request.match_info["name"])["name"]
 
 
-async def matching_topics(state: ConsoleState, query: Query, access: Access) -> Sequence[ListedTopic]:
+async def matching_topics(state: ConsoleState, query: Query, access: RequestAccess) -> Sequence[ListedTopic]:
     """Return the topics that the client may describe and the query's `search` and `internal` match, in any order."""
     search, has_internal = query.text("search").lower(), query.flag("internal", default=True)
     known = await access.visible(state.topics(), lambda topic: access.may_describe_topic(topic.name))

@@ -23,7 +23,7 @@ from typing import Any
 
 import jwt
 
-from bmq.core.security.jwks import ALGORITHMS, Key, KeySet
+from bmq.core.security.jwks import ALGORITHMS, JsonWebKey, JsonWebKeySet
 from bmq.core.security.principal import has_outer_space, java_trim
 
 CHARS_MAX = 64 << 10
@@ -69,7 +69,7 @@ class AccessToken:
     scopes: frozenset[str]
 
 
-def validate(token: str, keys: KeySet, rules: TokenRules, now: float) -> AccessToken:
+def validate(token: str, keys: JsonWebKeySet, rules: TokenRules, now: float) -> AccessToken:
     """Return what a token says, if it is right at the wall time `now` in seconds.
 
     Raises InvalidToken; UnknownKey if only a key is missing.
@@ -90,7 +90,7 @@ def validate(token: str, keys: KeySet, rules: TokenRules, now: float) -> AccessT
     return AccessToken(name, expires_at, _scopes(claims.get(rules.scope_claim), rules.scope_claim))
 
 
-def _verified_claims(token: str, keys: KeySet, rules: TokenRules) -> Mapping[str, Any]:
+def _verified_claims(token: str, keys: JsonWebKeySet, rules: TokenRules) -> Mapping[str, Any]:
     key_id, algorithm = _header(token)
     candidates = keys.find(key_id, algorithm)
     if not candidates:
@@ -105,11 +105,11 @@ def _verified_claims(token: str, keys: KeySet, rules: TokenRules) -> Mapping[str
     raise InvalidToken("the signature is wrong")
 
 
-def _decode(token: str, key: Key, algorithm: str, rules: TokenRules) -> Mapping[str, Any]:
+def _decode(token: str, key: JsonWebKey, algorithm: str, rules: TokenRules) -> Mapping[str, Any]:
     return jwt.decode(
         token,
         key=key.public,
-        algorithms=[algorithm],  # one that the key may be used with: KeySet.find has checked it
+        algorithms=[algorithm],  # one that the key may be used with: JsonWebKeySet.find has checked it
         audience=list(rules.audiences) or None,
         issuer=rules.issuer,
         options=_OPTIONS,

@@ -31,7 +31,7 @@ from bmq.core.aio.lru import LruCache
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.waiters import Waiters
 from bmq.core.logging.fields import fields
-from bmq.core.security.jwks import BYTES_MAX, JwksError, KeySet, ids_of, parse_key_set
+from bmq.core.security.jwks import BYTES_MAX, JsonWebKeySet, JwksError, ids_of, parse_key_set
 from bmq.core.urls import split_url, without_userinfo
 
 FETCH_S = 10.0
@@ -59,7 +59,7 @@ class JwksSource:
         self._name = name
         self._refresh_s = refresh_s
         self._retry_s = retry_s
-        self._keys = KeySet()
+        self._keys = JsonWebKeySet()
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._waiters = Waiters()
@@ -68,7 +68,7 @@ class JwksSource:
         self._is_fetching = False
 
     @property
-    def keys(self) -> KeySet:
+    def keys(self) -> JsonWebKeySet:
         """The newest key set; an empty one as long as none was fetched."""
         return self._keys
 
@@ -83,7 +83,7 @@ class JwksSource:
         await cancel_and_wait(self._task)
         self._waiters.wake_all()
 
-    async def fetch_for(self, key_id: str) -> KeySet:
+    async def fetch_for(self, key_id: str) -> JsonWebKeySet:
         """Return a key set that was fetched because of `key_id`, which the present one does not have.
 
         Returns the present one if a fetch is not due yet, fails, or takes longer than `WAIT_S`.
@@ -131,7 +131,7 @@ class JwksSource:
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()
 
-    def _use(self, keys: KeySet) -> None:
+    def _use(self, keys: JsonWebKeySet) -> None:
         if keys != self._keys:
             left_out = f"; left out: {'; '.join(keys.unusable)}" if keys.unusable else ""
             _log.info(

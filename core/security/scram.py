@@ -220,8 +220,8 @@ def parse_client_final(message: bytes) -> ClientFinal:
     return ClientFinal(binding, found["nonce"], proof, found["bare"])
 
 
-class ScramServer:
-    """The server's side of one exchange, from the client's first message on."""
+class ScramServerMessages:
+    """The server's messages of one exchange, from the client's first message on."""
 
     def __init__(
         self, mechanism: ScramMechanism, first: ClientFirst, credential: ScramCredential, nonce: str | None = None
@@ -236,7 +236,7 @@ class ScramServer:
         """The server's first message."""
 
     def __repr__(self) -> str:
-        return f"<ScramServer {self._mechanism.name}>"
+        return f"<ScramServerMessages {self._mechanism.name}>"
 
     def has_nonce(self, final: ClientFinal) -> bool:
         """Return whether the client's final message has the nonce of the server's first one.

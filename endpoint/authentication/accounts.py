@@ -22,6 +22,9 @@ class ScramUsers(Protocol):
     async def prepare_decoys(self) -> None:
         """Get what `decoy` needs."""
 
+    def usual_iterations(self, mechanism: ScramMechanism) -> int:
+        """Return the iterations that most users of a mechanism have."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenAccount:

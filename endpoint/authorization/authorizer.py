@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
@@ -122,7 +122,7 @@ class Rights:
             )  # fmt: skip
             if self._audit.is_on:
                 event = AuditEvent(
-                    Kind.DENIAL, ApiKey(self._api_key).name, Outcome.DENIED, session, client.host, self._client_id,
+                    Kind.DENIAL, ApiKey(self._api_key).name, AuditOutcome.DENIED, session, client.host, self._client_id,
                     operation.name, resource_type.name, name,
                 )  # fmt: skip
                 self._audit.write(event)

@@ -14,7 +14,7 @@ from bench.raw_client import Reader, receive
 from bench.security_login import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Login, LoginFailed, connect_often
 from bmq.core.security.scram import (
     SCRAM_SHA_512,
-    ScramServer,
+    ScramServerMessages,
     credential_of_password,
     parse_client_final,
     parse_client_first,
@@ -31,7 +31,7 @@ AUTHENTICATION_FAILED = 58
 
 def serve_one(connection: socket.socket, asked: list[int], *, knows: bool) -> None:
     """Answer what a client asks until it leaves; a server that does not know the user makes its signature up."""
-    scram: ScramServer | None = None
+    scram: ScramServerMessages | None = None
     with connection:
         while True:
             try:
@@ -47,7 +47,7 @@ def serve_one(connection: socket.socket, asked: list[int], *, knows: bool) -> No
             if key == SASL_AUTHENTICATE:
                 message, error, answer = reader.blob(), 0, ""
                 if scram is None:
-                    scram = ScramServer(SCRAM_SHA_512, parse_client_first(message), CREDENTIAL)
+                    scram = ScramServerMessages(SCRAM_SHA_512, parse_client_first(message), CREDENTIAL)
                     answer = scram.first_message
                 else:
                     proven = scram.final_message(parse_client_final(message))

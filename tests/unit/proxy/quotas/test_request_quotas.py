@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.producer import ProduceResponse
 
 from bmq.core.net.request import PendingResponse, Request, Response
-from bmq.core.security.session import NEVER, Session
+from bmq.core.security.session import NOT_BEGUN, Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import HeartbeatResponse
@@ -300,7 +300,7 @@ def test_a_client_that_has_yet_to_log_in_is_counted_nowhere() -> None:
         w.view.put(kind, ((CLIENT_ID, None),), 1_000.0)
     for number in range(10):
         request = w.request(ApiKey.API_VERSIONS, client_id=f"{number}")
-        request.client.session = Session(expires_at=NEVER)
+        request.client.session = Session(expires_at=NOT_BEGUN)
         w.quotas.serve(request, 500, produced)
         assert request.quota is None
     assert (len(w.quotas.holdings), len(w.quotas.times), w.quotas._clients) == (0, 0, {})
