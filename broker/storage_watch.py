@@ -20,7 +20,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 
-_log = logging.getLogger("bmq.broker.storage_watch")
+_log = logging.getLogger(__name__)
 _EVERY_S = 1.0
 READ_LATE_MS = 2_000
 """A read that waits this long is a reason to try storage: a busy datanode takes a second at times."""

@@ -58,7 +58,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 LEAVES_METADATA_S = 1.0
 """Pause of a draining proxy before it closes connections, in which the other proxies stop naming it in Metadata."""
 
@@ -284,7 +284,7 @@ class Node:
         """
         closed = self.close_clients()
         self.metrics.clients_given_up += 1
-        log.warning(
+        _log.warning(
             "all clients' connections are closed, with the requests in them: clients connect and send them again",
             extra=fields(connections=closed, error=why),
         )

@@ -43,7 +43,7 @@ from bmq.meta.ownership import PartitionRecord
 from bmq.storage.filesystem import StorageError
 from bmq.storage.log_segments import FOR_EVER
 
-_log = logging.getLogger("bmq.broker.cleanup.janitor")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.catalog import Catalog, Topic
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SNAPSHOT_SHARE = 2
 """A snapshot is due after appends of this many times the size of the last one, plus ``snapshot_bytes``."""
@@ -226,19 +226,17 @@ class Shard:
         try:
             count = await work
         except RequestError as error:  # no harm: they stay until the next round
-            logger.warning(
+            _log.warning(
                 "cannot remove all %s; the next round tries again",
                 what,
                 extra=fields(shard=self.partition, error=error),
             )
             return
-        except Exception:  # a bug that one shard's records bring out must not keep other shards' for ever
-            logger.exception(
-                "cannot remove all %s; the next round tries again", what, extra=fields(shard=self.partition)
-            )
+        except Exception:  # noqa: BLE001  # a bug that one shard shows must not keep the others for ever
+            _log.exception("cannot remove all %s; the next round tries again", what, extra=fields(shard=self.partition))
             return
         if count:
-            logger.info("%d records written to remove %s", count, what, extra=fields(shard=self.partition))
+            _log.info("%d records written to remove %s", count, what, extra=fields(shard=self.partition))
 
     # ------------------------------------------------------------------------------------------------ loading
 
@@ -254,7 +252,7 @@ class Shard:
                     if self.is_closed:
                         return
                     if isinstance(error, RequestError) and error.code is ErrorCode.NOT_COORDINATOR:
-                        logger.info(
+                        _log.info(
                             "shard closed, ownership %d has ended",
                             self.ownership,
                             extra=fields(shard=self.partition, error=error),
@@ -264,7 +262,7 @@ class Shard:
                     self._move(Phase.FAILED)
                     failures += 1
                     pause_s = self._settings.retry_s.pause(failures)
-                    logger.warning(
+                    _log.warning(
                         "shard not loaded, next try in %.1f s", pause_s, extra=fields(shard=self.partition, error=error)
                     )
                     self._failure = error.with_traceback(None)
@@ -311,7 +309,7 @@ class Shard:
         await replay.apply(state)
         unsure |= await unsure_topics(state.offsets, self._catalog)
         if state.unknown_keys:
-            logger.warning(
+            _log.warning(
                 "shard has %d keys of unknown versions, which it keeps as they are",
                 state.unknown_keys,
                 extra=fields(shard=self.partition),
@@ -342,7 +340,7 @@ class Shard:
         self._deleted.clear()
         if gone:
             self._spawn(self._forget(serving, gone))
-        logger.info(
+        _log.info(
             "shard loaded: %d groups from %d bytes",
             len(state.groups),
             replay.bytes_read,
@@ -378,7 +376,7 @@ class Shard:
         serving.close(ErrorCode.NOT_COORDINATOR)
         self._spawn(_free(serving.state.parts()))
         if not self.is_closed:
-            logger.warning("shard lost its log, loading it again", extra=fields(shard=self.partition, error=error))
+            _log.warning("shard lost its log, loading it again", extra=fields(shard=self.partition, error=error))
             self._move(Phase.FAILED)
             self.start()
 
@@ -395,9 +393,9 @@ class Shard:
     async def _snapshot(self, serving: ActiveShard, log: ShardLog) -> None:
         try:
             size = await take_snapshot(serving, log, self.partition, self._settings.snapshot_chunk_bytes)
-            logger.info("shard wrote a snapshot of %d bytes", size, extra=fields(shard=self.partition))
+            _log.info("shard wrote a snapshot of %d bytes", size, extra=fields(shard=self.partition))
         except RequestError as error:  # nothing is lost
-            logger.warning(
+            _log.warning(
                 "cannot write a snapshot of the shard, its log stays long until the next one",
                 extra=fields(shard=self.partition, error=error),
             )

@@ -11,7 +11,7 @@ from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.errors import BmqError
 from bmq.core.logging.fields import fields
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Refresh:
@@ -52,10 +52,10 @@ class Refresh:
         except BmqError as error:
             if not self._is_failing:
                 text = "%s cannot be refreshed; the next request tries again"
-                logger.warning(text, self._name, extra=fields(error=error))
+                _log.warning(text, self._name, extra=fields(error=error))
             self._is_failing = True
-        except Exception:  # a metric that is not refreshed must not end anything else; the next request tries again
-            logger.exception("%s could not be refreshed", self._name)
+        except Exception:  # noqa: BLE001  # the next request tries again, nothing else ends
+            _log.exception("%s could not be refreshed", self._name)
         finally:
             self._task = None
 

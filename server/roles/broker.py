@@ -25,7 +25,7 @@ from bmq.server.roles.flush_listeners import FetchAndShardListener
 from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.server.roles.parts import Parts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class BrokerRole:
@@ -117,7 +117,7 @@ class BrokerRole:
                 await self.assigned.wait_left()
                 await self._hand_overs.wait_notified()
         except TimeoutError:
-            log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
+            _log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
 
     async def close(self) -> None:
         """Hand over or close all partitions, until ``close_by`` on the event loop's clock at most.

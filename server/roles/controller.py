@@ -26,7 +26,7 @@ from bmq.server.roles.parts import Parts
 from bmq.storage.access_files import AccessFiles
 from bmq.storage.filesystem import StorageError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 REPLICAS_WAIT_S = 5.0
 """Time-out of storage's number of datanodes."""
 
@@ -128,7 +128,7 @@ class ControllerRole:
             async with asyncio.timeout(REPLICAS_WAIT_S):
                 return await self._parts.fs.replicas_max()
         except (StorageError, TimeoutError) as error:
-            log.info(
+            _log.info(
                 "storage does not report its number of datanodes, so any replication factor is accepted",
                 extra=fields(error=error),
             )

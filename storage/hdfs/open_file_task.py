@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from bmq.core.logging.fields import fields
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 F = TypeVar("F")
 
 
@@ -62,7 +62,7 @@ class OpenFileTask(Generic[F]):
                 continue
             try:
                 await self._step()
-            except Exception as error:  # no other task does this work: leases would end, and snapshots miss records
-                log.exception(
+            except Exception as error:  # noqa: BLE001  # no other task does this: leases would end, snapshots miss records
+                _log.exception(
                     "bug: cannot %s, trying again in %g s", self._name, self.interval_s, extra=fields(error=repr(error))
                 )
