@@ -49,7 +49,7 @@ FIRST_FILE_MS = 5_000
 """Milliseconds that a precreated segment waits for its first batch after ``handover_wait_ms``, the time that the last
 owner has to release the partition.  Then it is deleted."""
 CLOSE_LEAST_S = 1.0
-"""Seconds that `Broker.close` has for the hand-over even if its deadline is sooner."""
+"""Seconds that ``Broker.close`` has for the hand-over even if its deadline is sooner."""
 _UPKEEP_S = 1.0
 _SEAL_S = 5.0
 
@@ -235,7 +235,7 @@ class Broker:
 
     @property
     def under_replicated(self) -> int:
-        """Partitions whose open segment has fewer copies than `replication`: Kafka's UnderReplicatedPartitions."""
+        """Partitions whose open segment has fewer copies than ``replication``: Kafka's UnderReplicatedPartitions."""
         return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.shared.busy)
 
     @property

@@ -61,7 +61,7 @@ def add_command_config(parser: argparse._ActionsContainer) -> None:
 
 
 def command_config(arguments: argparse.Namespace, servers: str) -> CommandConfig:
-    """Return the settings of connections to `servers`.  Raises UsageError, which shows no secret.
+    """Return the settings of connections to ``servers``.  Raises UsageError, which shows no secret.
 
     A profile's file belongs to the profile's servers: it is not used for others.
     """

@@ -200,7 +200,7 @@ class ClusterOperations(Protocol):
         """Return the members by this process's view, without measurements."""
 
     async def status(self, named_max: int = NAMED_MAX) -> StatusFacts:
-        """Return the cluster's status; it lists `named_max` partitions not served, and as many quarantined keys."""
+        """Return the cluster's status; it lists ``named_max`` partitions not served, and as many quarantined keys."""
 
     async def drain(self, member: str) -> DrainFacts:
         """Request a member to hand over its partitions and shards and to end.  Returns once it has the request."""

@@ -43,9 +43,9 @@ class TlsAcceptor:
     def __init__(
         self, certificate: ServerCertificate, connect: Callable[[], asyncio.Protocol], audit: Audit = NO_AUDIT
     ) -> None:
-        """`connect` makes the protocol of a connection; it is notified of it after the handshake.
+        """``connect`` makes the protocol of a connection; it is notified of it after the handshake.
 
-        `audit` gets the handshakes that fail.
+        ``audit`` gets the handshakes that fail.
         """
         self._audit = audit
         self._certificate = certificate

@@ -11,7 +11,7 @@ from bmq.endpoint.authorization.authorizer import Needs
 from bmq.endpoint.scopes import Scopes
 
 S = TypeVar("S", bound=Scopes[Any, Any], contravariant=True)
-"""Scopes that an API needs; `Scopes` of subclasses that have more fit, too."""
+"""Scopes that an API needs; ``Scopes`` of subclasses that have more fit, too."""
 
 
 class Api(NamedTuple, Generic[S]):
@@ -20,8 +20,8 @@ class Api(NamedTuple, Generic[S]):
     ============== ======================== =====================================================
     field          argument                 result, at once or awaited
     ============== ======================== =====================================================
-    ``handle``     the decoded message      the response message, or an encoded `Response`
-    ``handle_raw`` the request's bytes      an encoded `Response` (Produce and Fetch)
+    ``handle``     the decoded message      the response message, or an encoded ``Response``
+    ``handle_raw`` the request's bytes      an encoded ``Response`` (Produce and Fetch)
     ============== ======================== =====================================================
 
     Exactly one of the two is set.  A handler does long work in turns of the loop (``core.aio.turns``).  A RequestError
@@ -37,7 +37,7 @@ class Api(NamedTuple, Generic[S]):
     """Estimate, from the message, of the bytes of its response; None: at most a few times the request's body."""
     waits_for_clients: bool = False
     """True if the response waits for other clients' requests (JoinGroup).  While a large request of such an API waits,
-    it does not count in `LargeRequests`, so that others may pass."""
+    it does not count in ``LargeRequests``, so that others may pass."""
     is_pipelined: bool = False
     """True if a request may begin while earlier ones of its connection have no response yet."""
     needs: Needs | None = None

@@ -24,7 +24,7 @@ R = TypeVar("R")
 PARALLEL = 16
 """Partitions of one request that are queried at once; storage has a bound of its own for reads."""
 TOGETHER = 1_000
-"""Partitions of one request that are queried at once by queries that `BatchedQueries` joins into few requests."""
+"""Partitions of one request that are queried at once by queries that ``BatchedQueries`` joins into few requests."""
 ASKED_A_TURN = 100
 """Queries of one request in a turn of the loop: at 50 us for one within the process, some milliseconds."""
 LISTED_A_TURN = 2_000

@@ -117,7 +117,7 @@ class _TracedRequests:
     def serve(self, frame: memoryview, client: Client, parents: Parents | None) -> Response | Awaitable[Response]:
         """Serve the request under a span.
 
-        `parents` has the contexts of the batches that another process traces; None for a client's request.
+        ``parents`` has the contexts of the batches that another process traces; None for a client's request.
         """
         span = self._begin(frame, client, parents)
         scopes = self._scopes

@@ -40,7 +40,7 @@ class HttpAccess:
     ) -> None:
         """Make the mechanisms.  Raises ConfigError if a setting of theirs is wrong, or none can be used.
 
-        `users` are the cluster's; without them the settings are checked only.
+        ``users`` are the cluster's; without them the settings are checked only.
         """
         self._users = users
         self._config = config

@@ -222,7 +222,7 @@ class AssignmentFollower:
                 yield
 
     def _look_at_topic(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
-        """Compare a topic's partitions from `first` on with the view.  Yields between steps; small topics take one."""
+        """Compare a topic's partitions from ``first`` on with the view.  Yields between steps of large topics."""
         for start in range(first, topic.partitions, COST_PER_STEP):
             if start != first:
                 yield

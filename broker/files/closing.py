@@ -112,7 +112,7 @@ class Closing:
 
         A seal costs storage more than a new file, and no produce waits for it. So the partitions whose files broke
         at the same time get their next files first. A hand-over waits for the seal, and so ends that wait
-        (`hurry`).
+        (``hurry``).
         """
         await asyncio.sleep(0)  # the partition requests its own next file in this turn of the loop
         async with self._waiting(OPENINGS_WAIT_S):
@@ -151,7 +151,7 @@ class Closing:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the broker's turns to seal, and hold it for `SEAL_TURN_S` at most.
+        """Wait for one of the broker's turns to seal, and hold it for ``SEAL_TURN_S`` at most.
 
         Goes on without a turn if the partition is to move.
         """
@@ -190,7 +190,7 @@ def _closed(entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry:
 
 
 class _Turn:
-    """One of the broker's turns to seal, held until ``end`` is called or `SEAL_TURN_S` have passed."""
+    """One of the broker's turns to seal, held until ``end`` is called or ``SEAL_TURN_S`` have passed."""
 
     __slots__ = ("_timer", "_turns")
 

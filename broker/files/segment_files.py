@@ -138,7 +138,7 @@ class SegmentFiles:
         await self.write_encoded_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
-        """Write the bytes that ``encode_idx`` returned as the segment's index, as `write_idx` does."""
+        """Write the bytes that ``encode_idx`` returned as the segment's index, as ``write_idx`` does."""
         await self._draft_idx(name, data)
         await self.publish_idx(name)
 

@@ -35,7 +35,7 @@ class Console:
     """The consoles of one cluster.  Every call takes at most ``timeout_s``."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """Use `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError if it is not an HTTP
+        """Use ``url``; ``http://`` may be left out, as in ``bmq serve --http``.  Raises UsageError if it is not an HTTP
         address, or the environment's log-in is wrong."""
         if "://" not in url:
             url = f"http://{url}"
@@ -113,7 +113,7 @@ class Console:
 def _call(
     url: str, body: Mapping[str, Any] | None, timeout_s: float, login: HttpLogin, method: str | None = None
 ) -> Mapping[str, Any]:
-    """GET, or send ``body`` by POST or `method`, and return the response.
+    """GET, or send ``body`` by POST or ``method``, and return the response.
 
     Raises RequestRefused with the server's text, or ServerUnreachable.
     """

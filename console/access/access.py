@@ -59,16 +59,16 @@ class RequestAccess:
         """The console's session, if the client has shown its cookie."""
 
     def allows(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Return whether the client may do `operation` to the resource."""
+        """Return whether the client may do ``operation`` to the resource."""
         return self._authorizer.is_allowed(self.session, self.host, operation, resource, name)
 
     def require(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> None:
-        """Raise NotAuthorised unless the client may do `operation` to the resource."""
+        """Raise NotAuthorised unless the client may do ``operation`` to the resource."""
         if not self.allows(operation, resource, name):
             raise NotAuthorised(self.session, operation, resource, name)
 
     def allows_on_some(self, operation: AclOperation, resource: ResourceType) -> bool:
-        """Return whether the client may do `operation` to a resource of the type that may exist."""
+        """Return whether the client may do ``operation`` to a resource of the type that may exist."""
         return self._authorizer.is_allowed_on_some(self.session, self.host, operation, resource)
 
     def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> list[str]:
@@ -82,7 +82,7 @@ class RequestAccess:
         return self.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
 
     async def visible(self, items: Iterable[T], is_visible: Callable[[T], bool]) -> list[T]:
-        """Return those of `items` that the client may know of, in turns of the event loop."""
+        """Return those of ``items`` that the client may know of, in turns of the event loop."""
         if not self._authorizer.is_on:
             return list(items)
         turns, found = Turns(), []

@@ -1,8 +1,8 @@
 """Events of the audit log that come from the HTTP port: log-ins, denials, and administrative requests.
 
 Most requests that change something go through Kafka's handlers, which write the act with its details
-(``proxy.audit``).  `BY_ROUTE` has those that do not; every other route that changes something is in `BY_KAFKA`, or in
-`NOT_ADMINISTRATIVE`.
+(``proxy.audit``).  ``BY_ROUTE`` has those that do not; every other route that changes something is in ``BY_KAFKA``, or
+in ``NOT_ADMINISTRATIVE``.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def route_of(request: web.Request) -> Route:
 
 
 def act_of(request: web.Request) -> str:
-    """Return the request's method and path, for `AuditEvent.act`."""
+    """Return the request's method and path, for ``AuditEvent.act``."""
     return " ".join(route_of(request))
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, object]:
-    """Return names and numbers among `values`; of a list of objects their topics' names."""
+    """Return names and numbers among ``values``; of a list of objects their topics' names."""
     found: dict[str, object] = {}
     for name in _TOLD:
         value = values.get(name)

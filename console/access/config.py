@@ -28,7 +28,7 @@ class AccessConfig:
     session_s: float = SESSION_S
     """Longest session of the console."""
     metrics_ask: bool = True
-    """False if anyone may read `/metrics`."""
+    """False if anyone may read ``/metrics``."""
 
     def gate(self, authorizer: Authorizer, kafka: Requests, audit: Audit = NO_AUDIT) -> AccessGate:
         """Return a gate with these settings, and with no session and no count yet."""

@@ -1,12 +1,12 @@
 """The gate of the HTTP port: who sent a request, and whether he may.
 
-    Authorization: Basic ... / Bearer ...    programs, by `console.access.logins`
-    a cookie                                 the console's page, by `console.access.sessions`
+    Authorization: Basic ... / Bearer ...    programs, by ``console.access.logins``
+    a cookie                                 the console's page, by ``console.access.sessions``
     neither                                  User:ANONYMOUS where nobody has to log in; else 401
 
-With a cookie, a request that changes something must have the session's text in `X-CSRF-Token`: browsers send cookies
-with the requests of other sites' pages, too, but only this server's page can read that text.  `console.origins` checks
-the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
+With a cookie, a request that changes something must have the session's text in ``X-CSRF-Token``: browsers send cookies
+with the requests of other sites' pages, too, but only this server's page can read that text.  ``console.origins``
+checks the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
 
 The page sends that header with every request, so that a 401 to it asks by no scheme that browsers open a dialog for.
 """
@@ -64,7 +64,7 @@ class AccessGate(NamedTuple):
     authorizer: Authorizer
     kafka: Requests
     metrics_ask: bool
-    """False if anyone may read `/metrics`."""
+    """False if anyone may read ``/metrics``."""
     counts: RefusalCounts
     audit: HttpAudit
 
@@ -118,7 +118,7 @@ class AccessGate(NamedTuple):
             return RequestAccess(self.authorizer, self.kafka, context_of(request), is_known=False)
 
     def metrics(self) -> Sequence[Own]:
-        """Return the numbers of the HTTP port, for `/metrics`."""
+        """Return the numbers of the HTTP port, for ``/metrics``."""
         text, counts = "HTTP requests refused, by reason", self.counts
         denied = {"no_login": counts.unauthenticated, "not_authorised": counts.denied, "forged": counts.forged}
         found = [OwnMetric("http_denied", text, count, True, "reason", why) for why, count in denied.items()]
@@ -135,7 +135,7 @@ class AccessGate(NamedTuple):
         ]
 
     def challenge(self, request: web.Request) -> str:
-        """Return how to log in, for `WWW-Authenticate`."""
+        """Return how to log in, for ``WWW-Authenticate``."""
         if CSRF_HEADER in request.headers:
             return 'Session realm="BMQ"'
         return ", ".join(
@@ -209,7 +209,7 @@ def context_of(request: web.Request) -> AuthenticationContext:
 def cookie_name(request: web.Request) -> str:
     """Return the cookie's name: of the port, since the cookies of a machine go to all of its ports.
 
-    By `__Host-` a browser takes it from this very host alone, and by TLS alone.
+    By ``__Host-`` a browser takes it from this very host alone, and by TLS alone.
     """
     transport = request.transport
     address = transport.get_extra_info("sockname") if transport is not None else None

@@ -6,12 +6,12 @@ Checking a password costs milliseconds of a processor (PBKDF2), so a client that
                     no: the same are being checked? ── yes ──> wait for that check's end
                     no: too many wait, in all or of this network? ── yes ──> 429
                     no: check them, a few at a time
-                        right: keep them for `KEPT_S`     wrong: respond only after a delay, twice as long each time
+                        right: keep them for ``KEPT_S``   wrong: respond only after a delay, twice as long each time
 
 A network is an IPv4 address, or the /64 of an IPv6 address, which is what one machine gets.  A failed log-in takes one
-of the `WAITING_OF_NETWORK_MAX` places of its network until its delay is over, but no place among the checks: so guesses
-from some networks never keep another network out.  The delay holds as well where its response does not wait for it,
-because `DELAYED_MAX` others do.  A network with failures has half of the places among the checks.
+of the ``WAITING_OF_NETWORK_MAX`` places of its network until its delay is over, but no place among the checks: so
+guesses from some networks never keep another network out.  The delay holds as well where its response does not wait for
+it, because ``DELAYED_MAX`` others do.  A network with failures has half of the places among the checks.
 
 What was right is kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
 """
@@ -43,7 +43,7 @@ CHECKS_AT_ONCE = 2
 WAITING_MAX = 60
 """Most log-ins that are checked or wait for it: fewer than connections."""
 WAITING_OF_FAILED_MAX = 30
-"""Log-ins in all from which on a network with failures gets 429; other networks have up to `WAITING_MAX`."""
+"""Log-ins in all from which on a network with failures gets 429; other networks have up to ``WAITING_MAX``."""
 WAITING_OF_NETWORK_MAX = 6
 """Most log-ins of one network that wait for a check, are being checked, or have failed and wait for their delay."""
 DELAYED_MAX = 30
@@ -52,7 +52,7 @@ JOINED_MAX = 60
 """Most further requests that wait with credentials that are being checked already."""
 JOINED_OF_FAILED_MAX = 20
 """Such requests in all from which on a network with failures gets 429.  So networks with failures leave room among the
-requests that the port serves at a time (`console.http`)."""
+requests that the port serves at a time (``console.http``)."""
 DELAY_MAX_S = 5.0
 FORGIVEN_S = 60.0
 """Seconds without a failed log-in after which the network's next failure has the first, short delay again."""
@@ -106,9 +106,9 @@ class Logins:
         delay_s: float = 0.1,
         on_login: Callable[[AuthenticationContext, AuthenticatedClient | None, str], None] = no_op,
     ) -> None:
-        """`delay_s` is the time that the first failed log-in of a network takes at least.
+        """``delay_s`` is the time that the first failed log-in of a network takes at least.
 
-        `on_login` is called with each log-in that is checked; without a client it was refused, for the reason given.
+        ``on_login`` is called with each log-in that is checked; without a client it was refused, for the reason given.
         """
         self._on_login = on_login
         self._by_scheme: Mapping[str, AuthenticationScheme] = {each.scheme: each for each in schemes}

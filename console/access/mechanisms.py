@@ -19,7 +19,7 @@ from bmq.endpoint.authentication.mechanism import SaslMechanism
 
 _NO_SALT = bytes(16)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""A token's form in `Authorization` (RFC 6750): nothing in it can end a field of OAUTHBEARER's message."""
+"""A token's form in ``Authorization`` (RFC 6750): nothing in it can end a field of OAUTHBEARER's message."""
 
 
 def passwords_of_plain(mechanism: SaslMechanism, now_ms: Callable[[], int]) -> PasswordCheck:

@@ -47,10 +47,10 @@ class AuthenticationScheme(Protocol):
     """One way to authenticate: Basic or Bearer."""
 
     scheme: str
-    """One of `SCHEMES`."""
+    """One of ``SCHEMES``."""
 
     async def check(self, credentials: str, context: AuthenticationContext) -> AuthenticatedClient | None:
-        """Return the client with these credentials (the rest of `Authorization`); None if they are wrong.
+        """Return the client with these credentials (the rest of ``Authorization``); None if they are wrong.
 
         The caller bounds how many are checked at once.
         """
@@ -62,7 +62,7 @@ class BasicScheme:
     scheme = BASIC
 
     def __init__(self, checks: Sequence[PasswordCheck]) -> None:
-        """Ask `checks` one after the other."""
+        """Ask ``checks`` one after the other."""
         self._checks = checks
 
     async def check(self, credentials: str, context: AuthenticationContext) -> AuthenticatedClient | None:
@@ -103,5 +103,5 @@ def parse_basic(credentials: str) -> tuple[str, str] | None:
 
 
 def basic_credentials(name: str, password: str) -> str:
-    """Return what follows `Basic` in `Authorization`."""
+    """Return what follows ``Basic`` in ``Authorization``."""
     return base64.b64encode(f"{name}:{password}".encode()).decode()

@@ -32,7 +32,7 @@ class ConsoleSession(NamedTuple):
     """End, on the loop's clock in seconds."""
 
     def is_csrf(self, text: str) -> bool:
-        """Return True if `text` is the session's own, in a time that does not depend on where it differs."""
+        """Return True if ``text`` is the session's own, in a time that does not depend on where it differs."""
         return hmac.compare_digest(self.csrf.encode(), text.encode(errors="replace"))
 
 

@@ -82,7 +82,7 @@ async def sync_group(shards: Shards, request: m.SyncGroupRequest) -> m.SyncGroup
 def heartbeat(
     shards: Shards, request: m.HeartbeatRequest
 ) -> m.HeartbeatResponse | Coroutine[Any, Any, m.HeartbeatResponse]:
-    """Serve a Heartbeat: at once, or after the shard has confirmed its ownership (`Freshness`)."""
+    """Serve a Heartbeat: at once, or after the shard has confirmed its ownership (``Freshness``)."""
     group_id = request.group_id
     if not group_id:
         return m.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)

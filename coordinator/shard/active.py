@@ -134,7 +134,7 @@ class ActiveShard:
     async def sync(self, group_id: str, request: Sync) -> SyncResponse:
         """Serve a sync; wait for the leader's assignment if it must.
 
-        Raises RequestError as `Group.sync`, or if the log has no room.
+        Raises RequestError as ``Group.sync``, or if the log has no room.
         """
         await self.room()
         now = self.now()
@@ -152,7 +152,7 @@ class ActiveShard:
             del self._parked[token]
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Serve a heartbeat.  Returns and raises what `Group.heartbeat` does; UNKNOWN_MEMBER_ID for a missing group."""
+        """Serve a heartbeat, as ``Group.heartbeat`` does; UNKNOWN_MEMBER_ID for a missing group."""
         now_ms = int(self._clock.monotonic() * 1000)
         return self._group_of_member(group_id).heartbeat(member_id, instance_id, generation, now_ms)
 

@@ -42,7 +42,7 @@ from bmq.meta.security.client_quotas import Bounds
 
 
 class Shards:
-    """One `Shard` for each partition of ``__consumer_offsets`` that this process owns, made when the topic is known."""
+    """One ``Shard`` for each partition of ``__consumer_offsets`` of this process, made when the topic is known."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Shards:
     async def serving(self, group_id: str) -> ActiveShard:
         """Return the group's shard once it is loaded; create the topic if it is missing.
 
-        Raises RequestError: COORDINATOR_NOT_AVAILABLE if there is no topic, else as `Shard.ready`.
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE if there is no topic, else as ``Shard.ready``.
         """
         if not self._count or self._is_closed:
             await self._ensure()
@@ -139,9 +139,9 @@ class Shards:
         return [found[number] for number in numbers]
 
     async def serving_members(self, group_id: str) -> ActiveShard:
-        """Return the group's shard as `serving` does, for requests that may be parked.
+        """Return the group's shard as ``serving`` does, for requests that may be parked.
 
-        Raises RequestError as `serving` and `Freshness.renew` do, and NOT_COORDINATOR while draining.
+        Raises RequestError as ``serving`` and ``Freshness.renew`` do, and NOT_COORDINATOR while draining.
         """
         serving = await self.serving(group_id)
         await serving.freshness.renew()
@@ -192,7 +192,7 @@ class Shards:
         return {number: why for number, shard in self._shards.items() if (why := shard.failure) is not None}
 
     def not_loaded_by_reason(self) -> Counter[LoadFailure]:
-        """Count the shards of `not_loaded` by kind of reason, kinds without any included."""
+        """Count the shards of ``not_loaded`` by kind of reason, kinds without any included."""
         counts = Counter(dict.fromkeys(LoadFailure, 0))
         counts.update(kind for shard in self._shards.values() if (kind := shard.failure_reason) is not None)
         return counts

@@ -136,7 +136,7 @@ class Shard:
 
     @property
     def failure_reason(self) -> LoadFailure | None:
-        """The kind of `failure`; None if that is None."""
+        """The kind of ``failure``; None if that is None."""
         return None if self.failure is None else kind_of(self._failure)
 
     def start(self) -> None:
@@ -162,9 +162,9 @@ class Shard:
         return serving
 
     async def fresh(self) -> ActiveShard:
-        """Return the shard once it is loaded and may respond from memory (`Freshness`).
+        """Return the shard once it is loaded and may respond from memory (``Freshness``).
 
-        Raises RequestError as `ready` and `Freshness.renew` do.
+        Raises RequestError as ``ready`` and ``Freshness.renew`` do.
         """
         serving = await self.ready()
         await serving.freshness.renew()
@@ -173,7 +173,7 @@ class Shard:
         return serving
 
     async def fresh_unless_empty(self) -> ActiveShard | None:
-        """Return the shard as `fresh` does; None, and nothing is written, if its log is empty and no group needs it."""
+        """Return the shard as ``fresh`` does; None, without a write, if its log is empty and no group needs it."""
         serving = await self._loaded()
         if serving is not None:
             await serving.freshness.renew()

@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Refresh:
-    """Runs of `work` in the background, started by `request`: one at a time.
+    """Runs of ``work`` in the background, started by ``request``: one at a time.
 
-    None is begun within `interval_s` seconds after the beginning of the last; an `interval_s` of 0 turns them off.
-    `request` returns at once.  Its caller shows the numbers of the last run, or waits for this one (`wait`).
+    None is begun within ``interval_s`` seconds after the beginning of the last; an ``interval_s`` of 0 turns them off.
+    ``request`` returns at once.  Its caller shows the numbers of the last run, or waits for this one (``wait``).
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], interval_s: float, name: str) -> None:
@@ -36,7 +36,7 @@ class Refresh:
         return f"<Refresh of {self._name}, {self.runs} runs, every {self._interval_s:g} s at most>"
 
     def request(self) -> None:
-        """Begin a run, unless one is in progress or was begun less than `interval_s` seconds ago."""
+        """Begin a run, unless one is in progress or was begun less than ``interval_s`` seconds ago."""
         loop = asyncio.get_running_loop()
         is_early = loop.time() - self._began < self._interval_s
         if self._is_closed or not self._interval_s or self._task is not None or is_early:
@@ -60,7 +60,7 @@ class Refresh:
             self._task = None
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of the run in progress, if there is one, for `timeout_s` seconds at most."""
+        """Wait for the end of the run in progress, if there is one, for ``timeout_s`` seconds at most."""
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=timeout_s)
 

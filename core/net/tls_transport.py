@@ -1,4 +1,4 @@
-"""TLS between a client's socket and its `ClientConnection`: protocol of the one, transport of the other.
+"""TLS between a client's socket and its ``ClientConnection``: protocol of the one, transport of the other.
 
 ::
 

@@ -112,7 +112,7 @@ class _Api(NamedTuple):
 class InternalEndpoint:
     """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself.
 
-    It also serves the requests of this process to itself (`call`), without a connection.
+    It also serves the requests of this process to itself (``call``), without a connection.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class InternalEndpoint:
         self._apis[request.KEY] = _Api(handler, request.RESPONSE, request.VERSIONS, role)
 
     def register_kafka(self, dispatch: Dispatch) -> None:
-        """Pass requests of Kafka's own APIs to `dispatch`; without one they close the connection."""
+        """Pass requests of Kafka's own APIs to ``dispatch``; without one they close the connection."""
         self._kafka = dispatch
 
     # ------------------------------------------------------------------------------------------------- as a Dispatch

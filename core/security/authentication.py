@@ -1,7 +1,8 @@
 """The words that every authentication has, whatever its port: its context, and its results.
 
-SASL mechanisms (`endpoint.authentication`), the HTTP port (`console.access`) and the proof of the cluster's secret
-between processes (`core.security.shared_secret`) share these types.  docs/design/security.md has the whole vocabulary.
+SASL mechanisms (``endpoint.authentication``), the HTTP port (``console.access``) and the proof of the cluster's secret
+between processes (``core.security.shared_secret``) share these types.  docs/design/security.md has the whole
+vocabulary.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bmq.core.security.principal import Principal
 
 
 class AuthenticationContext(NamedTuple):
-    """Facts about a connection whose client authenticates (Kafka's `AuthenticationContext`)."""
+    """Facts about a connection whose client authenticates (Kafka's ``AuthenticationContext``)."""
 
     host: str
     """The client's address."""

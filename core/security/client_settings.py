@@ -1,6 +1,6 @@
 """Security settings of a Kafka client, by Kafka's names: of a file for ``--command-config``, or of Spark's options.
 
-Files that they name are not read here: `core.security.client_tls` does that, on the machine that connects.
+Files that they name are not read here: ``core.security.client_tls`` does that, on the machine that connects.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClientSecuritySettings:
         return self.get("ssl.endpoint.identification.algorithm", "https") != ""
 
     def get(self, key: str, default: str = "") -> str:
-        """Return the value of a setting, `default` if it is not given."""
+        """Return the value of a setting, ``default`` if it is not given."""
         return self.values.get(key, default)
 
     def listed(self, key: str) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def known_settings() -> frozenset[str]:
 
 
 def security_of_client(given: Mapping[str, str]) -> tuple[ClientSecuritySettings, tuple[str, ...]]:
-    """Return the security settings among `given`, and those keys that have no effect.
+    """Return the security settings among ``given``, and those keys that have no effect.
 
     Others than those of security are left to the caller.  Raises ConfigError, which shows no secret, if one is unknown
     or wrong.

@@ -18,7 +18,7 @@ from bmq.core.security.stores import (
 def context_of_client(security: ClientSecuritySettings, where: str) -> ssl.SSLContext:
     """Return a new context.  Without a truststore it trusts the machine's authorities.
 
-    Raises ConfigError, which begins with `where`, if a file cannot be used.
+    Raises ConfigError, which begins with ``where``, if a file cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = security.checks_name

@@ -43,7 +43,7 @@ class JsonWebKey:
     id: str | None
     algorithms: frozenset[str]
     public: Any
-    """The key as `cryptography` has it."""
+    """The key as ``cryptography`` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class JsonWebKeySet:
 def parse_key_set(data: bytes) -> JsonWebKeySet:
     """Return the keys of a JSON Web Key Set.
 
-    Keys of other kinds, uses or lengths are left out (RFC 7517 5).  Raises JwksError if `data` is not a key set, or has
-    no usable key.
+    Keys of other kinds, uses or lengths are left out (RFC 7517 5).  Raises JwksError if ``data`` is not a key set, or
+    has no usable key.
     """
     if len(data) > BYTES_MAX:
         raise JwksError(f"the key set is over {BYTES_MAX} bytes")
@@ -117,7 +117,7 @@ def _parse_key(described: Any) -> JsonWebKey:
 
 
 def _algorithms_of(described: dict[str, Any]) -> frozenset[str]:
-    """Return what a key's type allows, or of that only its `alg`."""
+    """Return what a key's type allows, or of that only its ``alg``."""
     kind, curve, only = described.get("kty"), described.get("crv"), described.get("alg")
     allowed = RSA_ALGORITHMS if kind == "RSA" else _OF_CURVE.get((str(kind), str(curve)), frozenset())
     if not allowed:
@@ -130,5 +130,5 @@ def _algorithms_of(described: dict[str, Any]) -> frozenset[str]:
 
 
 def ids_of(keys: Iterable[JsonWebKey]) -> str:
-    """Return the ids of `keys`, for a log line."""
+    """Return the ids of ``keys``, for a log line."""
     return ", ".join(key.id or "(none)" for key in keys)

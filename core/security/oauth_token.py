@@ -35,7 +35,7 @@ class TokenSource:
     """The tokens of one client.  Any thread may ask."""
 
     def __init__(self, login: Login, trust: ssl.SSLContext | None = None) -> None:
-        """Take `trust`, which says which certificates of the endpoint are right; None: the machine's authorities."""
+        """Take ``trust``, which says which certificates of the endpoint are right; None: the machine's authorities."""
         self._login = login
         self._trust = trust
         self._lock = threading.Lock()

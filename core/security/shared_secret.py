@@ -56,7 +56,7 @@ class SharedSecret:
     """The cluster's secrets, as one process has them.
 
     The first is used to prove, all are accepted.  Without any, the process asks nobody and shows nothing.  If
-    `is_required` is False, a process that shows nothing is accepted as well, so that a cluster without a secret gets
+    ``is_required`` is False, a process that shows nothing is accepted as well, so that a cluster without a secret gets
     one process by process.
     """
 
@@ -118,7 +118,7 @@ def prove(key: bytes, side: Side, message: AuthMessage) -> bytes:
 
 
 def proving_key(keys: tuple[bytes, ...], side: Side, message: AuthMessage, proof: bytes) -> bytes | None:
-    """Return the key that `proof` was made with, None if it is none of these."""
+    """Return the key that ``proof`` was made with, None if it is none of these."""
     for key in keys:
         if hmac.compare_digest(prove(key, side, message), proof):
             return key
@@ -135,7 +135,7 @@ class CallerMessage(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The callee's response to a caller that it serves; `proof` is empty if none was asked for."""
+    """The callee's response to a caller that it serves; ``proof`` is empty if none was asked for."""
 
     proof: bytes = b""
 
@@ -157,7 +157,7 @@ class CalleeAuthenticator:
     __slots__ = ("_auth_message", "_is_over", "_nonce", "_own", "_secret")
 
     def __init__(self, secret: SharedSecret, own: str, nonce: MakeNonce = new_nonce) -> None:
-        """`own` is this process's incarnation."""
+        """``own`` is this process's incarnation."""
         self._secret = secret
         self._own = own
         self._nonce = nonce
@@ -204,7 +204,7 @@ class CallerAuthenticator:
     __slots__ = ("_auth_message", "_names", "_secret", "nonce")
 
     def __init__(self, secret: SharedSecret, cluster: str, own: str, callee: str, nonce: MakeNonce = new_nonce) -> None:
-        """`own` and `callee` are the incarnations of this process and of the one that it expects there."""
+        """``own`` and ``callee`` are the incarnations of this process and of the one that it expects there."""
         self._secret = secret
         self._names = (cluster, own, callee)
         self._auth_message: AuthMessage | None = None

@@ -108,7 +108,7 @@ def _openssl_name(suite: str) -> str:
 
 
 def identity_of(get: Get, where: str) -> PrivateKeyEntry | None:
-    """Return the certificate of the settings `ssl.keystore.…`; None if there is none.  Raises ConfigError."""
+    """Return the certificate of the settings ``ssl.keystore.…``; None if there is none.  Raises ConfigError."""
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
     location = get("ssl.keystore.location")
@@ -145,7 +145,7 @@ def identity_of(get: Get, where: str) -> PrivateKeyEntry | None:
 
 
 def authorities_of(get: Get, where: str) -> bytes | None:
-    """Return the authorities of the settings `ssl.truststore.…` in PEM; None if there are none.  Raises ConfigError."""
+    """Return the authorities of ``ssl.truststore.…`` in PEM; None if there are none.  Raises ConfigError."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     location, given = get("ssl.truststore.location"), get("ssl.truststore.certificates")
@@ -226,7 +226,7 @@ def _in_order(leaf: x509.Certificate, others: list[x509.Certificate]) -> list[x5
 
 @contextlib.contextmanager
 def _unnamed_file(data: bytes) -> Iterator[str]:
-    """Yield the path of a file in memory that holds `data` until the end of the body.
+    """Yield the path of a file in memory that holds ``data`` until the end of the body.
 
     Where there is no such memory, of a file that nobody else may read and that is removed then.
     """

@@ -10,7 +10,7 @@ from bmq.core.security.authentication import Authenticated, AuthenticationFailur
 
 
 class AuthenticationMetric(Enum):
-    """Kafka's metrics of authentication, by the names that they have in `/metrics`."""
+    """Kafka's metrics of authentication, by the names that they have in ``/metrics``."""
 
     SUCCESS = "successful_authentication"
     SUCCESS_NO_REAUTH = "successful_authentication_no_reauth"

@@ -81,7 +81,7 @@ def _jaas_options(context: MechanismContext, where: str) -> Mapping[str, str]:
 
 def _default_realm(principal: str) -> str:
     """Return the default realm of krb5.conf, which the library adds to a name without one; if it has none, that of
-    `principal`."""
+    ``principal``."""
     import gssapi
     from gssapi.raw.misc import GSSError
 

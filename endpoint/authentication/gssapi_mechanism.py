@@ -7,7 +7,7 @@
     client: wrap(1, 0, authorization id)     the session: the ticket's principal, by the listener's rules
 
 The authorization id is ignored, as in Kafka: clients send the service's name there.  The library may block (keytab,
-replay cache), so its calls run in `THREADS` threads of the mechanism.  Needs the extra ``kerberos``.
+replay cache), so its calls run in ``THREADS`` threads of the mechanism.  Needs the extra ``kerberos``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GssapiSaslMechanism:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return what `call` returns, in a thread."""
+        """Return what ``call`` returns, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 

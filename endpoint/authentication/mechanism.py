@@ -97,7 +97,7 @@ class MechanismContext:
     """The cluster's delegation tokens; None if it has none."""
 
     def setting(self, name: str, default: str = "") -> str:
-        """Return a setting; `default` if it is not given."""
+        """Return a setting; ``default`` if it is not given."""
         return self.settings.get(name, default)
 
 

@@ -57,7 +57,7 @@ class OAuthBearerSaslMechanism:
         await self.source.close()
 
     def validate(self, token: str, keys: JsonWebKeySet) -> AccessToken:
-        """Return what a token says, checked with `keys`.
+        """Return what a token says, checked with ``keys``.
 
         Raises InvalidToken; UnknownKey if only a key is missing.
         """

@@ -1,7 +1,7 @@
 """The question of every handler: may this client do that to this resource?
 
-A handler makes `Rights` of its request, and asks them once for each resource.  What an API asks for is in its
-`endpoint.api.Api`, as `Need` rows; ``docs/security.md`` shows the table of all.
+A handler makes ``Rights`` of its request, and asks them once for each resource.  What an API asks for is in its
+``endpoint.api.Api``, as ``Need`` rows; ``docs/security.md`` shows the table of all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Authorizer(Protocol):
     ) -> bool:
         """Return whether the client may do ``operation`` to the resource, whether or not that exists.
 
-        ``host`` is the client's address, as `core.net.request.Client` has it.
+        ``host`` is the client's address, as ``core.net.request.Client`` has it.
         """
 
     def is_allowed_on_some(

@@ -1,7 +1,7 @@
 """APIs whose administrative requests are written into the audit log, after their handlers.
 
 One place for all of them, so that no handler can forget it: a process with an audit log registers these in place of the
-handlers' own.  A denial is not written again: `endpoint.authorization` has written which right was needed.
+handlers' own.  A denial is not written again: ``endpoint.authorization`` has written which right was needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bmq.proxy.audit.acts import ACTS, BEFORE, WANTED, Act
 from bmq.proxy.scopes import ProxyScopes
 
 _WRITTEN = frozenset(AUTHORIZATION_FAILED.values())
-"""Errors of which `endpoint.authorization` has written the denial."""
+"""Errors of which ``endpoint.authorization`` has written the denial."""
 _DENIED = frozenset({ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED})
 """Denials without an ACL's right."""
 

@@ -108,7 +108,7 @@ async def _alter(scopes: ProxyScopes, resource: Any, changes: Changes, validate_
 
 
 def _changed_access(scopes: ProxyScopes, topic: str, changes: Changes) -> Iterable[str]:
-    """Return the names of `ACCESS_CONFIGS` that a request names, or in a whole new set alters or leaves out."""
+    """Return the names of ``ACCESS_CONFIGS`` that a request names, or in a whole new set alters or leaves out."""
     if not isinstance(changes, Mapping):
         return [change.name for change in changes]
     found = scopes.process.catalog.topics.get(topic)

@@ -92,7 +92,7 @@ class Relay:
         """Pass a request on, and return its encoded response, or an awaitable of it.
 
         The request is handed to the broker's connection before this returns, so requests keep their order.  Raises
-        FormatError, and ends the relayed connection, if `body` is not a RelayRequest.
+        FormatError, and ends the relayed connection, if ``body`` is not a RelayRequest.
         """
         relayed = self._relayed.get(call.client)
         try:

@@ -49,7 +49,7 @@ _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
 class Sender(Protocol):
-    """One partition's sender of parts: a `RemoteOwner`."""
+    """One partition's sender of parts: a ``RemoteOwner``."""
 
     key: PartitionKey
 
@@ -117,8 +117,8 @@ class ProduceSender:
     ) -> None:
         """Create the sender, not connected.
 
-        `answered_ms` counts the milliseconds that requests are under way; `sampled` has the batches whose traces they
-        carry.
+        ``answered_ms`` counts the milliseconds that requests are under way; ``sampled`` has the batches whose traces
+        they carry.
         """
         self._sampled = sampled
         self._answered_ms = answered_ms if answered_ms is not None else Histogram()

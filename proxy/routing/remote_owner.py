@@ -78,7 +78,7 @@ class RemoteOwner:
     def __init__(self, key: PartitionKey, route: ProduceRoute, queries: OwnerQueries, deadlines: Deadlines) -> None:
         """Create the owner, without an assignment.
 
-        `deadlines` are those of all routes; their grain must be well below `produce_route.RETRY_S.least`.
+        ``deadlines`` are those of all routes; their grain must be well below ``produce_route.RETRY_S.least``.
         """
         self.key = key
         self.route = route
@@ -172,7 +172,7 @@ class RemoteOwner:
                 waiter.set_result(None)
 
     async def changed(self, deadline: float = math.inf) -> None:
-        """Wait until the owner may have opened, closed or got room, or until `deadline` on the loop's clock."""
+        """Wait until the owner may have opened, closed or got room, or until ``deadline`` on the loop's clock."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)

@@ -227,7 +227,7 @@ class TailFetcher:
     def wake_readers(self, tail: RemoteTail) -> None:
         """Wake the readers of a tail, by the event that its log start has moved, to where it is.
 
-        `FlushListener` has no event of its own for a confirmed end.
+        ``FlushListener`` has no event of its own for a confirmed end.
         """
         self._listener.log_start_moved(tail.key, tail.log_start)
 

@@ -44,7 +44,7 @@ _OTHER_VERSION = "it is of another version, which keeps other numbers"
 
 
 class ClusterHistory:
-    """Samples of one process, taken between `start` and `stop`.  `now_ms` returns the wall time in ms."""
+    """Samples of one process, taken between ``start`` and ``stop``.  ``now_ms`` returns the wall time in ms."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ClusterHistory:
         return HistoryResponse(layout=LAYOUT, rows=encode_rows(self._own.since(request.after_ms))).encode()
 
     async def facts(self, after_ms: int) -> HistoryFacts:
-        """Return the samples of the whole cluster that end later than `after_ms`, and the members that are missing."""
+        """Return the samples of the whole cluster that end after ``after_ms``, and the members that are missing."""
         own, view, turns = self._own.since(after_ms), self._joined.view, asyncio.Semaphore(PARALLEL)
         others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
         answers = await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others))
@@ -103,7 +103,7 @@ class ClusterHistory:
         )
 
     async def _ask(self, member: Member, after_ms: int, turns: asyncio.Semaphore) -> bytes | str:
-        """Return the rows of `member`, still encoded, or the reason why there are none."""
+        """Return the rows of ``member``, still encoded, or the reason why there are none."""
         async with turns:
             try:
                 response = await self._joined.peers.ask(member, HistoryRequest(after_ms), ANSWER_S)

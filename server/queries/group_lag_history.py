@@ -1,4 +1,4 @@
-"""Recent lag of a `Node`'s groups, sampled in the background, and of any group, from its coordinator."""
+"""Recent lag of a ``Node``'s groups, sampled in the background, and of any group, from its coordinator."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _OFF = "metrics_group_lag_ms is 0: its coordinator does not count the lag of gro
 
 
 class GroupLagHistory:
-    """Samples of the lag of this process's groups, taken while `run` runs.
+    """Samples of the lag of this process's groups, taken while ``run`` runs.
 
-    They cost as much as a scrape every 15 seconds (see `coordinator.offsets.lag`).
+    They cost as much as a scrape every 15 seconds (see ``coordinator.offsets.lag``).
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GroupLagHistory:
         return self._config.metrics_group_lag_ms > 0
 
     async def facts(self, group_id: str, after_ms: int) -> LagHistoryFacts:
-        """Return the samples of a group that are newer than `after_ms`, from whichever process coordinates it.
+        """Return the samples of a group that are newer than ``after_ms``, from whichever process coordinates it.
 
         Errors are in the result.
         """

@@ -1,4 +1,4 @@
-"""Numbers of a `Node` that `/metrics` shows beside the request counters: storage, cluster, store and process."""
+"""Numbers of a ``Node`` that ``/metrics`` shows beside the request counters: storage, cluster, store and process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Own = Sequence[OneOwn]
 class OwnMetrics:
     """Reader of one process's numbers.  All are counted already, so a scrape costs microseconds of the event loop.
 
-    `meter` measures the event loop, `descriptors` the process; both are None under a simulation's clock.
+    ``meter`` measures the event loop, ``descriptors`` the process; both are None under a simulation's clock.
     """
 
     def __init__(self, node: Node, meter: LoopMeter | None = None, descriptors: DescriptorMeter | None = None) -> None:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerRole:
-    """The broker role of one process.  `start` it once catalog and view are loaded."""
+    """The broker role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(
         self, parts: Parts, *, broker_config: BrokerConfig | None = None, janitor_config: JanitorConfig | None = None
@@ -73,7 +73,7 @@ class BrokerRole:
 
     @property
     def has_partitions(self) -> bool:
-        """True if partitions of existing topics, other than `refused_topics`, are assigned to this process."""
+        """True if partitions of existing topics, other than ``refused_topics``, are assigned to this process."""
         return self._follower.has_partitions
 
     def serve_inside(self, fetch_service: FetchService) -> Endpoint:
@@ -122,7 +122,7 @@ class BrokerRole:
     async def close(self) -> None:
         """Hand over or close all partitions, until ``close_by`` on the event loop's clock at most.
 
-        May be called after a `start` that failed.
+        May be called after a ``start`` that failed.
         """
         self._follower.close()
         await self.assigned.close()

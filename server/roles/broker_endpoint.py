@@ -52,7 +52,7 @@ def internal_endpoint(
 ) -> Endpoint:
     """Return the dispatch of Kafka's requests on the internal port, for ``InternalEndpoint.register_kafka``.
 
-    ``beside`` is the `FetchService` of the same process's clients, which owners notify of their flushes.  If it is
+    ``beside`` is the ``FetchService`` of the same process's clients, which owners notify of their flushes.  If it is
     None, owners must notify the fetch service of the endpoint's ``scopes`` instead.
     """
     config, metrics = view.config, Metrics()

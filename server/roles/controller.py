@@ -32,7 +32,7 @@ REPLICAS_WAIT_S = 5.0
 
 
 class ControllerRole:
-    """The controller role of one process.  `start` it once catalog and view are loaded."""
+    """The controller role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(self, parts: Parts, proxies: Proxies) -> None:
         """Make the role; ``proxies`` lists the node ids that clients may name."""
@@ -73,7 +73,7 @@ class ControllerRole:
         """Keep all: no request of a client waits here."""
 
     async def close(self) -> None:
-        """Resign, and end all work of a leader.  May be called after a `start` that failed."""
+        """Resign, and end all work of a leader.  May be called after a ``start`` that failed."""
         await self.controller.close()
 
     def renumber(self, config: NodeConfig) -> None:
@@ -120,7 +120,7 @@ class ControllerRole:
         return TopicCleaner(parts.kv, parts.config.cluster, parts.files, parts.clock, guard=guard)
 
     async def _replicas_max(self) -> int:
-        """Return the number of live datanodes; `REPLICAS_MAX` if storage does not report it.
+        """Return the number of live datanodes; ``REPLICAS_MAX`` if storage does not report it.
 
         So topics can be created while storage does not respond: HDFS adds missing replicas once there are more nodes.
         """

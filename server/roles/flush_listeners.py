@@ -15,11 +15,11 @@ from bmq.server.roles.local_shard_log import LocalShardLogs
 
 
 class HasFetchService(Protocol):
-    """The process (`server.node.Node`), as its listener needs it."""
+    """The process (``server.node.Node``), as its listener needs it."""
 
     @property
     def fetch_service(self) -> FlushListener:
-        """The process's `FetchService`."""
+        """The process's ``FetchService``."""
 
 
 class FetchAndShardListener:
@@ -40,7 +40,7 @@ class FetchAndShardListener:
 
 
 class FetchListener:
-    """Listener that notifies the node's `FetchService`, for objects that are made before it."""
+    """Listener that notifies the node's ``FetchService``, for objects that are made before it."""
 
     def __init__(self, node: HasFetchService) -> None:
         self._node = node

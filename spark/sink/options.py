@@ -79,7 +79,7 @@ class SinkOptions:
     columns: tuple[str, ...]
     config: dict[str, str] = field(repr=False)  # it may hold a password
     security: ClientSecuritySettings | None = field(default=None, repr=False)
-    """Kafka's settings of security; None if those of librdkafka are in `config`."""
+    """Kafka's settings of security; None if those of librdkafka are in ``config``."""
 
 
 def sink_of(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
@@ -140,7 +140,7 @@ def _config(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _security(config: dict[str, str]) -> ClientSecuritySettings | None:
-    """Take Kafka's settings of security out of `config` and return them.  Raises OptionError, which shows no secret."""
+    """Take Kafka's settings of security out of ``config`` and return them.  Raises OptionError without a secret."""
     own = [name for name in config if name in _OF_LIBRDKAFKA]
     if own:
         for name in config:

@@ -90,8 +90,8 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
     """Create a file with the NameNode, and open its first block.
 
     The flag is CREATE, never OVERWRITE: the writer of an overwritten file would still be acknowledged.  Raises
-    AlreadyExists if the name is taken, Unsupported if the folder's files cannot be flushed, and as `open_new_block`.  A
-    file that could not be opened is deleted again.
+    AlreadyExists if the name is taken, Unsupported if the folder's files cannot be flushed, and as ``open_new_block``.
+    A file that could not be opened is deleted again.
     """
     if options.block_bytes % options.chunk_bytes:
         raise Unsupported(f"create {path}: block_bytes must be a multiple of chunk_bytes {options.chunk_bytes}")

@@ -15,10 +15,10 @@ F = TypeVar("F")
 
 
 class OpenFileTask(Generic[F]):
-    """A task that runs `step` every `interval_s` while `files` has any; ``close`` ends and awaits it.
+    """A task that runs ``step`` every ``interval_s`` while ``files`` has any; ``close`` ends and awaits it.
 
-    An exception of `step` is logged, and does not end the task: its next turn comes.  `name` is an imperative ("renew
-    the lease"), which that log line quotes.
+    An exception of ``step`` is logged, and does not end the task: its next turn comes.  ``name`` is an imperative
+    ("renew the lease"), which that log line quotes.
     """
 
     def __init__(self, name: str, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
