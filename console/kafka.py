@@ -111,16 +111,16 @@ class LocalRequests:
         name = CLIENT_ID.encode()
         head = _HEAD.pack(key, version, 0, len(name)) + name + (b"\0" if is_flexible(key, version) else b"")
         try:
-            answer = self._dispatch(memoryview(bytearray(head + body)), self._client)
-            if not isinstance(answer, Response):
-                answer = await answer
+            response = self._dispatch(memoryview(bytearray(head + body)), self._client)
+            if not isinstance(response, Response):
+                response = await response
         except CloseConnection as error:
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
         try:
-            whole = memoryview(b"".join(answer.buffers))
+            whole = memoryview(b"".join(response.buffers))
         finally:
-            if answer.release is not None:
-                answer.release()
+            if response.release is not None:
+                response.release()
         return whole[_RESPONSE_HEAD_BYTES + response_is_flexible(key, version) :]
 
 

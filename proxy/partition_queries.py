@@ -116,11 +116,11 @@ async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel
             if turns.is_over():
                 await next_turn()
             await under_way.fall_below(parallel)
-            answer = start(_ask_one(ask, item))  # an owner in this process mostly returns at once
-            if isinstance(answer, asyncio.Task):
-                under_way.add(number, answer)
+            response = start(_ask_one(ask, item))  # an owner in this process mostly returns at once
+            if isinstance(response, asyncio.Task):
+                under_way.add(number, response)
             else:
-                answers[number] = answer
+                answers[number] = response
         await under_way.fall_below(1)
     finally:
         await under_way.cancel()

@@ -49,7 +49,7 @@ class Successors(Protocol):
     def has(self, key: PartitionKey) -> bool:
         """Return whether another live broker is to own the partition now."""
 
-    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
         """Notify the partition's new owner that it is released."""
 
 
@@ -267,9 +267,9 @@ class AssignmentFollower:
         """
         if task.cancelled() or task.exception() is not None:
             return
-        handed = task.result()
-        if handed is not None:
-            self._successors.notify(key, handed)
+        release_note = task.result()
+        if release_note is not None:
+            self._successors.notify(key, release_note)
 
     def _delete(self, topic: Topic) -> None:
         """Give the topic's partitions up, and forget what is kept for new owners of those that were here before."""

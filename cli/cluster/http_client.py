@@ -121,8 +121,8 @@ def _call(
     headers = {**login.headers, **({} if data is None else {"Content-Type": "application/json"})}
     request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s, context=login.authorities) as answer:
-            content = json.loads(answer.read(ANSWER_BYTES_MAX))
+        with urllib.request.urlopen(request, timeout=timeout_s, context=login.authorities) as response:
+            content = json.loads(response.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error
     except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP

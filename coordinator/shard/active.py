@@ -125,10 +125,10 @@ class ActiveShard:
             self._bounds.check(principal, group_id)
             group = self.state.create(group_id, now.wall_ms, principal)
         token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
-        answer = group.join(request, token, now)
+        response = group.join(request, token, now)
         self._settle(group, now)
-        if answer is not None:
-            return answer
+        if response is not None:
+            return response
         return await self._park(token, group_id, lambda error: JoinResponse(error, request.member_id))
 
     async def sync(self, group_id: str, request: Sync) -> SyncResponse:
@@ -140,9 +140,9 @@ class ActiveShard:
         now = self.now()
         token: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         group = self._group_of_member(group_id)
-        answer = group.sync(request, token, now)
+        response = group.sync(request, token, now)
         self._settle(group, now)
-        return answer if answer is not None else await self._park(token, group_id, SyncResponse)
+        return response if response is not None else await self._park(token, group_id, SyncResponse)
 
     async def _park(self, token: asyncio.Future[A], group_id: str, refusal: Callable[[ErrorCode], A]) -> A:
         self._parked[token] = _Parked(group_id, refusal)

@@ -84,8 +84,8 @@ class TokenSource:
         )
         try:
             with opener.open(request, timeout=FETCH_S) as response:
-                answer = json.loads(response.read(TOKEN_BYTES_MAX))
-            return str(answer["access_token"]), float(answer.get("expires_in") or UNKNOWN_LIFE_S)
+                token = json.loads(response.read(TOKEN_BYTES_MAX))
+            return str(token["access_token"]), float(token.get("expires_in") or UNKNOWN_LIFE_S)
         except urllib.error.HTTPError as error:
             with error:
                 raise TokenError(f"the token endpoint refused: {error.code} {error.reason}") from None

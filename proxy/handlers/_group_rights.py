@@ -63,8 +63,8 @@ async def ask_about_allowed(
 
 async def refusal(api: GroupApi, message: Any, code: ErrorCode = REFUSED) -> Any:
     """Return the response to a request about one group that is refused as a whole."""
-    answer = api.refusal(message, 0, code)
-    return await answer if inspect.isawaitable(answer) else answer
+    response = api.refusal(message, 0, code)
+    return await response if inspect.isawaitable(response) else response
 
 
 async def split_topics(

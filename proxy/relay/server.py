@@ -151,9 +151,9 @@ class Relay:
             return _refusal(f"{member.incarnation} is not reached from here either: {str(error) or 'no response'}")
         return RelayResponse(ErrorCode.NONE, body=pong).encode()
 
-    async def _pass_on(self, relayed: _Relayed, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:
+    async def _pass_on(self, relayed: _Relayed, size: int, response: asyncio.Future[memoryview]) -> list[Buffer]:
         try:
-            return RelayResponse(ErrorCode.NONE, body=await answer).encode()
+            return RelayResponse(ErrorCode.NONE, body=await response).encode()
         except PeerLost as error:
             relayed.end()
             return _refusal(str(error), was_sent=error.was_sent)

@@ -65,7 +65,7 @@ class ClusterHistory:
 
     def start(self) -> None:
         """Begin to sample, and register the internal API by which other members read the samples.  Call it once."""
-        self._joined.endpoint.register(HistoryRequest, self._answer)
+        self._joined.endpoint.register(HistoryRequest, self._respond)
         self._arm()
         self.sample()
 
@@ -86,7 +86,7 @@ class ClusterHistory:
         self._arm()
         self.sample()
 
-    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    def _respond(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = HistoryRequest.decode(body)
         return HistoryResponse(layout=LAYOUT, rows=encode_rows(self._own.since(request.after_ms))).encode()
 
@@ -95,7 +95,7 @@ class ClusterHistory:
         own, view, turns = self._own.since(after_ms), self._joined.view, asyncio.Semaphore(PARALLEL)
         others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
         answers = await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others))
-        found = {member.incarnation: answer for member, answer in zip(others, answers, strict=True)}
+        found = {member.incarnation: response for member, response in zip(others, answers, strict=True)}
         # In a thread: an hour of twenty members takes about 30 ms to add up, in which clients must be served.
         samples, missing = await asyncio.to_thread(_added_up, own, found, self._now_ms())
         return HistoryFacts(
@@ -119,12 +119,12 @@ def _added_up(
 ) -> tuple[list[HistorySample], dict[str, str]]:
     """Return the sums over all members, and the members that are missing, each with the reason."""
     parts, missing = [own], {}
-    for name, answer in found.items():
+    for name, response in found.items():
         try:
-            if isinstance(answer, str):
-                missing[name] = answer
+            if isinstance(response, str):
+                missing[name] = response
             else:
-                parts.append(decode_rows(answer))
+                parts.append(decode_rows(response))
         except FormatError as error:
             missing[name] = str(error)
     return merge(parts, now_ms), missing

@@ -57,7 +57,7 @@ class GroupLagHistory:
     def register(self) -> None:
         """Register the internal API by which other members read the samples.  To be called once."""
         if self._collected.group_lag is not None:
-            self._joined.endpoint.register(GroupLagRequest, self._answer)
+            self._joined.endpoint.register(GroupLagRequest, self._respond)
 
     async def run(self) -> None:
         """Sample the groups of this process until it is cancelled; return at once in one without a coordinator."""
@@ -78,7 +78,7 @@ class GroupLagHistory:
                 lags[pair.group] += pair.lag
         self._own.add(self._now_ms(), lags)
 
-    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    def _respond(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = GroupLagRequest.decode(body)
         samples = tuple(self._own.since(request.group_id, request.after_ms))
         return GroupLagResponse(is_counted=self._is_counted(), samples=samples).encode()

@@ -356,8 +356,8 @@ class OwnMetrics:
         node = self._node
         produce: dict[str, Histogram] = {"route": node.proxy.remote_owners.route_ms}
         if node.broker is not None:
-            shared = node.broker.broker.shared
-            produce |= {"queue": shared.queue_ms, "flush": shared.flush_ms}
+            context = node.broker.broker.shared
+            produce |= {"queue": context.queue_ms, "flush": context.flush_ms}
         fetch = {"wait": node.proxy.fetch_service.wait_ms, "read": node.proxy.fetch_service.read_ms}
         return (
             OwnHistogram("produce_stage_seconds", "Seconds that produced batches spent in a stage", produce, "stage"),

@@ -81,13 +81,13 @@ class BrokerRole:
 
         ``fetch_service`` serves this process's clients; it is notified of all flushes.
         """
-        parts, shared = self._parts, self.broker.shared
+        parts, context = self._parts, self.broker.shared
         joined = parts.joined
-        shared.flush_listener = FetchAndShardListener(fetch_service, self.shard_logs)
+        context.flush_listener = FetchAndShardListener(fetch_service, self.shard_logs)
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
-        register_broker(joined.endpoint, self.assigned, shared.load, shared.open_files, self.fence, ownership.check)
+        register_broker(joined.endpoint, self.assigned, context.load, context.open_files, self.fence, ownership.check)
         inside = internal_endpoint(
-            self._view, parts.clock, parts.catalog, self.assigned, shared.load, pool=parts.pool, beside=fetch_service
+            self._view, parts.clock, parts.catalog, self.assigned, context.load, pool=parts.pool, beside=fetch_service
         )
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)

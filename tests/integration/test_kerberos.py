@@ -111,12 +111,12 @@ async def offered(server: SaslServer, context: gssapi.SecurityContext) -> bytes:
     """Return the layers that the server offers, after the context stands."""
     token = context.step() or b""
     while not context.complete:
-        answer = await evaluate(server, token)
-        assert isinstance(answer, Challenge), answer
-        token = context.step(answer.token) or b""
-    answer = await evaluate(server, token)
-    assert isinstance(answer, Challenge), answer
-    message: bytes = context.unwrap(answer.token).message
+        response = await evaluate(server, token)
+        assert isinstance(response, Challenge), response
+        token = context.step(response.token) or b""
+    response = await evaluate(server, token)
+    assert isinstance(response, Challenge), response
+    message: bytes = context.unwrap(response.token).message
     return message
 
 
@@ -202,8 +202,8 @@ async def test_other_messages_fail(keytab: Path, alice: gssapi.Credentials) -> N
         for token in (b"", b"x", b"\x60\x82", os.urandom(500), b"\0alice\0secret", b"x" * (TOKEN_BYTES_MAX + 1)):
             assert isinstance(await evaluate(mechanism.create_server(CONTEXT), token), AuthenticationFailure)
         server, context = mechanism.create_server(CONTEXT), client(alice)
-        answer = await evaluate(server, context.step() or b"")
-        assert isinstance(answer, Challenge)
+        response = await evaluate(server, context.step() or b"")
+        assert isinstance(response, Challenge)
         end = await evaluate(server, b"not empty")
         assert isinstance(end, AuthenticationFailure)
         server, context = mechanism.create_server(CONTEXT), client(alice)

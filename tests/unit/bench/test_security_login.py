@@ -45,15 +45,15 @@ def serve_one(connection: socket.socket, asked: list[int], *, knows: bool) -> No
             reader.string()
             body = struct.pack(">hi", 0, 0)
             if key == SASL_AUTHENTICATE:
-                message, error, answer = reader.blob(), 0, ""
+                message, error, response = reader.blob(), 0, ""
                 if scram is None:
                     scram = ScramServerMessages(SCRAM_SHA_512, parse_client_first(message), CREDENTIAL)
-                    answer = scram.first_message
+                    response = scram.first_message
                 else:
                     proven = scram.final_message(parse_client_final(message))
-                    error, answer = (0, proven) if proven else (AUTHENTICATION_FAILED, "")
-                    answer = answer if knows else "v=bm9uZQ=="
-                body = struct.pack(">hhi", error, -1, len(answer)) + answer.encode()
+                    error, response = (0, proven) if proven else (AUTHENTICATION_FAILED, "")
+                    response = response if knows else "v=bm9uZQ=="
+                body = struct.pack(">hhi", error, -1, len(response)) + response.encode()
             connection.sendall(struct.pack(">ii", 4 + len(body), 1) + body)
 
 

@@ -49,7 +49,7 @@ def test_the_settings_of_the_port_reach_the_gate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"http_authentication": "none,basic"}, "none alone"),
         ({"http_authentication": "digest"}, "choose from"),
@@ -60,6 +60,6 @@ def test_the_settings_of_the_port_reach_the_gate() -> None:
         ({"listeners": "HTTP://127.0.0.1:9092", "listener.security.protocol.map": "HTTP:PLAINTEXT"}, "the HTTP port"),
     ],
 )
-def test_settings_that_let_nobody_in_end_the_start(changed: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_let_nobody_in_end_the_start(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         HttpAccess(of(**changed))
