@@ -74,6 +74,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.voice
 	$(BIN)/python -m tests.voice_sentences
+	$(BIN)/python -m tests.voice_names
 	$(BIN)/mypy
 	PYTHONPATH=.links $(BIN)/lint-imports
 

@@ -49,7 +49,7 @@ FIRST_FILE_MS = 5_000
 """Milliseconds that a precreated segment waits for its first batch after ``handover_wait_ms``, the time that the last
 owner has to release the partition.  Then it is deleted."""
 CLOSE_LEAST_S = 1.0
-"""Seconds that `Broker.close` has for the hand-over even if its deadline is sooner."""
+"""Seconds that ``Broker.close`` has for the hand-over even if its deadline is sooner."""
 _UPKEEP_S = 1.0
 _SEAL_S = 5.0
 
@@ -235,7 +235,7 @@ class Broker:
 
     @property
     def under_replicated(self) -> int:
-        """Partitions whose open segment has fewer copies than `replication`: Kafka's UnderReplicatedPartitions."""
+        """Partitions whose open segment has fewer copies than ``replication``: Kafka's UnderReplicatedPartitions."""
         return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.shared.busy)
 
     @property
@@ -292,12 +292,13 @@ class Broker:
         key: PartitionKey,
         config: LogConfig | None = None,
         found: tuple[PartitionRecord, int] | None = None,
-        handed: ReleaseNote | None = None,
+        release_note: ReleaseNote | None = None,
     ) -> PartitionDriver:
         """Take a partition over, and return its driver once it accepts batches.
 
-        ``found``: its record and revision, if the caller has just read them; ``handed``: its last owner's release note.
-        Raises RequestError if the takeover ends otherwise, ValueError if the partition is open here already.
+        ``found``: its record and revision, if the caller has just read them; ``release_note``:
+        its last owner's.  Raises RequestError if the takeover ends otherwise, ValueError if the partition is open here
+        already.
         """
         held = self._partitions.get(key)
         if held is not None and held.machine.state not in TERMINAL:
@@ -307,7 +308,7 @@ class Broker:
             self._partitions[key] = driver
             began_ms = self.shared.now_ms()
             with self._storage.takeover(driver):
-                driver.start(found, handed)
+                driver.start(found, release_note)
                 await driver.wait_open()
             self.shared.takeover_ms.observe(self.shared.now_ms() - began_ms)
             if driver.machine.full_checkpoint() is not None:
@@ -330,12 +331,12 @@ class Broker:
         ``is_deleted``: there will be no successor, so its last checkpoint is forgotten too.
         """
         driver = self._partitions[key]
-        handed = await driver.move(has_successor=has_successor)
+        release_note = await driver.move(has_successor=has_successor)
         self.moved_total += 1
         self._forget(key, driver)
         if is_deleted:
             self.forget_departed(key)
-        return handed
+        return release_note
 
     def forget_departed(self, key: PartitionKey) -> None:
         """Forget a former partition's last checkpoint: its topic is deleted, so no successor needs it."""
@@ -475,13 +476,13 @@ class Broker:
         idle: list[tuple[int, str, OpenPartition]] = []
         written: list[tuple[int, str, OpenPartition]] = []
         for driver in self.shared.busy:
-            partition = driver.machine
-            segment = partition.current
+            machine = driver.machine
+            segment = machine.current
             if segment is None:
                 continue
-            if partition.is_draining:
+            if machine.is_draining:
                 wanted -= 1
-            elif partition.batches.is_idle and now_ms - segment.last_write_ms >= idle_ms:
+            elif machine.batches.is_idle and now_ms - segment.last_write_ms >= idle_ms:
                 idle.append((segment.last_write_ms, str(driver.path), driver))
             elif now_ms - segment.opened_ms >= turn_ms:
                 written.append((segment.opened_ms, str(driver.path), driver))

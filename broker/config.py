@@ -153,8 +153,9 @@ class BrokerConfig:
 def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool = False) -> LogConfig:
     """Return the settings that a topic's partitions follow.  Raises ValueError, which names the wrong config.
 
-    ``values``: the effective configs; for one that is missing, `LogConfig`'s default is taken.  ``replication``: copies
-    of a segment.  ``is_internal``: the topic is written by coordinators, and min.insync.replicas does not apply to it.
+    ``values``: the effective configs; for one that is missing, ``LogConfig``'s default is taken.  ``replication``:
+    copies of a segment.  ``is_internal``: the topic is written by coordinators, and min.insync.replicas does not apply
+    to it.
 
     With ``cleanup.policy=compact`` alone nothing expires: compaction is not done, and a log that keeps more than the
     last record of each key still keeps that policy's promise.  Of an internal topic nothing ever expires, whatever its

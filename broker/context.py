@@ -29,7 +29,7 @@ from bmq.storage.read_progress import ReadProgress
 
 
 class OpenPartition(Protocol):
-    """A partition that this broker has opened or is opening (`PartitionDriver`), as the whole broker sees it."""
+    """A partition that this broker has opened or is opening (``PartitionDriver``), as the whole broker sees it."""
 
     @property
     def path(self) -> PartitionPath: ...

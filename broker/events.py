@@ -41,7 +41,7 @@ class RecordStored:
 
 @dataclass(frozen=True, slots=True)
 class RecordUnknown:
-    """An unknown outcome of `StoreRecord`: no response, or "unavailable".
+    """An unknown outcome of ``StoreRecord``: no response, or "unavailable".
 
     The same write is sent until it is known (rule 3).
     """
@@ -51,7 +51,7 @@ class RecordUnknown:
 
 @dataclass(frozen=True, slots=True)
 class RecordRefused:
-    """A refused `StoreRecord`: another process wrote in between, and ``record`` is what the store has now."""
+    """A refused ``StoreRecord``: another process wrote in between, and ``record`` is what the store has now."""
 
     record: PartitionRecord
     revision: int
@@ -221,7 +221,7 @@ class CopiesWanted:
 
 @dataclass(frozen=True, slots=True)
 class CopiesCounted:
-    """Result of `CountCopies`: the file of the offsets [base, end) has ``copies`` copies on datanodes that respond.
+    """Result of ``CountCopies``: the file of the offsets [base, end) has ``copies`` copies on datanodes that respond.
 
     ``reason``: why they are 0, if storage could not count them.
     """

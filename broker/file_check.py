@@ -19,7 +19,7 @@ from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.storage.filesystem import StorageError
 
-_log = logging.getLogger("bmq.broker.file_check")
+_log = logging.getLogger(__name__)
 AT_ONCE = 16
 """Files that are looked up at once."""
 

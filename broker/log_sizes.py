@@ -1,8 +1,8 @@
-"""Bytes on storage by topic, of the partitions that this broker has open: Kafka's `Log,name=Size`, for metrics.
+"""Bytes on storage by topic, of the partitions that this broker has open: Kafka's ``Log,name=Size``, for metrics.
 
 A partition's size is known without a call to storage until one of its segments is registered or closed
-(`broker.partition.owner.LogSize`), so a refresh lists few folders.  After the broker's start all folders must be
-listed, `LISTINGS_MAX` per refresh.
+(``broker.partition.owner.LogSize``), so a refresh lists few folders.  After the broker's start all folders must be
+listed, ``LISTINGS_MAX`` per refresh.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ for a NameNode; 10,000 partitions are all counted 8 minutes after their broker's
 
 
 class LogSizes:
-    """One broker's log sizes.  `refresh` counts again; `by_topic` is the last count."""
+    """One broker's log sizes.  ``refresh`` counts again; ``by_topic`` is the last count."""
 
     def __init__(self, owners: Callable[[], Sequence[PartitionOwner]], topics_max: int) -> None:
         self._owners = owners
         self._bound: SeriesBound[str] = SeriesBound(topics_max)
         self.by_topic: Mapping[str, int] = MappingProxyType({})
-        """Bytes by topic name.  Topics past the bound share one number, under `OTHER_TOPICS`."""
+        """Bytes by topic name.  Topics past the bound share one number, under ``OTHER_TOPICS``."""
         self.of_all_topics: Mapping[str, int] = MappingProxyType({})
         """The same count without the bound."""
         self.is_counted = False
@@ -37,7 +37,7 @@ class LogSizes:
         """Partitions that have not been counted yet, and are not in the sums."""
 
     async def refresh(self) -> None:
-        """Count again the logs that have changed, up to `LISTINGS_MAX`.
+        """Count again the logs that have changed, up to ``LISTINGS_MAX``.
 
         Raises RequestError if storage does not respond.
         """

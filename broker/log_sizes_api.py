@@ -28,13 +28,13 @@ def log_sizes(sizes: LogSizes, catalog: Catalog) -> LogSizesResponse:
 
 
 class LogSizesApi:
-    """Handler of ``InternalKey.LOG_SIZES``.  `count` has the sizes counted again, and returns them."""
+    """Handler of ``InternalKey.LOG_SIZES``.  ``count`` has the sizes counted again, and returns them."""
 
     def __init__(self, count: Callable[[], Awaitable[LogSizes]], catalog: Catalog) -> None:
         self._count = count
         self._catalog = catalog
 
     async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the encoded response.  Raises FormatError if `body` is not such a request."""
+        """Return the encoded response.  Raises FormatError if ``body`` is not such a request."""
         LogSizesRequest.decode(body)
         return log_sizes(await self._count(), self._catalog).encode()

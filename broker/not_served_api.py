@@ -18,7 +18,7 @@ REASON_MAX = 500
 
 
 class NotServed(NamedTuple):
-    """Partitions that are OFFLINE, or whose opening failed: `total` of them, of which some are named."""
+    """Partitions that are OFFLINE, or whose opening failed: ``total`` of them, of which some are named."""
 
     storage_trouble: str
     """Reason why storage acknowledges nothing; "" while it does."""
@@ -41,7 +41,7 @@ class NotServedApi:
         self._assigned = assigned
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the encoded response.  Raises FormatError if `body` is not such a request."""
+        """Return the encoded response.  Raises FormatError if ``body`` is not such a request."""
         PartitionsNotServedRequest.decode(body)
         found = not_served(self._broker, self._assigned)
         return PartitionsNotServedResponse(

@@ -36,11 +36,11 @@ async def answer_questions(
         for number, question in enumerate(questions):
             if turns.is_over():
                 await next_turn()
-            answer = start(_answer(owner_of, question))
-            if isinstance(answer, asyncio.Task):
-                waiting[answer] = number
+            response = start(_respond(owner_of, question))
+            if isinstance(response, asyncio.Task):
+                waiting[response] = number
             else:
-                answers[number] = answer
+                answers[number] = response
         if waiting:
             done, _ = await asyncio.wait(waiting, timeout=max(0.0, deadline - loop.time()))
             for task in done:
@@ -50,7 +50,7 @@ async def answer_questions(
     return answers
 
 
-async def _answer(owner_of: FindOwner, asked: PartitionQuestion) -> OwnerAnswer:
+async def _respond(owner_of: FindOwner, asked: PartitionQuestion) -> OwnerAnswer:
     try:
         if asked.question not in ASKED_TOGETHER:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"question {asked.question} has to be asked alone")

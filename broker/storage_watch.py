@@ -20,7 +20,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageError
 
-_log = logging.getLogger("bmq.broker.storage_watch")
+_log = logging.getLogger(__name__)
 _EVERY_S = 1.0
 READ_LATE_MS = 2_000
 """A read that waits this long is a reason to try storage: a busy datanode takes a second at times."""
@@ -35,9 +35,9 @@ _LEFT_A_TURN = 200
 class StorageWatch:
     """One broker's watch of storage; its owner runs ``watch`` and ``probe_nodes`` as tasks."""
 
-    def __init__(self, shared: BrokerContext) -> None:
-        self._shared = shared
-        self._stalls = StallDetector(shared.config.stalled_ms)
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._stalls = StallDetector(context.config.stalled_ms)
         self._taken_over: set[PartitionDriver] = set()  # being opened now, at most ``open_parallel``
         self._opened = 0  # so far
         self._trial: asyncio.Future[None] | None = None  # the journal's new file (``_has_passed_trial``)
@@ -68,7 +68,7 @@ class StorageWatch:
 
     @property
     def _error(self) -> str:
-        return self._shared.trouble or self._shared.reads.error
+        return self._context.trouble or self._context.reads.error
 
     @contextmanager
     def takeover(self, driver: PartitionDriver) -> Iterator[None]:
@@ -93,7 +93,7 @@ class StorageWatch:
 
     def _check_shortage(self) -> None:
         """Report, once per shortage, that storage has too few datanodes for min.insync.replicas."""
-        short = self._shared.short
+        short = self._context.short
         gone = [driver for driver in short if not driver.machine.is_short or driver.machine.state in TERMINAL]
         short.difference_update(gone)
         if not short:
@@ -101,7 +101,7 @@ class StorageWatch:
         elif not self._is_shortage_reported:
             self._is_shortage_reported = True
             example = min((driver.path for driver in short), key=str)
-            self._shared.report(
+            self._context.report(
                 "storage has too few datanodes for min.insync.replicas of %d partitions, this one among them: produces"
                 " with acks=all wait, and are then refused, until there are enough",
                 len(short),
@@ -120,36 +120,36 @@ class StorageWatch:
         A stalled broker without work makes a trial write.
         """
         was_stalled = self._stalls.is_stalled
-        progress = self._shared.health.flushes + self._opened
+        progress = self._context.health.flushes + self._opened
         self._check_reads(progress)
         has_work = self._has_work
         if has_work or not was_stalled:
             self._trial = None
         self._stalls.update(
-            self._shared.now_ms(),
+            self._context.now_ms(),
             has_work=has_work or (was_stalled and not self._has_passed_trial()),
             progress=progress,
         )
         if self._stalls.is_stalled and not was_stalled:
             text = "storage has acknowledged nothing for over %d ms"
-            self._shared.report(text, self._shared.config.stalled_ms, error=self._error or None)
+            self._context.report(text, self._context.config.stalled_ms, error=self._error or None)
 
     def _check_reads(self, progress: int) -> None:
         """Let the journal write something if reads fail or are late and storage does nothing else for this broker.
 
         One trial runs at a time. Any progress of storage meanwhile ends it as well.
         """
-        reads = self._shared.reads
+        reads = self._context.reads
         done = progress + reads.done
         if self._read_trial is not None and (self._read_trial.done() or done != self._done_before_trial):
             self._read_trial = None
-        is_due = self._doubts.check(self._shared.now_ms(), oldest=reads.oldest, failed=reads.failed, progress=done)
+        is_due = self._doubts.check(self._context.now_ms(), oldest=reads.oldest, failed=reads.failed, progress=done)
         if is_due and self._read_trial is None:
-            self._read_trial, self._done_before_trial = self._shared.journal.probe(), done
+            self._read_trial, self._done_before_trial = self._context.journal.probe(), done
 
     @property
     def _has_work(self) -> bool:
-        shared = self._shared
+        context = self._context
         if self._read_trial is not None:
             return True
         if any(
@@ -157,8 +157,8 @@ class StorageWatch:
             for machine in (driver.machine for driver in self._taken_over)
         ):
             return True
-        short_bytes = sum(driver.machine.batches.buffered_bytes for driver in shared.short)
-        return shared.budget.used > shared.store_waits.unflushed_bytes + short_bytes
+        short_bytes = sum(driver.machine.batches.buffered_bytes for driver in context.short)
+        return context.budget.used > context.store_waits.unflushed_bytes + short_bytes
 
     def _has_passed_trial(self) -> bool:
         """Return whether the journal has begun a new file since the trial began; begin a trial if there is none.
@@ -167,17 +167,17 @@ class StorageWatch:
         again.
         """
         if self._trial is None:
-            self._trial = self._shared.journal.renew()
+            self._trial = self._context.journal.renew()
         return self._trial.done()
 
     def _check_store_waits(self) -> None:
         """Report, once per outage, that the metadata store has not responded for ``stalled_ms``."""
-        waits = self._shared.store_waits
-        if trouble := waits.report(self._shared.now_ms()):
+        waits = self._context.store_waits
+        if trouble := waits.report(self._context.now_ms()):
             text = (
                 "the metadata store has not answered for over %d ms: %d partitions wait for it, and go on when it does"
             )
-            self._shared.report(text, self._shared.config.stalled_ms, len(waits), error=trouble)
+            self._context.report(text, self._context.config.stalled_ms, len(waits), error=trouble)
 
     # -------------------------------------------------------------------------------------------- single datanodes
 
@@ -190,7 +190,7 @@ class StorageWatch:
         """
         turns = Turns(_LEFT_A_TURN)
         broken: list[StorageError] = []
-        for driver in tuple(self._shared.busy):
+        for driver in tuple(self._context.busy):
             if turns.is_over():
                 await next_turn()
             failure = driver.leave_broken_files()
@@ -205,11 +205,11 @@ class StorageWatch:
 
     def leave_slow_nodes(self) -> None:
         """Roll the segments that are written to slow datanodes, a few at a time: each roll takes a token."""
-        health, now_ms = self._shared.health, self._shared.now_ms()
+        health, now_ms = self._context.health, self._context.now_ms()
         slow = set(health.outliers())
         if not slow:
             return
-        for driver in sorted(self._shared.busy, key=lambda driver: str(driver.path)):
+        for driver in sorted(self._context.busy, key=lambda driver: str(driver.path)):
             if not driver.machine.may_leave_slow(now_ms) or slow.isdisjoint(driver.nodes):
                 continue
             if health.take_roll_token(now_ms):
@@ -226,10 +226,10 @@ class StorageWatch:
             await self._probe()
 
     async def _probe(self) -> None:
-        health = self._shared.health
-        for node in health.to_probe(self._shared.now_ms()):
+        health = self._context.health
+        for node in health.to_probe(self._context.now_ms()):
             try:
-                is_up = await self._shared.fs.probe(node)
+                is_up = await self._context.fs.probe(node)
             except StorageError:
                 is_up = False
             if is_up:

@@ -292,7 +292,7 @@ def connect(servers: str, timeout_s: float, settings: Settings) -> Iterator[Admi
 def open_client(
     make: Callable[..., Client], servers: str, timeout_s: float, settings: Settings, **configs: object
 ) -> Client:
-    """Return a client of kafka-python that has reached one of `servers`.
+    """Return a client of kafka-python that has reached one of ``servers``.
 
     Raises UsageError, ServerUnreachable, or RequestRefused if the server does not let this user in.
     """
@@ -327,7 +327,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 
 
 def knock(servers: str, timeout_s: float, settings: Settings = WITHOUT_CONFIG) -> list[Node]:
-    """Probe the first of `servers` that listens; return the addresses that the cluster advertises, if it says them.
+    """Probe the first of ``servers`` that listens; return the addresses that the cluster advertises, if it says them.
 
     Raises ServerUnreachable if none listens, or if a client with these settings would not be served there, and
     RequestRefused if the user is not let in.  It does so at once, in plain words; a Kafka client tries for long.

@@ -16,7 +16,7 @@ from bmq.cli.usage import UsageError
 from bmq.core.options import ConfigError, meant
 from bmq.core.security.client_settings import (
     PLAINTEXT,
-    ClientSecurity,
+    ClientSecuritySettings,
     is_security,
     known_settings,
     security_of_client,
@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = frozenset((
 class CommandConfig:
     """The settings of a command's connections."""
 
-    security: ClientSecurity = PLAINTEXT
+    security: ClientSecuritySettings = PLAINTEXT
     client_id: str = "bmq"
     request_timeout_s: float | None = None
     where: str = field(default="", compare=False)
@@ -61,7 +61,7 @@ def add_command_config(parser: argparse._ActionsContainer) -> None:
 
 
 def command_config(arguments: argparse.Namespace, servers: str) -> CommandConfig:
-    """Return the settings of connections to `servers`.  Raises UsageError, which shows no secret.
+    """Return the settings of connections to ``servers``.  Raises UsageError, which shows no secret.
 
     A profile's file belongs to the profile's servers: it is not used for others.
     """

@@ -18,7 +18,7 @@ class Value(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An option (`names` are its flags) or a positional argument (no names)."""
+    """An option (``names`` are its flags) or a positional argument (no names)."""
 
     names: tuple[str, ...]
     metavar: str

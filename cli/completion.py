@@ -199,7 +199,7 @@ fi
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], whole: argparse.ArgumentParser) -> None:
-    """Add the command's parser; `whole` is the parser of the whole command line, which is completed."""
+    """Add the command's parser; ``whole`` is the parser of the whole command line, which is completed."""
     parser = commands.add_parser(
         "completion",
         help="print a script that completes commands in bash or zsh",

@@ -1,4 +1,4 @@
-"""``bmq health``: the health of one `bmq serve`, as an exit status.
+"""``bmq health``: the health of one ``bmq serve``, as an exit status.
 
 For health checks that run a command: a container's, an orchestrator's, a script's.  It takes the address from the
 settings of the server itself (the environment and the file), so the check of a container needs no settings of its own.

@@ -15,7 +15,7 @@ from bmq.cli.command_config import NO_CONFIG, CommandConfig
 from bmq.cli.usage import UsageError
 from bmq.core.options import ConfigError
 from bmq.core.security.client_login import Login
-from bmq.core.security.client_settings import ClientSecurity
+from bmq.core.security.client_settings import ClientSecuritySettings
 from bmq.core.security.client_tls import context_of_client
 from bmq.core.security.oauth_token import TokenSource
 
@@ -31,7 +31,7 @@ class Settings:
     _own: dict[str, Any] = field(repr=False)
 
     @property
-    def security(self) -> ClientSecurity:
+    def security(self) -> ClientSecuritySettings:
         return self.config.security
 
     @property

@@ -38,9 +38,9 @@ _LIKENESS = 0.7
 class _Parser(argparse.ArgumentParser):
     """A parser that takes files and names before, between and after flags, and refuses unknown arguments itself.
 
-    argparse takes all positional arguments from one place, so that `bmq produce TOPIC --format raw FILE` would refuse
-    FILE.  And it passes a sub-command's unknown arguments up to `bmq`, whose usage the error would then show.  Parsers
-    of sub-commands are of the same class.
+    argparse takes all positional arguments from one place, so that ``bmq produce TOPIC --format raw FILE`` would refuse
+    FILE.  And it passes a sub-command's unknown arguments up to ``bmq``, whose usage the error would then show.
+    Parsers of sub-commands are of the same class.
     """
 
     _is_within = False
@@ -130,7 +130,7 @@ def _discard_output() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that the caller has closed (`<&-`) as /dev/null; Python has None in their place."""
+    """Open standard streams that the caller has closed (``<&-``) as /dev/null; Python has None in their place."""
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - open as long as the process
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

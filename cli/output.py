@@ -16,7 +16,7 @@ _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters, line ends and changes of the text's direction escaped.
+    """Return ``text`` with control characters, line ends and changes of the text's direction escaped.
 
     Anybody may choose names of groups, clients and members: an escape sequence in one must not reach the terminal.
     """

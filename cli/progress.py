@@ -25,7 +25,7 @@ def count_text(number: int) -> str:
 
 
 class Progress:
-    """The progress of some work; `show` may be called at any rate."""
+    """The progress of some work; ``show`` may be called at any rate."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin now.  `text` formats a count, `unit` follows it; `total` is None if unknown."""
+        """Begin now.  ``text`` formats a count, ``unit`` follows it; ``total`` is None if unknown."""
         self._text = text
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -63,7 +63,7 @@ class Progress:
         self.clear()
 
     def show(self, done: int, note: str = "") -> None:
-        """Write the line, with `note` at its end, if it is due."""
+        """Write the line, with ``note`` at its end, if it is due."""
         now = self._clock()
         if now < self._due:
             return

@@ -32,7 +32,7 @@ from bmq.storage.open import WRITABLE_SCHEMES, unknown_root
 ANY_ID = -1
 """The node id of a server without one: a proxy takes the lowest free id, a process without a shared store takes 0."""
 BY_MEMORY = 0
-"""The ``cache_bytes`` of a server without one: a share of the memory (`server.cache_budget`)."""
+"""The ``cache_bytes`` of a server without one: a share of the memory (``server.cache_budget``)."""
 DEFAULTS = NodeConfig(node_id=ANY_ID, cache_bytes=BY_MEMORY)
 FILE_BYTES_MAX = 64 << 10
 """Largest file of settings: many times what all of them take."""
@@ -75,7 +75,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _explain_unknown(unknown: Sequence[str]) -> str:
-    """Return how to give those of the `unknown` arguments that name a setting without a flag; "" if none does."""
+    """Return how to give those of the ``unknown`` arguments that name a setting without a flag; "" if none does."""
     named = {each.removeprefix("--").partition("=")[0].replace("-", "_") for each in unknown if each.startswith("--")}
     return "".join(
         f"; {name} has no flag: set {environment_name(option)}, or give it in the file of --config"

@@ -32,7 +32,7 @@ def add_command(
     root: str = ROOT,
     meta: str = META,
 ) -> argparse.ArgumentParser:
-    """Add a command that `module`'s ``perform(arguments)`` carries out, with the options for root, store and
+    """Add a command that ``module``'s ``perform(arguments)`` carries out, with the options for root, store and
     cluster."""
     parser = actions.add_parser(
         name,
@@ -47,7 +47,7 @@ def add_command(
 
 
 def add_places(parser: argparse._ActionsContainer, *, root: str = ROOT, meta: str = META) -> None:
-    """Add the options for a cluster's root, store, name and settings; `root` and `meta` are the help of the first
+    """Add the options for a cluster's root, store, name and settings; ``root`` and ``meta`` are the help of the first
     two."""
     parser.add_argument("--root", metavar="URL", help=f"{root} (BMQ_ROOT)")
     parser.add_argument("--meta", metavar="URL", help=f"{meta} (BMQ_META)")
@@ -61,7 +61,7 @@ def _run(module: str, arguments: argparse.Namespace) -> int:
 
 
 def settings(arguments: argparse.Namespace, *, root: str, meta: str) -> NodeConfig:
-    """Return the servers' settings, with a root that can be written and a store; `root` and `meta` describe them.
+    """Return the servers' settings, with a root that can be written and a store; ``root`` and ``meta`` describe them.
 
     Raises UsageError if one is missing or cannot be used, ConfigError if a setting is wrong.
     """

@@ -134,13 +134,13 @@ def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
         "replication_factor": arguments.replication_factor,
         "configs": dict(arguments.config),
     }
-    answer = admin.create_topics(
+    response = admin.create_topics(
         {arguments.name: wanted},
         timeout_ms=_timeout_ms(arguments),
         validate_only=arguments.validate_only,
         raise_errors=False,
     )
-    (result,) = answer["topics"]
+    (result,) = response["topics"]
     if arguments.if_not_exists and result["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS:
         return _say(arguments, f"topic {arguments.name} exists already", topic=arguments.name, created=False)
     check(
@@ -233,13 +233,13 @@ def _leader_epoch(listed: int, ends: PartitionEnds | None) -> int | None:
 def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], int]:
     """Return (broker, topic, partition) to bytes; the copy of a move, in another folder, is left out."""
     sizes: dict[tuple[int, str, int], int] = {}
-    for answer in answers:
-        for folder in answer["log_dirs"]:
-            check(folder["error_code"], None, f"sizes on broker {answer['broker']}, {folder['log_dir']}")
+    for response in answers:
+        for folder in response["log_dirs"]:
+            check(folder["error_code"], None, f"sizes on broker {response['broker']}, {folder['log_dir']}")
             for topic in folder["topics"]:
                 for each in topic["partitions"]:
                     if not each["is_future_key"]:
-                        sizes[answer["broker"], topic["name"], each["partition_index"]] = each["partition_size"]
+                        sizes[response["broker"], topic["name"], each["partition_index"]] = each["partition_size"]
     return sizes
 
 
@@ -252,8 +252,8 @@ def _overrides(admin: AdminClient, name: str) -> dict[str, str | None] | None:
 
 
 def _configs(admin: AdminClient, name: str, config_filter: str) -> dict[str, str | None]:
-    answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter=config_filter)
-    return _values(answer["topic"][name])
+    response = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter=config_filter)
+    return _values(response["topic"][name])
 
 
 def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
@@ -342,8 +342,8 @@ def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
     done = []
     if configs:
         resource = ConfigResource(ConfigResourceType.TOPIC, arguments.name, configs)
-        answer = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
-        outcome = answer["topic"][arguments.name]
+        response = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        outcome = response["topic"][arguments.name]
         if outcome != "OK":
             outcome = describe_code(*read_error(outcome), f"AlterConfigs on topic {arguments.name}")
             raise RequestRefused(f"the configs of topic {arguments.name} were not changed: {outcome}")
@@ -368,8 +368,8 @@ def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def delete(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Delete the topics.  Returns 1 if one of them could not be deleted; the others are."""
     status = 0
-    answer = admin.delete_topics(arguments.names, timeout_ms=_timeout_ms(arguments), raise_errors=False)
-    for result in answer["topics"]:
+    response = admin.delete_topics(arguments.names, timeout_ms=_timeout_ms(arguments), raise_errors=False)
+    for result in response["topics"]:
         name, code = result["name"], result["error_code"]
         if code == ErrorCode.NONE:
             _say(arguments, f"topic {name} deleted", topic=name, deleted=True)

@@ -25,37 +25,37 @@ class ClusterApi:
 
     async def status(self, request: web.Request) -> web.Response:
         named_max = Query(request, ("limit",)).number("limit", NAMED_MAX, 0, NAMED_MAX)
-        return _answer(await self._operations.status(named_max))
+        return _response(await self._operations.status(named_max))
 
     async def drain(self, request: web.Request) -> web.Response:
         """Respond 202: the member got the request to drain, which takes some time."""
         body = await read_body(request, {"member": TEXT})
         try:
-            return _answer(await self._operations.drain(body["member"]), status=202)
+            return _response(await self._operations.drain(body["member"]), status=202)
         except RequestError as error:
             raise refusal(error) from error
 
     async def balance(self, request: web.Request) -> web.Response:
         await read_body(request, {})
         try:
-            return _answer({"moves": await self._operations.balance()})
+            return _response({"moves": await self._operations.balance()})
         except RequestError as error:
             raise refusal(error) from error
 
     async def move(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"topic": TEXT, "partition": NUMBER, "member": TEXT})
         try:
-            return _answer(await self._operations.move(body["topic"], body["partition"], body["member"]))
+            return _response(await self._operations.move(body["topic"], body["partition"], body["member"]))
         except RequestError as error:
             raise refusal(error) from error
 
     async def log_levels(self, request: web.Request) -> web.Response:
-        return _answer(await self._operations.log_levels(request.match_info["member"]))
+        return _response(await self._operations.log_levels(request.match_info["member"]))
 
     async def set_log_level(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"logger": TEXT, "level": TEXT})
         found = await self._operations.set_log_level(request.match_info["member"], body["logger"], body["level"])
-        return _answer(found)
+        return _response(found)
 
     async def repair(self, request: web.Request) -> web.Response:
         """Respond 200 with the damage found, and whether it was repaired.  Takes as long as reading the files, and
@@ -71,10 +71,10 @@ class ClusterApi:
         }
         body = await read_body(request, fields)
         try:
-            return _answer(await self._operations.repair(body))
+            return _response(await self._operations.repair(body))
         except RequestError as error:
             raise refusal(error) from error
 
 
-def _answer(facts: object, status: int = 200) -> web.Response:
+def _response(facts: object, status: int = 200) -> web.Response:
     return web.Response(text=json.dumps(facts, separators=(",", ":")), status=status, content_type="application/json")

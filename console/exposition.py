@@ -5,7 +5,7 @@ Metrics that Kafka does not have begin with ``bmq_``.  Nothing is exported per p
 100,000 lines a scrape.  A topic has seven lines, and topics past a bound share one series.  Kafka also has each topic
 metric over all topics; here that is ``sum()``, which would count a series without the label a second time.
 
-There are two steps: `take` copies numbers, on the event loop; `render` makes text of the copy, in any thread.
+There are two steps: ``take`` copies numbers, on the event loop; ``render`` makes text of the copy, in any thread.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class _Families(Collector):
 
 
 def own_name(name: str) -> str:
-    """Return the metric's full name: with `bmq_`, unless it begins with `kafka_`."""
+    """Return the metric's full name: with ``bmq_``, unless it begins with ``kafka_``."""
     return name if name.startswith("kafka_") else f"bmq_{name}"
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from bmq.console.access.access import ACCESS, Access
+from bmq.console.access.access import ACCESS, RequestAccess
 from bmq.console.group_lags import LAGS_MAX, NOT_ASKED, lags_of
 from bmq.console.kafka import Requests, check
 from bmq.console.listing import Page
@@ -70,7 +70,7 @@ class GroupsApi:
         self._state = state
 
     async def list_groups(self, request: web.Request) -> object:
-        """Return a page of the groups; with `lag`, which bounds the page to `LAGS_MAX`, their lag too."""
+        """Return a page of the groups; with ``lag``, which bounds the page to ``LAGS_MAX``, their lag too."""
         query = Query(request, ("after", "lag", "limit", "search", "skip", "sort"))
         has_lag = query.flag("lag")
         order, page = query.ordered_page(GROUP_COLUMNS, LAGS_MAX if has_lag else PAGE_MAX)
@@ -90,7 +90,7 @@ class GroupsApi:
         return {**facts, "groups": groups}
 
     async def describe(self, request: web.Request) -> object:
-        """Return the group with its members and a page of its offsets; `lag` is the sum over that page."""
+        """Return the group with its members and a page of its offsets; ``lag`` is the sum over that page."""
         group_id, query = _asked(request, ("after", "limit"))
         page = query.page(PAGE_MAX)
         access = request[ACCESS]
@@ -103,14 +103,14 @@ class GroupsApi:
         return {**details, "offsets": committed, "lag": sum(lags), "total": len(offsets), "next": following}
 
     async def lag(self, request: web.Request) -> object:
-        """Return the samples of the group's lag that are newer than `after`, or those of the last hour."""
+        """Return the samples of the group's lag that are newer than ``after``, or those of the last hour."""
         group_id, query = _asked(request, ("after",))
         return await self._state.group_lag(group_id, query.number("after", 0, 0, LONG_MAX))
 
     # ----------------------------------------------------------------------------------------------------------- acts
 
     async def reset(self, request: web.Request) -> object:
-        """Set the committed offsets of a group without members; with `dry_run`, the default, only return them."""
+        """Set the committed offsets of a group without members; with ``dry_run``, the default, only return them."""
         group_id, _ = _asked(request)
         body = await read_body(request, _RESET)
         needs_value = body["to"] in ("timestamp", "offset", "shift")
@@ -154,7 +154,7 @@ class GroupsApi:
         check(result.error_code, f"group {group_id} was not deleted")
         return {"group_id": group_id}
 
-    async def _group(self, group_id: str, access: Access) -> GroupDetails | None:
+    async def _group(self, group_id: str, access: RequestAccess) -> GroupDetails | None:
         """Return a group, without topics that the client may not describe; None if it does not exist."""
         details = await self._state.group(group_id)
         if details is None:
@@ -176,14 +176,14 @@ class GroupsApi:
             offsets=_shown(details["offsets"], access),
         )
 
-    async def _details(self, group_id: str, access: Access) -> GroupDetails:
+    async def _details(self, group_id: str, access: RequestAccess) -> GroupDetails:
         details = await self._group(group_id, access)
         if details is None:
             raise NotPossible(404, "unknown_group", f"there is no group {group_id!r}")
         return details
 
     def _keys(self, group_id: str, topics: Sequence[Mapping[str, Any]] | None, current: Mapping[Key, int]) -> list[Key]:
-        """Return the partitions to reset, sorted: those of `topics`, or, if it is None, those with committed offsets.
+        """Return the partitions to reset, sorted: those of ``topics``, or, if it is None, those with committed offsets.
 
         Raises NotPossible if one does not exist, there are too many, or nothing is committed.
         """
@@ -296,16 +296,16 @@ async def _commit(requests: Requests, group_id: str, plan: Mapping[Key, int]) ->
     return {key: ErrorCode(code).name for key, code in failed.items()}
 
 
-def _shown(offsets: Sequence[CommittedFacts], access: Access) -> Sequence[CommittedFacts]:
+def _shown(offsets: Sequence[CommittedFacts], access: RequestAccess) -> Sequence[CommittedFacts]:
     """Return the offsets of topics that the client may describe, as Kafka's OffsetFetch does."""
     return [each for each in offsets if access.may_describe_topic(each["topic"])]
 
 
 def _asked(request: web.Request, allowed: Sequence[str] = ()) -> tuple[str, Query]:
-    """Return the group that the path or the parameter `id` names, and the other parameters.
+    """Return the group that the path or the parameter ``id`` names, and the other parameters.
 
-    Only the parameter can name the groups `.` and `..`: in paths, clients resolve them.  Raises NotPossible (400) if
-    both are missing.
+    Only the parameter can name the groups ``.`` and ``..``: in paths, clients resolve them.  Raises NotPossible (400)
+    if both are missing.
     """
     if "id" in request.match_info:
         return request.match_info["id"], Query(request, allowed)
@@ -323,7 +323,7 @@ def _by_topic(keys: Sequence[Key]) -> dict[str, list[int]]:
 
 
 def _page(offsets: Sequence[Any], page: Page) -> tuple[Sequence[Any], str | None]:
-    """Return this page, and the `after` of the next one: `topic/partition`."""
+    """Return this page, and the ``after`` of the next one: ``topic/partition``."""
     rest = offsets
     if page.after:
         name, slash, number = page.after.rpartition("/")

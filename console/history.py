@@ -27,7 +27,7 @@ _BUCKETS = len(LATENCY_BOUNDS_MS) + 1
 
 
 class Totals(NamedTuple):
-    """Counters of one process since its start; `connections` counts those that are open now."""
+    """Counters of one process since its start; ``connections`` counts those that are open now."""
 
     records_in: int = 0
     bytes_in: int = 0
@@ -99,7 +99,7 @@ class MetricsHistory:
         return f"<History {len(self._rows)} rows to {self._number}>"
 
     def add(self, now_ms: int, totals: Totals) -> None:
-        """Add the counts since the last call, as the sample whose end is nearest to `now_ms`.
+        """Add the counts since the last call, as the sample whose end is nearest to ``now_ms``.
 
         After a pause no row is added, since the counts are of more than one interval.  A clock that was set back clears
         the ring.
@@ -114,7 +114,7 @@ class MetricsHistory:
         self._before, self._number = totals, number
 
     def since(self, after_ms: int) -> list[HistoryRow]:
-        """Return the rows that end later than `after_ms`."""
+        """Return the rows that end later than ``after_ms``."""
         return [row for row in self._rows if row.number * INTERVAL_MS > after_ms]
 
 
@@ -188,7 +188,7 @@ def _sample(number: int, counts: Sequence[Totals]) -> HistorySample:
 
 
 def quantile(buckets: Sequence[int], share: float) -> float | None:
-    """Return the latency in ms that `share` of the durations do not exceed; None if there are no durations.
+    """Return the latency in ms that ``share`` of the durations do not exceed; None if there are no durations.
 
     It is interpolated between two bounds, as by Prometheus' histogram_quantile, and at most the last bound.
     """
@@ -225,7 +225,7 @@ def encode_rows(rows: Sequence[HistoryRow]) -> bytes:
 
 
 def decode_rows(data: bytes | memoryview) -> list[HistoryRow]:
-    """Return the rows that `encode_rows` encoded.  Raises FormatError if the length does not fit."""
+    """Return the rows that ``encode_rows`` encoded.  Raises FormatError if the length does not fit."""
     if len(data) % _ROW.size:
         raise FormatError(f"{len(data)} bytes are no rows of {_ROW.size} bytes")
     return [_row(numbers) for numbers in _ROW.iter_unpack(data)]

@@ -5,10 +5,10 @@
     /api/v1/...              JSON, described by /api/v1/openapi.json
     /                        the console, a page in JavaScript that uses the API only; its files are below /static/
 
-Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (`limit`, `after`), and a response names
-what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  Who may do what is decided
-before a handler is called (``console.access``), and for Kafka's requests by Kafka's handlers again.  Texts that grow
-with the cluster are built in threads, one scrape at a time.
+Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (``limit``, ``after``), and a response
+names what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  Who may do what is
+decided before a handler is called (``console.access``), and for Kafka's requests by Kafka's handlers again.  Texts that
+grow with the cluster are built in threads, one scrape at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from bmq.core.net.backlog import close_backlog
 
 _log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 1.0
-"""Time-out of `HttpServer.stop` for responses that are under way."""
+"""Time-out of ``HttpServer.stop`` for responses that are under way."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -66,7 +66,7 @@ class HttpServer:
         access: AccessConfig = NOBODY_ASKED,
         certificate: ServerCertificate | None = None,
     ) -> None:
-        """Port 0 takes a free one.  ``names``: see `Hosts`.  With a certificate all connections have TLS."""
+        """Port 0 takes a free one.  ``names``: see ``Hosts``.  With a certificate all connections have TLS."""
         self._runner = web.AppRunner(
             make_app(state, Hosts(host, names), access), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
         )
@@ -96,7 +96,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port; the bound one after `start`."""
+        """The port; the bound one after ``start``."""
         return self._port
 
     @property
@@ -122,7 +122,7 @@ class HttpServer:
         return closed + (self._tls.give_clients_up() if self._tls is not None else 0)
 
     async def stop(self) -> None:
-        """Listen no more, and close all connections, after `STOP_TIMEOUT_S` at most."""
+        """Listen no more, and close all connections, after ``STOP_TIMEOUT_S`` at most."""
         if self._listening is not None:
             self._listening.close()
         if self._tls is not None:
@@ -135,22 +135,22 @@ def _address(host: str, port: int) -> str:
 
 
 class Hosts:
-    """Names that requests may have in `Host`, against DNS rebinding.
+    """Names that requests may have in ``Host``, against DNS rebinding.
 
     Another site can let its own name resolve to this machine.  Its page could then read this server's responses, since
-    the browser takes both for one site; but its requests have that site's name in `Host`.  IP addresses are always
+    the browser takes both for one site; but its requests have that site's name in ``Host``.  IP addresses are always
     allowed.  A server that listens for other machines allows all names, unless some are configured: their network may
     have any name for it.
     """
 
     def __init__(self, host: str, names: Collection[str]) -> None:
-        """`host` is the address that is listened on; `names` are allowed beside this machine's own, ``*`` for all."""
+        """``host`` is the address to listen on; ``names`` are allowed beside this machine's own, ``*`` for all."""
         self._is_open = "*" in names or (not names and not _is_loopback(host))
         own = ("localhost", host, socket.gethostname(), *names)
         self._allowed = {name.lower().rstrip(".") for name in own}
 
     def allow(self, host: str) -> bool:
-        """Return True if a request with this `Host` may be served."""
+        """Return True if a request with this ``Host`` may be served."""
         return self._is_open or self.is_own(host)
 
     def is_own(self, host: str) -> bool:
@@ -172,7 +172,7 @@ def _is_address(host: str) -> bool:
 
 
 def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConfig = NOBODY_ASKED) -> web.Application:
-    """Return the application with all routes and middlewares.  Without ``hosts`` all names in `Host` are allowed."""
+    """Return the application with all routes and middlewares.  Without ``hosts`` all names in ``Host`` are allowed."""
     rules = access.gate(state.authorizer, state.kafka, state.audit)
     state.http_metrics = rules.metrics
     login = LoginApi(rules, state.now_ms)
@@ -260,7 +260,7 @@ class _Pages:
         return await _json(self._state.cluster())
 
     async def history(self, request: web.Request) -> object:
-        """Return the samples of the cluster's last hour that are newer than `after`, or all of them."""
+        """Return the samples of the cluster's last hour that are newer than ``after``, or all of them."""
         return await self._state.history(Query(request, ("after",)).number("after", 0, 0, LONG_MAX))
 
     async def storage(self, request: web.Request) -> object:
@@ -283,7 +283,7 @@ def _health(is_well: bool, reason: str, *, is_known: bool) -> web.Response:
 
 
 def _as_json(handler: Callable[[web.Request], Awaitable[object]], *, status: int = 200) -> Handler:
-    """Return the handler that responds with the facts that `handler` returns, as JSON."""
+    """Return the handler that responds with the facts that ``handler`` returns, as JSON."""
 
     async def respond(request: web.Request) -> web.Response:
         return await _json(await handler(request), status)
@@ -323,7 +323,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _only(hosts: Hosts) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-    """Return the middleware that refuses other names in `Host`, except for health, which reveals nothing."""
+    """Return the middleware that refuses other names in ``Host``, except for health, which reveals nothing."""
 
     @web.middleware
     async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -43,7 +43,7 @@ HEAD_S = 10.0
 IDLE_S = 75.0
 """Time-out between two requests: longer than Prometheus' usual minute."""
 SEND_S = 30.0
-"""Time-out of a client that reads a response, plus the time for its size at `SEND_BYTES_A_SECOND`."""
+"""Time-out of a client that reads a response, plus the time for its size at ``SEND_BYTES_A_SECOND``."""
 SEND_BYTES_A_SECOND = 32 << 10
 SENDING_BYTES_MAX = 64 << 20
 """Most bytes of responses that clients have not read: eight of the largest, or several scrapes of a large cluster."""
@@ -69,7 +69,7 @@ class Connections:
         self.refused = 0
         """Connections and bodies that came while there were too many: each was closed, or another one in its place."""
         self.look: Callable[[], None] = no_op
-        """Called before bytes are read.  It may call `drop_all`: this process has stood still."""
+        """Called before bytes are read.  It may call ``drop_all``: this process has stood still."""
         self.dropped = 0
         """Connections closed because clients had not read their responses."""
 
@@ -100,13 +100,13 @@ class Connections:
         return len(connections)
 
     def answers(self, connection: HttpConnection) -> None:
-        """Note that a request of `connection` is being served.  Does nothing if the connection is removed."""
+        """Note that a request of ``connection`` is being served.  Does nothing if the connection is removed."""
         self._bodies.pop(connection, None)
         if self._waiting.pop(connection, self) is not self:
             self._answering.add(connection)
 
     def reads(self, connection: HttpConnection) -> None:
-        """Note that `connection` waits for the body of a request.
+        """Note that ``connection`` waits for the body of a request.
 
         If too many connections do, drop the one that has waited longest.
         """
@@ -118,7 +118,7 @@ class Connections:
             self._bodies[connection] = None
 
     def waits(self, connection: HttpConnection) -> None:
-        """Note that `connection` waits for its client from now on.  Does nothing if it is removed."""
+        """Note that ``connection`` waits for its client from now on.  Does nothing if it is removed."""
         if connection in self._answering:
             self._answering.remove(connection)
         elif self._waiting.pop(connection, self) is self:
@@ -126,7 +126,7 @@ class Connections:
         self._waiting[connection] = None
 
     def sends(self, connection: HttpConnection, size: int) -> None:
-        """Note that a response of `size` bytes is being sent to `connection`.
+        """Note that a response of ``size`` bytes is being sent to ``connection``.
 
         If all responses have too many bytes, drop the connections that have read for longest, but not this one.
         """
@@ -137,11 +137,11 @@ class Connections:
             next(iter(self._sending)).drop()
 
     def has_sent(self, connection: HttpConnection) -> None:
-        """Note that the response to `connection` has been read, or never will be."""
+        """Note that the response to ``connection`` has been read, or never will be."""
         self.sending_bytes -= self._sending.pop(connection, 0)
 
     def remove(self, connection: HttpConnection) -> None:
-        """Remove `connection`.  Idempotent."""
+        """Remove ``connection``.  Idempotent."""
         self._waiting.pop(connection, None)
         self._bodies.pop(connection, None)
         self._answering.discard(connection)
@@ -309,7 +309,7 @@ def body_awaited(request: web.Request) -> Iterator[None]:
 
 
 def bounded() -> Middleware:
-    """Return the middleware that refuses requests while `REQUESTS_MAX`, or `SCRAPES_MAX`, are being served."""
+    """Return the middleware that refuses requests while ``REQUESTS_MAX``, or ``SCRAPES_MAX``, are being served."""
     running: Counter[str] = Counter()
 
     @web.middleware

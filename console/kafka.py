@@ -38,10 +38,10 @@ class Requests(Protocol):
         """Return the requests of the client with this session and address, and with its rights."""
 
     async def send(self, key: ApiKey, version: int, message: Any) -> Any:
-        """Return the response to `message`.  Its caller must check the errors inside it."""
+        """Return the response to ``message``.  Its caller must check the errors inside it."""
 
     async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
-        """Return records from `offset` on.  Raises RequestError for an error of the partition, too."""
+        """Return records from ``offset`` on.  Raises RequestError for an error of the partition, too."""
 
     async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:
         """Append a batch with acks=all and return its base offset.
@@ -73,7 +73,7 @@ class _Console:
 
 
 class LocalRequests:
-    """The `Requests` to a dispatch in this process."""
+    """The ``Requests`` to a dispatch in this process."""
 
     def __init__(self, dispatch: Dispatch, session: Session = ANONYMOUS_SESSION, host: str = "127.0.0.1") -> None:
         self._dispatch = dispatch
@@ -111,20 +111,20 @@ class LocalRequests:
         name = CLIENT_ID.encode()
         head = _HEAD.pack(key, version, 0, len(name)) + name + (b"\0" if is_flexible(key, version) else b"")
         try:
-            answer = self._dispatch(memoryview(bytearray(head + body)), self._client)
-            if not isinstance(answer, Response):
-                answer = await answer
+            response = self._dispatch(memoryview(bytearray(head + body)), self._client)
+            if not isinstance(response, Response):
+                response = await response
         except CloseConnection as error:
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
         try:
-            whole = memoryview(b"".join(answer.buffers))
+            whole = memoryview(b"".join(response.buffers))
         finally:
-            if answer.release is not None:
-                answer.release()
+            if response.release is not None:
+                response.release()
         return whole[_RESPONSE_HEAD_BYTES + response_is_flexible(key, version) :]
 
 
 def check(code: int, message: str | None = "") -> None:
-    """Raise RequestError unless `code` is 0."""
+    """Raise RequestError unless ``code`` is 0."""
     if code:
         raise RequestError(ErrorCode(code), message or "")

@@ -63,7 +63,7 @@ class LagHistory:
             del self._rings[group]
 
     def since(self, group: str, after_ms: int) -> list[LagSample]:
-        """Return the samples of a group that are newer than `after_ms`."""
+        """Return the samples of a group that are newer than ``after_ms``."""
         ring = self._rings.get(group, ())
         pairs = (LagSample(*ring[at : at + 2]) for at in range(0, len(ring), 2))
         return [sample for sample in pairs if sample.time_ms > after_ms]

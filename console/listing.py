@@ -1,7 +1,7 @@
 """Pages of lists: rows sorted by a column, and cut.
 
-A page is given by the name before it (`after`: no row is seen twice or missed while names come and go) or by the number
-of rows before it (`skip`: for any order, and any page).
+A page is given by the name before it (``after``: no row is seen twice or missed while names come and go) or by the
+number of rows before it (``skip``: for any order, and any page).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ None means that the value is not known."""
 
 
 class Order(NamedTuple):
-    """Order by a column.  In a URL, `-bytes` is the order by `bytes` with the greatest first."""
+    """Order by a column.  In a URL, ``-bytes`` is the order by ``bytes`` with the greatest first."""
 
     by: str
     is_down: bool = False
@@ -30,21 +30,21 @@ class Order(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Part of a sorted list: at most `limit` elements, after the name `after` and after the first `skip`."""
+    """Part of a sorted list: at most ``limit`` elements, after the name ``after`` and after the first ``skip``."""
 
     after: str
     limit: int
     skip: int = 0
 
     def cut(self, names: Sequence[str]) -> tuple[Sequence[str], str | None]:
-        """Return this page of sorted `names`, and the `after` of the next page, None for the last."""
+        """Return this page of sorted ``names``, and the ``after`` of the next page, None for the last."""
         rest = [name for name in names if name > self.after] if self.after else names
         rest = rest[self.skip :]
         return rest[: self.limit], rest[self.limit - 1] if len(rest) > self.limit else None
 
 
 def cut(rows: Iterable[T], columns: Columns[T], order: Order, page: Page) -> tuple[Sequence[T], str | None]:
-    """Return a page of `rows`, and the `after` of the next page: None for the last one, and if not ordered by name.
+    """Return a page of ``rows``, and the ``after`` of the next page: None for the last one, and if not ordered by name.
 
     Rows with equal values are ordered by name: downwards only for a descending order by texts.  Rows whose value is not
     known come last in both directions.

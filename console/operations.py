@@ -62,7 +62,7 @@ class ShardFacts(TypedDict):
     """A shard, and the process that it is assigned to."""
 
     kind: str
-    """Kind of the shard: `groups`, or `transactions`."""
+    """Kind of the shard: ``groups``, or ``transactions``."""
     shard: int
     coordinator: str
 
@@ -71,7 +71,7 @@ class NotLoadedFacts(TypedDict):
     """A shard that is not served."""
 
     kind: str
-    """Kind of the shard: `groups`, or `transactions`."""
+    """Kind of the shard: ``groups``, or ``transactions``."""
     shard: int
     coordinator: str
     why: str
@@ -223,7 +223,7 @@ class ClusterOperations(Protocol):
         """Return the members by this process's view, without measurements."""
 
     async def status(self, named_max: int = NAMED_MAX) -> StatusFacts:
-        """Return the cluster's status; it lists `named_max` partitions not served, and as many quarantined keys."""
+        """Return the cluster's status; it lists ``named_max`` partitions not served, and as many quarantined keys."""
 
     async def drain(self, member: str) -> DrainFacts:
         """Request a member to hand over its partitions and shards and to end.  Returns once it has the request."""

@@ -41,7 +41,7 @@ def name_in(host: str) -> str | None:
 def same_origin(is_own: Callable[[str], bool]) -> Middleware:
     """Return the middleware that refuses changing requests of other sites' pages.
 
-    `is_own` returns True for a ``Host`` that is known to be this process's.
+    ``is_own`` returns True for a ``Host`` that is known to be this process's.
     """
 
     @web.middleware

@@ -27,14 +27,14 @@ class Payload(TypedDict):
     """A key, a value or a header's value."""
 
     format: str
-    """Format of `text`: `text`, `json`, `hex` or `base64`; `avro` or `protobuf` for JSON made from these; `null` for a
-    null."""
+    """Format of ``text``: ``text``, ``json``, ``hex`` or ``base64``; ``avro`` or ``protobuf`` for JSON made from these;
+    ``null`` for a null."""
     text: str | None
     bytes: int
-    """Size of the whole payload, even if `text` is cut."""
+    """Size of the whole payload, even if ``text`` is cut."""
     is_cut: bool
     schema_id: int | None
-    """Id of the schema that `text` was decoded by."""
+    """Id of the schema that ``text`` was decoded by."""
     error: str
     """Reason why it is not decoded by its schema; "" if it is, or if that was not requested."""
 
@@ -43,9 +43,9 @@ Schemas = Mapping[int, Schema | SchemaError]
 
 
 def show(data: bytes | None, wanted: str, bytes_max: int, schemas: Schemas = NO_SCHEMAS) -> Payload:
-    """Return `data` in the format `wanted`, cut to `bytes_max`; in hex, or as text, if it does not have that format.
+    """Return ``data`` in the format ``wanted``, cut to ``bytes_max``; as hex or text if it has another format.
 
-    `auto` takes the first that fits: the schema in `schemas` whose id it begins with, JSON, text, hex.
+    ``auto`` takes the first that fits: the schema in ``schemas`` whose id it begins with, JSON, text, hex.
     """
     if data is None:
         return Payload(format="null", text=None, bytes=0, is_cut=False, schema_id=None, error="")
@@ -99,9 +99,9 @@ def _is_json(data: bytes) -> bool:
 
 
 def parse(text: str | None, written_as: str, what: str) -> bytes | None:
-    """Return the bytes of `text`; None for None.
+    """Return the bytes of ``text``; None for None.
 
-    Raises NotPossible (400), which names `what`, if the text is not in the format `written_as`.
+    Raises NotPossible (400), which names ``what``, if the text is not in the format ``written_as``.
     """
     if text is None:
         return None

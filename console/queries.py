@@ -26,7 +26,7 @@ class Query:
     """Parameters of a URL's query.  Each method raises NotPossible (400) if its parameter is wrong."""
 
     def __init__(self, request: web.Request, allowed: Collection[str]) -> None:
-        """Check the names of the parameters.  Raises NotPossible (400) if there are others than `allowed`."""
+        """Check the names of the parameters.  Raises NotPossible (400) if there are others than ``allowed``."""
         unknown = sorted(set(request.query) - set(allowed))
         if unknown:
             wanted = ", ".join(sorted(allowed)) or "none"
@@ -44,7 +44,7 @@ class Query:
         return default if text is None else parse_number(name, text, least, most)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of `choices`, the first if none is given."""
+        """Return one of ``choices``, the first if none is given."""
         text = self._values.get(name, choices[0])
         if text not in choices:
             raise _wrong(f"{name}={text[:80]!r}; choose from {', '.join(choices)}")
@@ -60,8 +60,8 @@ class Query:
     def ordered_page(self, columns: Sequence[str], default: int = PAGE, sort: str = "") -> tuple[Order, Page]:
         """Return the order and the page.
 
-        The order is by one of `columns`, the first of which is the name.  Without the parameter `sort` it is `sort`, or
-        by name if that is empty.
+        The order is by one of ``columns``, the first of which is the name.  Without the parameter ``sort`` it is
+        ``sort``, or by name if that is empty.
         """
         text = self.text("sort", sort or columns[0])
         order, page = Order.parse(text), self.page(default)
@@ -73,7 +73,7 @@ class Query:
 
 
 def parse_number(name: str, text: str, least: int, most: int) -> int:
-    """Return `text` as a whole number within the bounds.  Raises NotPossible (400) if it is none."""
+    """Return ``text`` as a whole number within the bounds.  Raises NotPossible (400) if it is none."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not least <= int(text) <= most:
         raise _wrong(f"{name}={text[:80]!r} is not a number from {least} to {most}")

@@ -1,7 +1,7 @@
 """Handlers of ``/api/v1/topics/{name}/records``: read records of some partitions, and produce one.
 
 Records are read by Fetch, so they come from the caches of this process or from storage, as for a consumer that reads
-up to the high watermark.  A response is bounded in records, in bytes read and shown, and in time; it has the `next`
+up to the high watermark.  A response is bounded in records, in bytes read and shown, and in time; it has the ``next``
 offset of each partition, to continue from.
 """
 
@@ -114,7 +114,7 @@ def check_partition(topic: TopicFacts, number: int) -> None:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner chooses for `key`."""
+    """Return the partition that Kafka's default partitioner chooses for ``key``."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 

@@ -35,7 +35,7 @@ FETCH_BYTES = 1 << 20
 BATCH_BYTES_MAX = 32 << 20
 """Most bytes of a decompressed batch; a larger one is an error."""
 SCAN_BYTES_MAX = 16 << 20
-"""Bytes after which no more is read of a partition, at most a batch later; a search for a key goes on from `next`."""
+"""Bytes after which no more is read of a partition, at most a batch later; a search for a key goes on from ``next``."""
 ANSWER_BYTES_MAX = 8 << 20
 """Bytes of keys, values and headers after which no more records are shown, at most a record later."""
 SCHEMAS_MAX = 50
@@ -44,7 +44,7 @@ READ_S = 15.0
 FIRST_SHARES = 2
 """Even shares of the limit that are read of each partition at first."""
 NARROWER = 4
-"""Divisor of a window that holds more than `SCAN_BYTES_MAX` before its newest record."""
+"""Divisor of a window that holds more than ``SCAN_BYTES_MAX`` before its newest record."""
 LATEST, EARLIEST = "latest", "earliest"
 _LATEST, _EARLIEST = -1, -2
 
@@ -52,7 +52,7 @@ _LATEST, _EARLIEST = -1, -2
 class Wanted(NamedTuple):
     """Records that a request asks for.
 
-    `offset` is a number, `LATEST` or `EARLIEST`; `timestamp`, in ms, takes precedence over it.
+    ``offset`` is a number, ``LATEST`` or ``EARLIEST``; ``timestamp``, in ms, takes precedence over it.
     """
 
     offset: int | str
@@ -69,14 +69,14 @@ class Wanted(NamedTuple):
 
 
 class Found:
-    """One partition's records, by offset, and where further ones begin: `low` for older ones, `next` for newer ones."""
+    """One partition's records, by offset, and the offsets of further records: ``low`` of older, ``next`` of newer."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.log_start = self.high_watermark = self.next = self.low = -1
         self.records: list[dict[str, Any]] = []
         self.read = 0
-        """Records read so far; fewer may be left in `records`."""
+        """Records read so far; fewer may be left in ``records``."""
         self.error = ""
 
     def facts(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Found:
 
 
 class RecordsFound(NamedTuple):
-    """The records in their order, and the facts of each partition.  `has_more`: there are further ones."""
+    """The records in their order, and the facts of each partition.  ``has_more``: there are further ones."""
 
     records: Sequence[dict[str, Any]]
     partitions: Sequence[Found]
@@ -99,7 +99,7 @@ class RecordsFound(NamedTuple):
 
 
 class RecordsReader:
-    """Reader of partitions of one topic, `PARALLEL` at a time."""
+    """Reader of partitions of one topic, ``PARALLEL`` at a time."""
 
     def __init__(self, requests: Requests, topic: TopicFacts, wanted: Wanted, registry: SchemaRegistry | None) -> None:
         self._registry = registry if wanted.format in (payloads.AUTO, payloads.REGISTRY) else None
@@ -136,7 +136,7 @@ class RecordsReader:
         return RecordsFound(records, founds, any(more))
 
     def _choose(self, founds: Sequence[Found]) -> list[dict[str, Any]]:
-        """Return the records that come first in the order that is wanted, and leave only these in `founds`."""
+        """Return the records that come first in the order that is wanted, and leave only these in ``founds``."""
         is_newest = self._wanted.is_newest
         records = [record for found in founds for record in found.records]
         records.sort(key=_time_of, reverse=is_newest)
@@ -204,7 +204,7 @@ class RecordsReader:
         found.next = start
 
     async def _read_on(self, found: Found) -> None:
-        """Read forward from `next` until the partition has its share.  What was read is kept if the time is up."""
+        """Read forward from ``next`` until the partition has its share.  What was read is kept if the time is up."""
         read_bytes = shown = 0
         while found.read < self._share and read_bytes < SCAN_BYTES_MAX and shown < self._answer_bytes:
             if found.next >= found.high_watermark:
@@ -220,7 +220,7 @@ class RecordsReader:
             shown += part.shown_bytes
 
     async def _read_back(self, found: Found) -> None:
-        """Read the window before `low`, with which the partition has its share; a smaller one if it is too large."""
+        """Read the window before ``low``, with which the partition has its share; a smaller one if it is too large."""
         end = found.low
         size = self._share - (found.high_watermark - end)
         while size > 0:
@@ -234,7 +234,7 @@ class RecordsReader:
             size = max(1, size // NARROWER)
 
     async def _window(self, partition: int, start: int, end: int) -> _Window:
-        """Return the wanted records from `start` up to `end`, without the oldest that have no room in the response."""
+        """Return the wanted records from ``start`` up to ``end``, without the oldest if the response has no room."""
         records: deque[dict[str, Any]] = deque()
         due, read_bytes, shown = start, 0, 0
         while due < end and read_bytes < SCAN_BYTES_MAX:
@@ -254,7 +254,7 @@ class RecordsReader:
         return _Window(records, start, due >= end)
 
     async def _fetch(self, partition: int, span: _Span) -> _Part | None:
-        """Return the wanted records of one fetch at the begin of `span`; None if the fetch has none."""
+        """Return the wanted records of one fetch at the begin of ``span``; None if the fetch has none."""
         fetched = await self._requests.fetch(self._topic_id, partition, span.start, FETCH_BYTES)
         if not fetched.records_size:
             return None
@@ -268,7 +268,7 @@ class RecordsReader:
             raise RequestError(error.code, f"at offset {span.start}: {error.message}") from None
 
     async def _schemas(self, data: bytes, span: _Span) -> Schemas:
-        """Return the schemas of the records in `data` that may be shown."""
+        """Return the schemas of the records in ``data`` that may be shown."""
         if self._registry is None:
             return payloads.NO_SCHEMAS
         ids = await asyncio.to_thread(_schema_ids, data, span, self._wanted)
@@ -284,7 +284,7 @@ class RecordsReader:
 class _Part(NamedTuple):
     """The wanted records of one fetch, the offset up to which they were read, and the bytes read and shown.
 
-    `is_cut`: the oldest records were left out.
+    ``is_cut``: the oldest records were left out.
     """
 
     records: Sequence[dict[str, Any]]
@@ -295,7 +295,7 @@ class _Part(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Records before an offset, and the offset of the first.  `is_read`: they were read up to that offset."""
+    """Records before an offset, and the offset of the first.  ``is_read``: they were read up to that offset."""
 
     records: Sequence[dict[str, Any]]
     start: int
@@ -303,9 +303,9 @@ class _Window(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Offsets of which records are decoded: the first `limit`, or without one the newest.
+    """Offsets of which records are decoded: the first ``limit``, or without one the newest.
 
-    `bytes_max`: bytes of the response that they may take, at most a record more; it leaves out the newest records, or
+    ``bytes_max``: bytes of the response that they may take, at most a record more; it leaves out the newest records, or
     without a limit the oldest.
     """
 
@@ -349,7 +349,7 @@ def _decode(data: bytes, span: _Span, wanted: Wanted, partition: int, schemas: S
 
 
 def _schema_ids(data: bytes, span: _Span, wanted: Wanted) -> Collection[int]:
-    """Return the schema ids in the wanted records of the span, `SCHEMAS_MAX` at most."""
+    """Return the schema ids in the wanted records of the span, ``SCHEMAS_MAX`` at most."""
     ids: dict[int, None] = {}
     count = 0
     for batch in read_batches(memoryview(data)):
@@ -399,7 +399,7 @@ def _size(record: Mapping[str, Any]) -> int:
 async def list_offsets(
     requests: Requests, topics: Mapping[str, Sequence[int]], timestamp: int
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the error code and the offset of each partition for `timestamp`, by ListOffsets.
+    """Return the error code and the offset of each partition for ``timestamp``, by ListOffsets.
 
     The timestamp -1 stands for the end of the log, -2 for its start.
     """

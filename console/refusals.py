@@ -42,7 +42,7 @@ _ADVICE = "the log of the leader may say more"
 
 
 def refusal(error: RequestError) -> NotPossible:
-    """Return the HTTP error for `error`: its status, code and text, with advice."""
+    """Return the HTTP error for ``error``: its status, code and text, with advice."""
     status, advice = _BY_CODE.get(error.code, (503 if error.code.is_retriable else 500, _ADVICE))
     texts = [text for text in (error.message.rstrip("."), advice) if text]
     return NotPossible(status, error.code.name.lower(), "; ".join(texts) or error.code.name)

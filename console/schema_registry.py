@@ -2,7 +2,7 @@
 
 The registry's address is a setting of the operator; no request can name one, and redirects are not followed.  All is
 bounded: bytes and time of a response, cached schemas, parallel requests, references of a schema.  The schema of an id
-never changes, so it is cached until others evict it; a failure is cached for `FAILED_S`.  If a request times out and
+never changes, so it is cached until others evict it; a failure is cached for ``FAILED_S``.  If a request times out and
 the registry has sent no other response meanwhile, it gets no requests for as long, so that records are shown without
 waiting for it.
 """
@@ -27,7 +27,7 @@ class SchemaRegistry:
     """Client of one registry, with a cache of schemas."""
 
     def __init__(self, url: str, now: Callable[[], float] = time.monotonic) -> None:
-        """`url` may have a user and a password.  Raises ValueError if it is not http or https."""
+        """``url`` may have a user and a password.  Raises ValueError if it is not http or https."""
         self._client = RegistryClient(url)
         self._now = now
         self._schemas: LruCache[int, tuple[Schema | SchemaError, float]] = LruCache(SCHEMAS_MAX)

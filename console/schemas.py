@@ -40,21 +40,21 @@ _LEAST_AVRO: Mapping[str, int] = {
 
 
 class Schema(NamedTuple):
-    """A compiled schema: `decode` returns the value after the id as an object for JSON, or raises SchemaError."""
+    """A compiled schema: ``decode`` returns the value after the id as an object for JSON, or raises SchemaError."""
 
     kind: str
     decode: Callable[[bytes], Any]
 
 
 def schema_id(data: bytes | None) -> int | None:
-    """Return the schema id that `data` begins with; None if it is not in Confluent's wire format."""
+    """Return the schema id that ``data`` begins with; None if it is not in Confluent's wire format."""
     if data is None or len(data) < HEADER.size or data[0] != MAGIC:
         return None
     return int(HEADER.unpack_from(data)[1])
 
 
 def compile_schema(source: SchemaSource, references: Sequence[SchemaSource]) -> Schema:
-    """Compile `source`, whose `references` are each before those that refer to them.
+    """Compile ``source``, whose ``references`` are each before those that refer to them.
 
     Raises SchemaError if the schema is wrong, of an unknown type, or needs a library that is not installed.
     """
@@ -133,7 +133,7 @@ def _avro(source: SchemaSource, references: Sequence[SchemaSource]) -> Callable[
 
 
 def _bounded_decimals(schema: Any) -> Any:
-    """Return the schema with a private logical type for decimals, which `_decimal` reads."""
+    """Return the schema with a private logical type for decimals, which ``_decimal`` reads."""
     if isinstance(schema, list):
         return [_bounded_decimals(each) for each in schema]
     if not isinstance(schema, dict):
@@ -145,7 +145,7 @@ def _bounded_decimals(schema: Any) -> Any:
 
 
 def _decimal(data: bytes, writer: Any = None, reader: Any = None) -> decimal.Decimal:
-    """Return a decimal: big-endian two's complement, with the schema's `scale`.  Raises SchemaError if it is large."""
+    """Return a decimal: big-endian two's complement, with the schema's ``scale``.  Raises SchemaError if large."""
     if len(data) > DECIMAL_BYTES_MAX:
         raise SchemaError(f"a decimal of {len(data)} bytes; up to {DECIMAL_BYTES_MAX} are shown")
     digits = decimal.Decimal(int.from_bytes(data, "big", signed=True))

@@ -1,7 +1,7 @@
 """Interface between the HTTP port and the roles of its process: the facts that the console shows, and their sources.
 
-The `server` package fills a `ConsoleState`.  The facts are JSON as they are (``openapi.json`` describes them).  Facts
-of the whole process are read from memory and counted by topic or by state; only awaitable ones may send requests.
+The ``server`` package fills a ``ConsoleState``.  The facts are JSON as they are (``openapi.json`` describes them).
+Facts of the whole process are read from memory and counted by topic or by state; only awaitable ones may send requests.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class GroupsFacts(TypedDict):
     total: int
     """Number of groups on all pages."""
     next: str | None
-    """The `after` of the next page; null on the last page."""
+    """The ``after`` of the next page; null on the last page."""
     shards_not_loaded: Sequence[NotLoadedFacts]
 
 
@@ -255,8 +255,8 @@ class Gauges:
 
 
 class OwnMetric(NamedTuple):
-    """A number of one role, exported as `bmq_<name>`, or as `name` if that is Kafka's; a counter's name is without
-    `_total`.  Metrics with the same name differ in the value of `label`."""
+    """A number of one role, exported as ``bmq_<name>``, or as ``name`` if that is Kafka's; a counter's name is without
+    ``_total``.  Metrics with the same name differ in the value of ``label``."""
 
     name: str
     doc: str
@@ -267,8 +267,8 @@ class OwnMetric(NamedTuple):
 
 
 class OwnHistogram(NamedTuple):
-    """Durations that a role has measured, exported in seconds as `bmq_<name>`. Each value of `label` has a histogram;
-    without a label there is a single histogram, under ""."""
+    """Durations that a role has measured, exported in seconds as ``bmq_<name>``. Each value of ``label`` has a
+    histogram; without a label there is a single histogram, under ""."""
 
     name: str
     doc: str
@@ -290,7 +290,7 @@ Own = OwnMetric | OwnHistogram | OwnSeries
 
 
 def no_own_metrics() -> Sequence[Own]:
-    """Return no metrics: the default of `ConsoleState.own_metrics`."""
+    """Return no metrics: the default of ``ConsoleState.own_metrics``."""
     return ()
 
 
@@ -319,7 +319,7 @@ class ConsoleState:
     storage: Callable[[], Awaitable[StorageFacts]]
     topic_sizes: Callable[[], Awaitable[TopicSizes]]
     groups: Callable[[str, Order, Page, Callable[[str], bool] | None], Awaitable[GroupsFacts]]
-    """Returns a page of the groups whose ids contain a text, ignoring case, sorted by one of `GROUP_COLUMNS`; with a
+    """Returns a page of the groups whose ids contain a text, ignoring case, sorted by one of ``GROUP_COLUMNS``; with a
     function only of those for whose id it returns True."""
     group: Callable[[str], Awaitable[GroupDetails | None]]
     """Returns a group; None if it does not exist."""

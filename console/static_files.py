@@ -42,14 +42,14 @@ class StaticFiles:
 
     async def page(self, request: web.Request) -> web.Response:
         """Serve the page."""
-        return _answer(request, self._files[_PAGE])
+        return _response(request, self._files[_PAGE])
 
     async def file(self, request: web.Request) -> web.Response:
         """Serve a file by its path below ``static/``.  Raises HTTPNotFound."""
         found = self._files.get(request.match_info["file"])
         if found is None:
             raise web.HTTPNotFound
-        return _answer(request, found)
+        return _response(request, found)
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
@@ -65,7 +65,7 @@ def _file(name: str, body: bytes) -> _File:
     return _File(content_type, body, gzip.compress(body, mtime=0), hashlib.sha256(body).hexdigest()[:32])
 
 
-def _answer(request: web.Request, file: _File) -> web.Response:
+def _response(request: web.Request, file: _File) -> web.Response:
     headers = {"ETag": f'"{file.tag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if any(each.value == file.tag for each in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)

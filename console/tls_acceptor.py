@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from bmq.core.aio.tasks import cancel_and_wait
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.fields import fields
 from bmq.core.net.backlog import close_backlog
@@ -43,9 +43,9 @@ class TlsAcceptor:
     def __init__(
         self, certificate: ServerCertificate, connect: Callable[[], asyncio.Protocol], audit: Audit = NO_AUDIT
     ) -> None:
-        """`connect` makes the protocol of a connection; it is notified of it after the handshake.
+        """``connect`` makes the protocol of a connection; it is notified of it after the handshake.
 
-        `audit` gets the handshakes that fail.
+        ``audit`` gets the handshakes that fail.
         """
         self._audit = audit
         self._certificate = certificate
@@ -120,7 +120,7 @@ class TlsAcceptor:
             why = error if str(error) else f"no handshake within {HANDSHAKE_S:g} s"
             if self._audit.is_on:
                 session = Session(protocol="SSL")
-                event = AuditEvent(Kind.LOGIN, "HANDSHAKE", Outcome.FAILED, session, peer, reason=str(why))
+                event = AuditEvent(Kind.LOGIN, "HANDSHAKE", AuditOutcome.FAILED, session, peer, reason=str(why))
                 self._audit.write(event)
             _log.info("TLS handshake of an HTTP client failed", extra=fields(connection=peer, error=why))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bmq.console.access.access import ACCESS, Access
+from bmq.console.access.access import ACCESS, RequestAccess
 from bmq.console.kafka import check
 from bmq.console.listing import Columns, cut
 from bmq.console.operations import NotPossible, RateFacts
@@ -69,7 +69,7 @@ class TopicsApi:
         self._state = state
 
     async def list_topics(self, request: web.Request) -> object:
-        """Return a page of the topics; with `rates`, or sorted by them, with their traffic."""
+        """Return a page of the topics; with ``rates``, or sorted by them, with their traffic."""
         query = Query(request, ("after", "internal", "limit", "rates", "search", "skip", "sort"))
         order, page = query.ordered_page((*_COLUMNS, *_RATE_COLUMNS), PAGE_MAX)
         matching = await matching_topics(self._state, query, request[ACCESS])
@@ -87,7 +87,7 @@ class TopicsApi:
         return {"topics": topics, "total": len(matching), "partitions": partitions, "next": following}
 
     async def list_sizes(self, request: web.Request) -> object:
-        """Return a page of the topics with their bytes on storage, the largest first unless `sort` says otherwise."""
+        """Return a page of the topics with their bytes on storage, the largest first unless ``sort`` says otherwise."""
         query = Query(request, ("after", "internal", "limit", "search", "skip", "sort"))
         order, page = query.ordered_page((*_COLUMNS, "bytes"), sort="-bytes")
         matching, sizes = await matching_topics(self._state, query, request[ACCESS]), await self._state.topic_sizes()
@@ -176,7 +176,7 @@ class TopicsApi:
         return {"topic": name, "dry_run": body["dry_run"]}
 
     async def add_partitions(self, request: web.Request) -> object:
-        """Raise the topic's number of partitions to `partitions` in all."""
+        """Raise the topic's number of partitions to ``partitions`` in all."""
         name, body = self._name(request), await read_body(request, _ADD)
         topic = CreatePartitionsRequest.CreatePartitionsTopic(
             name=name, count=_count(body["partitions"]), assignments=None
@@ -199,8 +199,8 @@ class TopicsApi:
         return find_topic(self._state, request.match_info["name"])["name"]
 
 
-async def matching_topics(state: ConsoleState, query: Query, access: Access) -> Sequence[ListedTopic]:
-    """Return the topics that the client may describe and the query's `search` and `internal` match, in any order."""
+async def matching_topics(state: ConsoleState, query: Query, access: RequestAccess) -> Sequence[ListedTopic]:
+    """Return the topics that the client may describe and that match ``search`` and ``internal``, in any order."""
     search, has_internal = query.text("search").lower(), query.flag("internal", default=True)
     known = await access.visible(state.topics(), lambda topic: access.may_describe_topic(topic.name))
     if not search and has_internal:
@@ -213,7 +213,7 @@ async def matching_topics(state: ConsoleState, query: Query, access: Access) -> 
 
 
 def _few_enough(topics: Sequence[ListedTopic]) -> Sequence[str]:
-    """Return the names of `topics`.  Raises NotPossible (400) if there are too many to read their rates."""
+    """Return the names of ``topics``.  Raises NotPossible (400) if there are too many to read their rates."""
     if len(topics) > RATED_MAX:
         text = f"{len(topics)} topics match, and up to {RATED_MAX} are sorted by their rates"
         raise NotPossible(400, TOO_MANY_TOPICS, f"{text}: search for some, or sort by another column")
@@ -234,7 +234,7 @@ def partition_in(request: web.Request) -> int:
 
 
 def _count(number: int) -> int:
-    """Return `number`, at most the largest of 32 bits, which the handler refuses as too many."""
+    """Return ``number``, at most the largest of 32 bits, which the handler refuses as too many."""
     return min(number, (1 << 31) - 1)
 
 

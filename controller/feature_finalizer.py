@@ -35,12 +35,12 @@ File = Callable[[int, FeatureLevels], Awaitable[None]]
 
 
 class FeatureFinalizer:
-    """The levels of features in one leader's term: `begin` before anything is written, then `run` until cancelled."""
+    """The levels of features in a leader's term: ``begin`` before anything is written, then ``run`` until cancelled."""
 
     def __init__(
         self, kv: KeyValue, cluster: str, view: KvClusterView, table: FeatureTable, file: File, *, guard: Guard
     ) -> None:
-        """``table``: the features of this process's version.  ``guard``: see `Guard`."""
+        """``table``: the features of this process's version.  ``guard``: see ``Guard``."""
         self._kv = kv
         self._key = features_key(cluster)
         self._members_prefix = members_prefix(cluster)

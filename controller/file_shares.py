@@ -85,7 +85,7 @@ class FileShares:
         return self._room > 0
 
     def share(self, broker: str) -> int | None:
-        """Return how many files `broker` may have open; None if its own bound applies."""
+        """Return how many files ``broker`` may have open; None if its own bound applies."""
         return self._shares.get(broker)
 
     def update(self, broker: str, reported: OpenFileReport, now: float) -> None:
@@ -159,10 +159,10 @@ class FileShares:
 
 
 def divide_by_weight(room: int, weights: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return `room` divided in proportion to `weights`, each part at least 1 and at most its limit.
+    """Return ``room`` divided in proportion to ``weights``, each part at least 1 and at most its limit.
 
-    Weighted max-min fairness: room that one cannot use goes to the others.  The sum is `room` if limits allow it; it is
-    larger only if there is less room than parts, since each gets at least 1.
+    Weighted max-min fairness: room that one cannot use goes to the others.  The sum is ``room`` if limits allow it; it
+    is larger only if there is less room than parts, since each gets at least 1.
     """
     parts: dict[str, int] = {}
     left, open_weights = room, dict(weights)

@@ -98,7 +98,7 @@ class _Quota:
         return max(0.0, limit - sum(claim.share for claim in self.claims.values()))
 
     def grow(self, limit: float, now: float) -> None:
-        """Let the credit of the free share grow until `now`."""
+        """Let the credit of the free share grow until ``now``."""
         free = self.free(limit)
         self.credit = min(free * BURST_S, self.credit + free * max(0.0, now - self.at))
         self.at = now

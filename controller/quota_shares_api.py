@@ -17,7 +17,7 @@ from bmq.meta.cluster.view import ClusterView
 
 
 class QuotaSharesApi:
-    """The API; register `handle` for ``QuotaSharesRequest``.  Each term begins without knowledge of shares."""
+    """The API; register ``handle`` for ``QuotaSharesRequest``.  Each term begins without knowledge of shares."""
 
     def __init__(self, controller: Controller, view: ClusterView, clock: Clock) -> None:
         self._controller = controller
@@ -27,7 +27,7 @@ class QuotaSharesApi:
         self._shares: ShareAllocator | None = None
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the encoded response.  Raises FormatError if `body` is not a QuotaSharesRequest."""
+        """Return the encoded response.  Raises FormatError if ``body`` is not a QuotaSharesRequest."""
         request = QuotaSharesRequest.decode(body)
         # The debt of an earlier version's holder is unknown: a holder that was held up may need the whole limit.
         credits_ = request.credits or tuple((-each.limit if each.was_short else 0.0,) for each in request.demands)

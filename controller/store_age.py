@@ -16,7 +16,7 @@ a count          an equal one, with another id          older: two stores were c
 a lower count    a higher one                           older
 none             none                                   as new: a new cluster, or one of an earlier version
 none             one of an earlier rebuild count than   as new: an earlier version has rebuilt the store
-                 `cluster.json`'s
+                 ``cluster.json``'s
 none             any other                              older: a copy from before the count
 ===============  =====================================  ==========================================================
 
@@ -79,7 +79,7 @@ class Age(Enum):
 
 
 def judge(stored: StoreCount | None, on_root: StoreCount | None, rebuild_count: int) -> Age:
-    """Return the verdict of the module's table.  ``rebuild_count`` is that of `cluster.json`."""
+    """Return the verdict of the module's table.  ``rebuild_count`` is that of ``cluster.json``."""
     if on_root is None:
         return Age.AS_NEW
     if stored is None:
@@ -108,7 +108,7 @@ class StoreAge:
     """The count of the leader of one term."""
 
     def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str, rebuild_count: int, *, guard: Guard) -> None:
-        """``rebuild_count`` is that of `cluster.json`.  ``guard``: see `Guard`."""
+        """``rebuild_count`` is that of ``cluster.json``.  ``guard``: see ``Guard``."""
         self._kv = kv
         self._fs = fs
         self._cluster = cluster
@@ -126,7 +126,7 @@ class StoreAge:
         """Check the store before the term's first write.  Raises StoreOlder.
 
         Storage or a store that does not respond in ``BEGIN_S`` does not keep the cluster without a leader: this process
-        has checked when it started, `run` checks again, and without storage no partition is taken over.
+        has checked when it started, ``run`` checks again, and without storage no partition is taken over.
         """
         try:
             async with asyncio.timeout(BEGIN_S):
@@ -198,7 +198,7 @@ class StoreAge:
         await self._leave(revision, risen)
 
     async def _leave(self, revision: int, count: StoreCount) -> None:
-        """Leave a count on the root that the store has since `revision`."""
+        """Leave a count on the root that the store has since ``revision``."""
         self._raised = (revision, count)
         await put_store_count(self._fs, count)
         self._noted, self._raised = revision, None

@@ -108,7 +108,7 @@ class StoreUpkeep:
     def __init__(
         self, kv: KeyValue, store: Maintained, cluster: str, clock: Clock, keep_ms: int, *, guard: Guard
     ) -> None:
-        """``keep_ms``: how much history is kept; 0: all.  ``guard``: see `Guard`."""
+        """``keep_ms``: how much history is kept; 0: all.  ``guard``: see ``Guard``."""
         self.status: StoreStatus | None = None
         """The store's status at the last check; None before the first."""
         self.history = RevisionHistory(keep_ms)

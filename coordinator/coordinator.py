@@ -33,7 +33,7 @@ from bmq.meta.shard_kinds import ShardId
 
 
 class Coordinator:
-    """The `api.LocalCoordinator`: groups and offsets of this process's shards."""
+    """The ``api.LocalCoordinator``: groups and offsets of this process's shards."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Coordinator:
         await self._shards.start()
 
     def drain(self) -> None:
-        """Respond to parked requests and park no more.  Heartbeats and offsets are served until `close`."""
+        """Respond to parked requests and park no more.  Heartbeats and offsets are served until ``close``."""
         self._shards.drain()
 
     async def close(self) -> None:
@@ -141,7 +141,7 @@ class Coordinator:
         return (await group_admin.list_groups(self._shards, request, shards)).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
-        """List all groups that are served here, as `list_groups` does, with the shards that are missing."""
+        """List all groups that are served here, as ``list_groups`` does, with the shards that are missing."""
         return await group_admin.list_groups(self._shards, request)
 
     async def delete_groups(self, request: m.DeleteGroupsRequest, client: ClientInfo) -> m.DeleteGroupsResponse:

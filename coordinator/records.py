@@ -19,7 +19,7 @@ written differently.  An expiry (from OffsetCommit 2-4): Kafka uses value 1 for 
 so a later topic of the same name would take over the offsets of such clients.  And a group with a
 principal is written as value 4, since value 3 has no place for the principal.  Kafka reads value 4 from 3.5 on, as it
 reads offset values 4.  A null value is a tombstone.  Keys of other versions (of the newer group protocols) are
-kept as they are: see `Unknown`.
+kept as they are: see ``Unknown``.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ CoordinatorRecord = OffsetRecord | GroupRecord | Unknown
 
 
 def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Return key and value as bytes.  Raises FormatError if a string is longer than `STRING_BYTES_MAX`."""
+    """Return key and value as bytes.  Raises FormatError if a string is longer than ``STRING_BYTES_MAX``."""
     if isinstance(record, OffsetRecord):
         key = _I16.pack(1) + _string(record.group_id) + _string(record.topic) + _I32.pack(record.partition)
         return key, None if record.value is None else _encode_offset(record.value)
@@ -139,7 +139,7 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """Return the record of this key and value; `Unknown` for other key versions.
+    """Return the record of this key and value; ``Unknown`` for other key versions.
 
     Raises FormatError if the bytes do not match their version, or the value's version is not known.
     """
@@ -329,7 +329,7 @@ def _compact(text: str | None) -> bytes:
 
 
 class _Reader:
-    """Cursor over one key or value.  After `version` it reads strings in the form of that version, compact or not."""
+    """Cursor over one key or value.  After ``version`` it reads strings in the form of that version, compact or not."""
 
     def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
         self._data = data

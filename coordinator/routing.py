@@ -57,10 +57,10 @@ class GroupApi(Protocol):
     def answers(self, response: Any) -> list[Any]:
         """Return the result of each entry, in the order of the request that ``response`` belongs to."""
 
-    def is_elsewhere(self, answer: Any) -> bool:
+    def is_elsewhere(self, result: Any) -> bool:
         """Return True if an entry's result is NOT_COORDINATOR: its shard is not served there."""
 
-    def size(self, answer: Any) -> int:
+    def size(self, result: Any) -> int:
         """Return about the bytes of an entry's result; 0 if they need no bound."""
 
     def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any | Awaitable[Any]:
@@ -91,7 +91,7 @@ class _OneGroup:
     def distinct(self, request: Any) -> Any:
         return request
 
-    def size(self, answer: Any) -> int:
+    def size(self, result: Any) -> int:
         return 0
 
     def groups(self, request: Any) -> list[str]:
@@ -103,8 +103,8 @@ class _OneGroup:
     def answers(self, response: Any) -> list[Any]:
         return [response]
 
-    def is_elsewhere(self, answer: Any) -> bool:
-        return bool(answer.error_code == ErrorCode.NOT_COORDINATOR)
+    def is_elsewhere(self, result: Any) -> bool:
+        return bool(result.error_code == ErrorCode.NOT_COORDINATOR)
 
     def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
         return self._refusal(request, code)
@@ -120,8 +120,8 @@ class _SeveralGroups:
     is_repeatable = True
     may_park = False
 
-    def is_elsewhere(self, answer: Any) -> bool:
-        return bool(answer.error_code == ErrorCode.NOT_COORDINATOR)
+    def is_elsewhere(self, result: Any) -> bool:
+        return bool(result.error_code == ErrorCode.NOT_COORDINATOR)
 
 
 class _Ready(_OneGroup):
@@ -132,10 +132,10 @@ class _Ready(_OneGroup):
 class _ByPartition(_OneGroup):
     """An API about one group whose response has an error a partition, and in some versions one at the top."""
 
-    def is_elsewhere(self, answer: Any) -> bool:
-        if getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.NOT_COORDINATOR:
+    def is_elsewhere(self, result: Any) -> bool:
+        if getattr(result, "error_code", ErrorCode.NONE) == ErrorCode.NOT_COORDINATOR:
             return True
-        return any(each.error_code == ErrorCode.NOT_COORDINATOR for topic in answer.topics for each in topic.partitions)
+        return any(each.error_code == ErrorCode.NOT_COORDINATOR for topic in result.topics for each in topic.partitions)
 
 
 class _Describe(_SeveralGroups):
@@ -151,10 +151,10 @@ class _Describe(_SeveralGroups):
     def groups(self, request: Any) -> Sequence[str]:
         return request.groups  # type: ignore[no-any-return]
 
-    def size(self, answer: Any) -> int:
+    def size(self, result: Any) -> int:
         return sum(
             MEMBER_BYTES + len(each.member_metadata or b"") + len(each.member_assignment or b"")
-            for each in answer.members
+            for each in result.members
         )
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
@@ -198,8 +198,8 @@ class _FetchGroups(_SeveralGroups):
     def groups(self, request: Any) -> Sequence[str]:
         return [each.group_id for each in request.groups]
 
-    def size(self, answer: Any) -> int:
-        return sum(PARTITION_BYTES + len(each.metadata or "") for topic in answer.topics for each in topic.partitions)
+    def size(self, result: Any) -> int:
+        return sum(PARTITION_BYTES + len(each.metadata or "") for topic in result.topics for each in topic.partitions)
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
         return self._of(request, [request.groups[each] for each in entries])
@@ -234,7 +234,7 @@ class _Delete(_SeveralGroups):
     def groups(self, request: Any) -> Sequence[str]:
         return request.groups_names  # type: ignore[no-any-return]
 
-    def size(self, answer: Any) -> int:
+    def size(self, result: Any) -> int:
         return 0
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:

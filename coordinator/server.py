@@ -5,7 +5,7 @@ A proxy sends the ownership number that its view has for each shard of the reque
 ==========================  ======================================================================================
 the coordinator's number    what the coordinator does
 ==========================  ======================================================================================
-lower                       its view is behind: it waits `NEWS_WAIT_S` for the change, then refuses.  It never serves
+lower                       its view is behind: it waits ``NEWS_WAIT_S`` for the change, then refuses.  It never serves
                             before, since the shard may belong to another process by now
 equal or higher, own shard  it serves (if higher, the proxy's view is behind)
 equal or higher, another's  it refuses with NOT_COORDINATOR
@@ -70,7 +70,7 @@ def judge(expected: int, known: ShardOwner | None, own: str) -> ForwardVerdict:
 class Forwarding:
     """Internal API of a coordinator.
 
-    Register `handle` for ``InternalKey.FORWARD`` and `list_not_loaded` for ``InternalKey.SHARDS_NOT_LOADED``.
+    Register ``handle`` for ``InternalKey.FORWARD`` and ``list_not_loaded`` for ``InternalKey.SHARDS_NOT_LOADED``.
     """
 
     def __init__(self, coordinator: Coordinator, view: ClusterView) -> None:
@@ -80,7 +80,7 @@ class Forwarding:
         self._unsubscribe: Callable[[], None] = view.subscribe(self._view_changed)
 
     def close(self) -> None:
-        """Unsubscribe from the view.  Requests that wait for it end within `NEWS_WAIT_S`."""
+        """Unsubscribe from the view.  Requests that wait for it end within ``NEWS_WAIT_S``."""
         self._unsubscribe()
         self._changes.wake_all()
 
@@ -115,7 +115,7 @@ class Forwarding:
 
     def list_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded list of this process's shards that are not loaded, each with its reason, cut to
-        `REASON_MAX` characters.  Raises FormatError if ``body`` is not a ShardsNotLoadedRequest."""
+        ``REASON_MAX`` characters.  Raises FormatError if ``body`` is not a ShardsNotLoadedRequest."""
         ShardsNotLoadedRequest.decode(body)
         shards = self._coordinator.shards_not_loaded()
         return ShardsNotLoadedResponse(

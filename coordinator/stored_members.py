@@ -29,7 +29,7 @@ class StoredMember(NamedTuple):
 
 
 def decode_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...] | None:
-    """Return `count` members of version 3 from byte `at` on; None if a member is malformed.
+    """Return ``count`` members of version 3 from byte ``at`` on; None if a member is malformed.
 
     No field costs a call: there may be 10,000 members.
     """
@@ -77,7 +77,7 @@ def decode_members(data: bytes, at: int, count: int) -> tuple[StoredMember, ...]
 
 
 def decode_compact_members(data: bytes, at: int, count: int) -> tuple[tuple[StoredMember, ...], int] | None:
-    """Return `count` members of version 4 from byte `at` on, and the position behind them; None if one is unusual.
+    """Return ``count`` members of version 4 from byte ``at`` on, and the position behind them; None if one is unusual.
 
     A member is unusual if it is malformed, or has tagged fields or a part of 2 MB and more.
     """
@@ -122,11 +122,11 @@ def decode_compact_members(data: bytes, at: int, count: int) -> tuple[tuple[Stor
 
 
 class _Unusual(Exception):
-    """A length that `decode_compact_members` does not read."""
+    """A length that ``decode_compact_members`` does not read."""
 
 
 def _span(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the compact bytes at `at` begin and end.  Raises _Unusual if they are null, or 2 MB and more."""
+    """Return where the compact bytes at ``at`` begin and end.  Raises _Unusual if they are null, or 2 MB and more."""
     length = data[at]
     at += 1
     shift = 7

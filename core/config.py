@@ -27,7 +27,7 @@ from bmq.core.security.settings import SecuritySettings
 from bmq.core.security.shared_secret import SharedSecret, parse_secrets
 
 HTTP_LISTENER = "HTTP"
-"""Name of the HTTP port among the listeners: its settings of security are `listener.name.http. ...`."""
+"""Name of the HTTP port among the listeners: its settings of security are ``listener.name.http. ...``."""
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ROLES = ("proxy", "broker", "controller", "coordinator")
 
@@ -341,7 +341,7 @@ class NodeConfig(SecuritySettings):
     group_max_size: int = _option(2_147_483_647, "members of one group at most", kafka="group.max.size")
 
     listener_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    """Settings of single listeners, by their whole keys: see `core.security.listener_settings`.  Some are secrets."""
+    """Settings of single listeners, by their whole keys: see ``core.security.listener_settings``.  Some are secrets."""
     computed: tuple[str, ...] = field(default=(), repr=False)
     """Names of the settings that were not given, and whose defaults depend on the machine."""
 
@@ -475,7 +475,7 @@ class NodeConfig(SecuritySettings):
         return [*names, HTTP_LISTENER]
 
     def http_security(self) -> ListenerSecurity:
-        """Return the security settings of the HTTP port: those of a listener with the name `HTTP_LISTENER`."""
+        """Return the security settings of the HTTP port: those of a listener with the name ``HTTP_LISTENER``."""
         protocol = "SASL_SSL" if self.http_tls else "SASL_PLAINTEXT"
         return listener_settings.security_of(HTTP_LISTENER, protocol, self, self.listener_settings)
 
@@ -572,7 +572,7 @@ def is_long(option: Field[Any]) -> bool:
 
 
 def parse_address(text: str, name: str) -> tuple[str, int]:
-    """Return host and port of ``host:port`` or ``[v6]:port``.  Raises ConfigError, which names the setting `name`."""
+    """Return host and port of ``host:port`` or ``[v6]:port``.  Raises ConfigError, which names the setting ``name``."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:

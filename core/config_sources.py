@@ -44,7 +44,7 @@ _SECURITY_WORDS = {
 _SECURITY_BEGINNINGS = ("AUTHEN", "AUTHORI", "KEYSTORE", "TRUSTSTORE")
 """Words, and beginnings of words, that mark the name of an unknown variable as one of security."""
 _OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE"}
-"""Variables of `bmq cluster` that have a word of `_SECURITY_WORDS`: `cli/cluster/http_login.py`."""
+"""Variables of ``bmq cluster`` that have a word of ``_SECURITY_WORDS``: ``cli/cluster/http_login.py``."""
 _OF_KUBERNETES = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?$", re.ASCII
 )
@@ -61,7 +61,7 @@ def load(
 ) -> NodeConfig:
     """Return the settings from all four layers; ``flags`` by field name, None for those not given.
 
-    Raises ConfigError, which names the layer: for a key of `file` by `file_name`.
+    Raises ConfigError, which names the layer: for a key of ``file`` by ``file_name``.
     """
     values = _from_file(file or {}, file_name)
     values.update(_from_environment(environment))
@@ -124,12 +124,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def is_of_security(name: str) -> bool:
-    """Return whether the environment variable `name` sets a setting of security, of the process or of one listener."""
+    """Return whether the environment variable ``name`` is a setting of security, of the process or a listener."""
     return name in _SECURITY_ENVIRONMENT or name.startswith(_LISTENERS_ENVIRONMENT)
 
 
 def _check_filled(name: str, value: object, kind: str) -> None:
-    """Raise ConfigError if a setting of security is empty or blank, as an unset `${X}` in a template makes it.
+    """Raise ConfigError if a setting of security is empty or blank, as an unset ``${X}`` in a template makes it.
 
     An empty variable would win over the file's value, and open a port that the file closes; an empty key of the file
     leaves a port open that its author believes closed.  ``kind`` is what the operator can remove.
@@ -165,7 +165,7 @@ def _by_key(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, s
 
 
 def _of_listeners(values: Mapping[str, object], names: Sequence[str], where: str) -> dict[str, Any]:
-    """Return the settings of single listeners among `values`, by key, those of secrets read from where they are."""
+    """Return the settings of single listeners among ``values``, by key, those of secrets read from where they are."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name.startswith(listener_settings.PREFIX):
@@ -178,7 +178,7 @@ def _of_listeners(values: Mapping[str, object], names: Sequence[str], where: str
 
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable of `environment` that looks like a misspelt setting.
+    """Return a line for each variable of ``environment`` that looks like a misspelt setting.
 
     Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
     Raises ConfigError if the name may mean a setting of security, by likeness or by one of its words: a process must

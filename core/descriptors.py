@@ -30,7 +30,7 @@ class DescriptorFailures:
         return f"<DescriptorFailures {self.total} {self.last}>"
 
     def note(self, error: BaseException) -> bool:
-        """Count `error` if its reason is that no descriptor was left.  Return whether it is."""
+        """Count ``error`` if its reason is that no descriptor was left.  Return whether it is."""
         if not isinstance(error, OSError) or error.errno not in _OUT_OF_DESCRIPTORS:
             return False
         with self._lock:

@@ -200,7 +200,7 @@ _RETRIABLE = frozenset(
 
 
 class BmqError(Exception):
-    """The base class of `RequestError` and `FormatError`."""
+    """The base class of ``RequestError`` and ``FormatError``."""
 
 
 class RequestError(BmqError):

@@ -147,7 +147,7 @@ UPGRADE_TYPES = frozenset(kind.value for kind in UpgradeType)
 
 
 class FeatureUpdate(NamedTuple):
-    """A level that an operator requests for a feature; ``kind`` is the code of an `UpgradeType`, or another number."""
+    """A level that an operator requests for a feature; ``kind`` is the code of an ``UpgradeType``, or another one."""
 
     name: str
     level: int

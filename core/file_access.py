@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,253}\$?", re.ASCII)
 _NOT_EXECUTABLE = 0o666
 GROUP, MODE, OWNER = "storage.group", "storage.mode", "storage.owner"
 CONFIGS = (GROUP, MODE, OWNER)
-"""The topic configs; a process's setting of that name, after `log.`, is their default."""
+"""The topic configs; a process's setting of that name, after ``log.``, is their default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def access_of(values: Mapping[str, str]) -> Access:
 
 
 def parse_mode(text: str) -> int | None:
-    """Return a mode that `check_mode` has found right; None for an empty text."""
+    """Return a mode that ``check_mode`` has found right; None for an empty text."""
     return int(text, 8) if text else None
 
 

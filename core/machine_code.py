@@ -114,7 +114,7 @@ def _user_cache() -> Path | None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether a file can be created in `folder`, by trying: on a read-only mount the permissions say yes."""
+    """Return whether a file can be created in ``folder``, by trying: on a read-only mount the permissions say yes."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -123,7 +123,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically: other processes may start at the same time."""
+    """Write ``data`` to ``path`` atomically: other processes may start at the same time."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
     Path(file.name).replace(path)

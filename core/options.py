@@ -35,7 +35,7 @@ def option(
 ) -> Any:
     """Return a dataclass field with its help text, its names and its legal values.
 
-    `is_secret` (Kafka's type PASSWORD): neither a client nor a message shows the value.
+    ``is_secret`` (Kafka's type PASSWORD): neither a client nor a message shows the value.
     """
     metadata = {
         "doc": doc, "kafka": kafka, "flag": flag, "metavar": metavar, "is_secret": is_secret, "scope": scope,
@@ -67,13 +67,13 @@ def secret_names(option: Field[Any]) -> list[tuple[str, str]]:
 
 
 def meant(name: str, names: Iterable[str], likeness: float = _LIKENESS) -> str:
-    """Return ``; did you mean NAME?``, or "" if no name is as similar as `likeness`, from 0 to 1."""
+    """Return ``; did you mean NAME?``, or "" if no name is as similar as ``likeness``, from 0 to 1."""
     like = difflib.get_close_matches(name, list(names), n=1, cutoff=likeness)
     return f"; did you mean {like[0]}?" if like else ""
 
 
 def parse_as(option: Field[Any], kind: Any, value: object, where: str) -> Any:
-    """Return ``value`` (a text, or a value from TOML) as the setting's type `kind`.
+    """Return ``value`` (a text, or a value from TOML) as the setting's type ``kind``.
 
     Raises ConfigError, which begins with ``where`` and does not show a secret, if it is not of that type.
     """

@@ -32,7 +32,7 @@ class NoSuchSchema(SchemaError):
 
 
 class Reference(NamedTuple):
-    """A schema that another one refers to, by `name` in its text: an Avro type, or a Protobuf file."""
+    """A schema that another one refers to, by ``name`` in its text: an Avro type, or a Protobuf file."""
 
     name: str
     subject: str
@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 class SchemaSource(NamedTuple):
-    """A schema as the registry has it.  `name` is that of the reference to it."""
+    """A schema as the registry has it.  ``name`` is that of the reference to it."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class RegistryClient:
     """A client of one registry, without a cache."""
 
     def __init__(self, url: str) -> None:
-        """`url` may have a user and a password.  Raises ValueError if it is not http or https."""
+        """``url`` may have a user and a password.  Raises ValueError if it is not http or https."""
         parts = _parts_of(url)
         self.base = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         """The URL without user and password."""
@@ -70,7 +70,7 @@ class RegistryClient:
             await self._session.close()
 
     async def schema(self, number: int) -> tuple[SchemaSource, list[SchemaSource]]:
-        """Return the schema of id `number` and all schemas that it refers to, directly or not, references first.
+        """Return the schema of id ``number`` and all schemas that it refers to, directly or not, references first.
 
         Raises NoSuchSchema or another SchemaError, and TimeoutError.
         """
@@ -78,7 +78,7 @@ class RegistryClient:
         return source, await self._references(source)
 
     async def _references(self, source: SchemaSource) -> list[SchemaSource]:
-        """Return all schemas that `source` refers to, directly or not, references first."""
+        """Return all schemas that ``source`` refers to, directly or not, references first."""
         ordered: dict[Reference, SchemaSource] = {}
         under_way: set[Reference] = set()
 
@@ -129,7 +129,7 @@ class RegistryClient:
 
 
 def _parts_of(url: str) -> SplitResult:
-    """Return the parts of a registry's `url`.  Raises ValueError if it is wrong; its text has no user or password."""
+    """Return the parts of a registry's ``url``.  Raises ValueError if it is wrong; its text has no user or password."""
     try:
         parts = split_url(url)
         is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

@@ -2,7 +2,7 @@
 
 A machine is pure: ``handle`` looks the pair up and calls what it finds with the machine, the event and the time; it
 returns the effects, which a shell performs. The functions of each state are named in the table itself, so that a type
-checker and a search find them. A pair without a function has a `Cell` that says why.
+checker and a search find them. A pair without a function has a ``Cell`` that says why.
 """
 
 from __future__ import annotations

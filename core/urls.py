@@ -21,15 +21,15 @@ def scheme_of(url: str) -> str:
 
 
 def normal_url(url: str) -> str:
-    """Return `url` with its scheme in lower case, so that schemes can be compared as text."""
+    """Return ``url`` with its scheme in lower case, so that schemes can be compared as text."""
     scheme, colon, rest = url.partition(":")
     return f"{scheme.lower()}{colon}{rest}"
 
 
 def without_userinfo(url: str) -> str:
-    """Return `url` with `***` for the user and password in front of its hosts; for messages.
+    """Return ``url`` with ``***`` for the user and password in front of its hosts; for messages.
 
-    A password may hold `/ ? # @` unescaped, so everything up to the last `@` counts as userinfo, unless hosts end
+    A password may hold ``/ ? # @`` unescaped, so everything up to the last ``@`` counts as userinfo, unless hosts end
     before it and the scheme has paths.  Mistyped URLs are masked too: ``etcd:/user:password@host``, or no scheme.
     """
     scheme, separator, rest = url.partition("://")
@@ -49,7 +49,7 @@ def without_userinfo(url: str) -> str:
 
 
 def _without_password(text: str) -> str:
-    """Return `text`, which has no ``scheme://``, without what may be user and password (a colon between)."""
+    """Return ``text``, which has no ``scheme://``, without what may be user and password (a colon between)."""
     before, _, after = text.rpartition("@")
     scheme, _, rest = text.partition(":")
     if ":" not in before or (scheme.lower() in _SCHEMES_WITHOUT_HOSTS and rest.startswith("/")):
@@ -58,7 +58,7 @@ def _without_password(text: str) -> str:
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of `url`.  Raises ValueError, whose text has no password, if it is not a URL."""
+    """Return the parts of ``url``.  Raises ValueError, whose text has no password, if it is not a URL."""
     try:
         return urlsplit(url)
     except ValueError:  # its own text may repeat the password
@@ -68,5 +68,5 @@ def split_url(url: str) -> SplitResult:
 
 
 def without_passwords(text: str) -> str:
-    """Return `text` with `without_userinfo` applied to every URL in it; for messages of other programs."""
+    """Return ``text`` with ``without_userinfo`` applied to every URL in it; for messages of other programs."""
     return _WORD.sub(lambda match: without_userinfo(match[0]), text)

@@ -13,13 +13,13 @@ from bmq.endpoint.request_plan import BY_BODY, PlanRule
 from bmq.endpoint.scopes import Scopes
 
 S = TypeVar("S", bound=Scopes[Any, Any], contravariant=True)
-"""Scopes that an API needs; `Scopes` of subclasses that have more fit, too."""
+"""Scopes that an API needs; ``Scopes`` of subclasses that have more fit, too."""
 
 
 class Api(NamedTuple, Generic[S]):
     """One API: Kafka's version range, and the handler of its requests.
 
-    ``handle`` gets the decoded message.  It returns the response message or an encoded `Response`, at once or awaited.
+    ``handle`` gets the decoded message.  It returns the response message or an encoded ``Response``, now or awaited.
     It does long work in turns of the loop (``core.aio.turns``).  A RequestError that leaves it is a bug: a handler puts
     errors where Kafka's response has a field for them.
     """
@@ -41,7 +41,7 @@ class Api(NamedTuple, Generic[S]):
     """Estimate, from the message, of the bytes of its response; None: at most a few times the request's body."""
     waits_for_clients: bool = False
     """True if the response waits for other clients' requests (JoinGroup).  While a large request of such an API waits,
-    it does not count in `LargeRequests`, so that others may pass."""
+    it does not count in ``LargeRequests``, so that others may pass."""
     is_pipelined: bool = False
     """True if a request may begin while earlier ones of its connection have no response yet."""
     needs: Needs | None = None

@@ -1,6 +1,6 @@
 """The path from a frame to its response: header, API and version, decoder, plan, handler, encoder.
 
-The plan (``endpoint.request_plan``) is chosen in one place, `Endpoint._call`; its workers are the methods behind it.
+The plan (``endpoint.request_plan``) is chosen in one place, ``Endpoint._call``; its workers are the methods behind it.
 
 A request without a possible response closes the connection, as in Kafka: an API or version that is not served, or a
 body that is malformed for its version.  The one exception is ApiVersions, whose client cannot know yet which versions
@@ -120,7 +120,7 @@ class Endpoint:
         return self._call_large(api, request) if api.begin_large is None else self._begin_large(api, request)
 
     async def _call_after_others(self, api: Api[Any], request: Request, box: list[Any]) -> Any:
-        """Handle the one message in `box` once all earlier requests of its connection have begun."""
+        """Handle the one message in ``box`` once all earlier requests of its connection have begun."""
         async with self._order.turn(request.client):
             result = api.handle(self.scopes, request, box.pop())
         return await result if hasattr(result, "__await__") else result
@@ -215,7 +215,7 @@ class Endpoint:
         return self._answer(request, Response(await self._encode_large(request, box)))
 
     async def _encode_large(self, request: Request, box: list[Any]) -> list[Buffer]:
-        """Count the errors of the one response in `box`, in turns of the loop, and encode it in the thread."""
+        """Count the errors of the one response in ``box``, in turns of the loop, and encode it in the thread."""
         turns, counters = Turns(), self._metrics.api(request.api_key)
         for code in error_codes(box[0]):
             if turns.is_over():

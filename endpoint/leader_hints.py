@@ -47,7 +47,7 @@ class MovedLeaders(Protocol):
     """Leaders of the partitions that have moved from this process."""
 
     def of_request(self, request: Request, proxies: Proxies, rack: str) -> LeaderHints | None:
-        """Return the hints for a request of a client in `rack`; None if no partition has moved from here lately.
+        """Return the hints for a request of a client in ``rack``; None if no partition has moved from here lately.
 
         ``proxies`` are the proxies in the client's Metadata.
         """

@@ -175,7 +175,7 @@ class Owners(Protocol):
 
 
 class FlushListener(Protocol):
-    """Receiver of what owners flush: the process's `FetchContext`.  Owners call it in each partition's order."""
+    """Receiver of what owners flush: the process's ``FetchContext``.  Owners call it in each partition's order."""
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """Handle that the partition is in WRITE under this epoch."""

@@ -6,11 +6,11 @@ plan            chosen for                                            worker (``
 ``AT_ONCE``     a small request with a small response                 calls the handler in the loop, in the call
                                                                       that brings the request
 ``AFTER_OTHERS`` a small Produce behind a large one of its connection calls the handler once the large Produce is
-                                                                      handed to the owners (`ProduceOrder`)
+                                                                      handed to the owners (``ProduceOrder``)
 ``IN_ROOM``     a small request with a large response                 calls the handler once the budget of responses
-                                                                      has room (`ResponseBudget`)
+                                                                      has room (``ResponseBudget``)
 ``IN_THREAD``   a large request                                       decodes it in a thread, few at a time
-                                                                      (`LargeRequests`), and works in turns
+                                                                      (``LargeRequests``), and works in turns
 =============== ===================================================== =============================================
 
 A handler does not know the plan of its request.  Produce and Fetch have a second handler, which begins a large request

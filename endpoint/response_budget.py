@@ -44,17 +44,17 @@ class ResponseBudget:
         reservation.resize(size)
         return reservation
 
-    def count(self, answer: Response, taken: Reservation | None = None) -> Response:
-        """Reserve the bytes of ``answer`` until it is sent or dropped, and return it.
+    def count(self, response: Response, taken: Reservation | None = None) -> Response:
+        """Reserve the bytes of ``response`` until it is sent or dropped, and return it.
 
         ``taken`` is the reservation for its estimate, if there was one; it is resized, or released if the response is
         too small to count.
         """
-        if answer.size < COUNTED_LEAST or answer.release is not None:
+        if response.size < COUNTED_LEAST or response.release is not None:
             if taken is not None:
                 taken.release()
-            return answer
+            return response
         reservation = taken if taken is not None else Reservation(self._pool, 0)
-        reservation.resize(answer.size)
-        answer.release = reservation.release
-        return answer
+        reservation.resize(response.size)
+        response.release = reservation.release
+        return response

@@ -3,14 +3,14 @@
 ============== ==================================================== ==================================================
 scope          one for each                                         holds
 ============== ==================================================== ==================================================
-process        `ProcessServices`: process; a broker's internal      what the process has once: budgets, queues, the
+process        ``ProcessServices``: process; a broker's internal    what the process has once: budgets, queues, the
                port has its own                                     fetch service, the owners of partitions
-listener       `ListenerView`: listener                             what its clients see: addresses, node id, settings
-caller         `Caller`: kind of caller (clients, console,          rights, quotas, audit log, counters
+listener       ``ListenerView``: listener                           what its clients see: addresses, node id, settings
+caller         ``Caller``: kind of caller (clients, console,        rights, quotas, audit log, counters
                internal port, the process itself)
 ============== ==================================================== ==================================================
 
-A handler gets them as `Scopes`.  No scope is ever copied: two endpoints that share a bound have the same object.
+A handler gets them as ``Scopes``.  No scope is ever copied: two endpoints that share a bound have the same object.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ class ListenerView:
     """The process as the clients of one listener see it."""
 
     config: NodeConfig
-    """Settings of the process, with the node id that clients see.  `renumber` replaces it."""
+    """Settings of the process, with the node id that clients see.  ``renumber`` replaces it."""
 
     def renumber(self, config: NodeConfig) -> None:
         """Adopt the settings with a new node id, after the process has joined its cluster again."""
         self.config = config
 
     def nearer(self, rack: str) -> Nearer | None:
-        """Return a function that chooses the proxy in `rack` to fetch from (KIP-392).
+        """Return a function that chooses the proxy in ``rack`` to fetch from (KIP-392).
 
         None: the client fetches from this process, as always on internal ports.
         """
         return None
 
     def leader_hints(self, process: ProcessServices, request: Request, rack: str = "") -> LeaderHints | None:
-        """Return the hints for a request of a client in `rack` (KIP-951).
+        """Return the hints for a request of a client in ``rack`` (KIP-951).
 
         None: there are none, as always on internal ports.
         """

@@ -217,7 +217,7 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def node_of_configs(key: str, rest: str) -> int | None:
-    """Return the node of a key of configs, None for the cluster's defaults; `rest` of it follows ``configs/``.
+    """Return the node of a key of configs, None for the cluster's defaults; ``rest`` of it follows ``configs/``.
 
     Raises FormatError if it does not name a node.
     """

@@ -144,7 +144,7 @@ class Described(NamedTuple):
     synonyms: Sequence[Setting]
 
     def for_clients(self, value: str) -> str | None:
-        """Return `value`, this config's or a synonym's, as any client may see it: None for a secret."""
+        """Return ``value``, this config's or a synonym's, as any client may see it: None for a secret."""
         return None if self.key.is_sensitive else without_userinfo(value)
 
 

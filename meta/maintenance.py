@@ -50,7 +50,7 @@ class Maintained(Protocol):
 
 
 class StoreMember(NamedTuple):
-    """One server of the store.  `error`: why it does not answer; then the other fields mean nothing."""
+    """One server of the store.  ``error``: why it does not answer; then the other fields mean nothing."""
 
     address: str
     version: str = ""
@@ -71,7 +71,7 @@ class LeaseLeft(NamedTuple):
 
 @runtime_checkable
 class Inspected(Protocol):
-    """A `KeyValue` whose servers can be queried one by one.  All calls raise KvError."""
+    """A ``KeyValue`` whose servers can be queried one by one.  All calls raise KvError."""
 
     async def servers(self) -> Sequence[StoreMember]: ...
 
@@ -80,7 +80,7 @@ class Inspected(Protocol):
 
 @runtime_checkable
 class CallTimes(Protocol):
-    """A `KeyValue` whose calls go over a network, and are counted."""
+    """A ``KeyValue`` whose calls go over a network, and are counted."""
 
     @property
     def calls_ms(self) -> Mapping[str, Histogram]:

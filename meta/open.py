@@ -12,7 +12,7 @@ from bmq.meta.kv_sqlite import SqliteKeyValue
 
 
 def normal_store_url(url: str) -> str:
-    """Return `url` with its scheme in lower case.  Raises ValueError, without a password, if its scheme is unknown."""
+    """Return ``url`` with its scheme in lower case.  Raises ValueError, without a password, for an unknown scheme."""
     url = normal_url(url)
     if scheme_of(url) in ("sqlite", "etcd") or url == "memory:":
         return url
@@ -36,7 +36,7 @@ def has_password(url: str) -> bool:
 async def open_keyvalue(url: str, *, user: str = "", password: str = "") -> KeyValue:
     """Open ``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
 
-    etcd takes TLS as ``?ca=/file&cert=/file&key=/file``.  Its `user` and `password` may be in the URL instead, as
+    etcd takes TLS as ``?ca=/file&cert=/file&key=/file``.  Its ``user`` and ``password`` may be in the URL instead, as
     ``etcd://user:password@host:port,...``.  Raises ValueError if the URL is none of these, KvError if the store cannot
     be opened.
     """
@@ -62,7 +62,7 @@ async def _open_etcd(url: str, user: str, password: str) -> KeyValue:
 
 
 def etcd_tls(url: str) -> ssl.SSLContext | None:
-    """Return the TLS settings for HTTP to the etcd of `url`, beside its client; None without TLS.
+    """Return the TLS settings for HTTP to the etcd of ``url``, beside its client; None without TLS.
 
     Raises ValueError if the URL is wrong, OSError if a file of it cannot be read.
     """

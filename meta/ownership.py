@@ -15,9 +15,9 @@ from bmq.meta.kv import Compare, KeyValue, Put
 
 FORMAT = 1
 NEVER = (-1, -1)
-"""`PartitionRecord.last` of a partition in which no segment was ever registered."""
+"""``PartitionRecord.last`` of a partition in which no segment was ever registered."""
 N_MAX = (1 << 31) - 1
-"""Number above that of any registration: `PartitionRecord.last` of a record whose writer did not keep it."""
+"""Number above that of any registration: ``PartitionRecord.last`` of a record whose writer did not keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

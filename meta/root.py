@@ -1,8 +1,8 @@
 """The root that a cluster is served from, as the metadata store records it.
 
-The key `/<cluster>/root` holds the id of that root (`root.json` there) and the URL under which it was first used, for
-messages.  The first process to start writes it; only `bmq cluster merge-root` and `bmq cluster rebuild` change it,
-while no process runs.
+The key ``/<cluster>/root`` holds the id of that root (``root.json`` there) and the URL under which it was first used,
+for messages.  The first process to start writes it; only ``bmq cluster merge-root`` and ``bmq cluster rebuild`` change
+it, while no process runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode_root(record: RootRecord) -> bytes:
 
 
 def decode_root(entry: Entry) -> RootRecord:
-    """Return the record in `entry`.  Raises FormatError if it is not a root's record, or is of a later format."""
+    """Return the record in ``entry``.  Raises FormatError if it is not a root's record, or is of a later format."""
     try:
         raw = json.loads(entry.value)
         number, root_id, url = raw["format"], raw["root_id"], raw["url"]
@@ -57,7 +57,7 @@ async def read_root(kv: KeyValue, cluster: str) -> RootRecord | None:
 
 
 async def bind_root(kv: KeyValue, cluster: str, record: RootRecord) -> RootRecord:
-    """Make `record` the cluster's root if there is none.  Return the one that the store has afterwards.
+    """Make ``record`` the cluster's root if there is none.  Return the one that the store has afterwards.
 
     May be repeated after any KvError.  Raises FormatError if the record there cannot be decoded.
     """

@@ -26,7 +26,7 @@ class ShardKind:
     | ``name`` | the kind in texts, facts and metrics |
     | ``topic`` | the internal topic that has one partition a shard |
     | ``key`` | last part of the store's key with the owners of the kind's shards |
-    | ``code`` | the kind in messages between processes (`ShardId.code`) |
+    | ``code`` | the kind in messages between processes (``ShardId.code``) |
     | ``planned_as`` | the topic id under which the planner sees the shards; no topic has such an id |
     """
 
@@ -68,7 +68,7 @@ class ShardId(NamedTuple):
 
 
 def shard_of_code(code: int) -> ShardId | None:
-    """Return the shard of a `ShardId.code`; None if this version does not know the kind."""
+    """Return the shard of a ``ShardId.code``; None if this version does not know the kind."""
     kind = _BY_CODE.get(code >> _NUMBER_BITS)
     return ShardId(kind, code & (1 << _NUMBER_BITS) - 1) if kind is not None else None
 

@@ -1,6 +1,6 @@
-"""The store's own count, under the key `/<cluster>/store_count`: see ``core.store_count``.
+"""The store's own count, under the key ``/<cluster>/store_count``: see ``core.store_count``.
 
-`bmq cluster rebuild` sets it, and after that only the leader raises it.
+``bmq cluster rebuild`` sets it, and after that only the leader raises it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def encode_store_count(count: StoreCount) -> bytes:
 
 
 def decode_store_count(entry: Entry) -> StoreCount:
-    """Return the count in `entry`.  Raises FormatError if it is not a count, or is of a later format."""
+    """Return the count in ``entry``.  Raises FormatError if it is not a count, or is of a later format."""
     try:
         raw = json.loads(entry.value)
         found, rebuild_count, number, count_id = raw["format"], raw["incarnation"], raw["number"], raw["id"]

@@ -98,7 +98,7 @@ def check_assignments(assignments: Mapping[int, Sequence[int]], nodes: Collectio
 
 
 def check_replicas(lists: Iterable[Sequence[int]], nodes: Collection[int], factor: int | None) -> int:
-    """Check that every list names `factor` existing nodes, each once; None: as many as the first.  Return the number.
+    """Check that every list names ``factor`` existing nodes, each once; None: as many as the first.  Return the number.
 
     Raises RequestError INVALID_REPLICA_ASSIGNMENT.
     """

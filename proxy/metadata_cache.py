@@ -324,7 +324,7 @@ class MetadataCache:
         del self._running[(version, operations)]
         return found
 
-    def answer(
+    def response(
         self,
         version: int,
         correlation_id: int,

@@ -24,7 +24,7 @@ R = TypeVar("R")
 PARALLEL = 16
 """Partitions of one request that are queried at once; storage has a bound of its own for reads."""
 TOGETHER = 1_000
-"""Partitions of one request that are queried at once by queries that `BatchedQueries` joins into few requests."""
+"""Partitions of one request that are queried at once by queries that ``BatchedQueries`` joins into few requests."""
 ASKED_A_TURN = 100
 """Queries of one request in a turn of the loop: at 50 us for one within the process, some milliseconds."""
 LISTED_A_TURN = 2_000
@@ -116,11 +116,11 @@ async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel
             if turns.is_over():
                 await next_turn()
             await under_way.fall_below(parallel)
-            answer = start(_ask_one(ask, item))  # an owner in this process mostly returns at once
-            if isinstance(answer, asyncio.Task):
-                under_way.add(number, answer)
+            response = start(_ask_one(ask, item))  # an owner in this process mostly returns at once
+            if isinstance(response, asyncio.Task):
+                under_way.add(number, response)
             else:
-                answers[number] = answer
+                answers[number] = response
         await under_way.fall_below(1)
     finally:
         await under_way.cancel()

@@ -50,11 +50,11 @@ class ProxyView(ListenerView):
     """Encoded Metadata with these addresses."""
 
     def nearer(self, rack: str) -> Nearer | None:
-        """Return a function that chooses a proxy in `rack` to fetch from; None if this proxy is in it."""
+        """Return a function that chooses a proxy in ``rack`` to fetch from; None if this proxy is in it."""
         return None if self.proxies.own.zone == rack else partial(self.metadata.nearer, rack, self.proxies)
 
     def leader_hints(self, process: ProcessServices, request: Request, rack: str = "") -> LeaderHints | None:
-        """Return the hints for a request of a client in `rack`; None if no partition has moved from here lately."""
+        """Return the hints for a request of a client in ``rack``; None if no partition has moved from here lately."""
         return None if process.new_leaders is None else process.new_leaders.of_request(request, self.proxies, rack)
 
 

@@ -117,7 +117,7 @@ class _TracedRequests:
     def serve(self, frame: memoryview, client: Client, parents: Parents | None) -> Response | Awaitable[Response]:
         """Serve the request under a span.
 
-        `parents` has the contexts of the batches that another process traces; None for a client's request.
+        ``parents`` has the contexts of the batches that another process traces; None for a client's request.
         """
         span = self._begin(frame, client, parents)
         scopes = self._scopes
@@ -128,22 +128,22 @@ class _TracedRequests:
         dispatch: Dispatch = Endpoint(process, scopes.view, scopes.caller, scopes.apis)
         token = CURRENT.set(span)
         try:
-            answer = dispatch(frame, client)
+            response = dispatch(frame, client)
         except BaseException as error:
             _fail(span, error)
             raise
         finally:
             CURRENT.reset(token)
-        if isinstance(answer, Response):
-            self._answered(span, answer)
+        if isinstance(response, Response):
+            self._answered(span, response)
         else:
-            if isinstance(answer, PendingResponse):
-                answer.on_over(lambda outcome: self._over(span, outcome))
-                return answer
-            future = asyncio.ensure_future(answer)
+            if isinstance(response, PendingResponse):
+                response.on_over(lambda outcome: self._over(span, outcome))
+                return response
+            future = asyncio.ensure_future(response)
             future.add_done_callback(lambda done: self._over(span, outcome_of(done)))
             return future
-        return answer
+        return response
 
     def _begin(self, frame: memoryview, client: Client, parents: Parents | None) -> Span:
         attributes: dict[str, Value] = {"messaging.system": "kafka", "network.peer.address": client.host}
@@ -165,12 +165,12 @@ class _TracedRequests:
         else:
             _fail(span, outcome)
 
-    def _answered(self, span: Span, answer: Response) -> None:
+    def _answered(self, span: Span, response: Response) -> None:
         """End the span when the kernel has the response, or the connection is closed."""
-        if not answer.size:  # acks=0, for which all requests share a response
+        if not response.size:  # acks=0, for which all requests share a response
             span.end()
             return
-        release, acknowledge = answer.release, self._tracer.start("acknowledge", SpanKind.INTERNAL, span)
+        release, acknowledge = response.release, self._tracer.start("acknowledge", SpanKind.INTERNAL, span)
 
         def sent() -> None:
             acknowledge.end()
@@ -178,7 +178,7 @@ class _TracedRequests:
             if release is not None:
                 release()
 
-        answer.release = sent
+        response.release = sent
 
 
 _PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")

@@ -27,7 +27,7 @@ class TrafficScope(NamedTuple):
 
 
 async def traffic_of(meter: TrafficMeter, catalog: Catalog, asked: Sequence[TrafficScope]) -> TrafficResponse:
-    """Return the process's last window: its total, and a row for each of `asked` that had traffic."""
+    """Return the process's last window: its total, and a row for each of ``asked`` that had traffic."""
     window = meter.last
     rows = await map_in_turns(lambda each: _row(window, catalog, each), asked, TOPICS_A_TURN)
     total = window.total
@@ -50,14 +50,14 @@ def _row(window: Window, catalog: Catalog, asked: TrafficScope) -> PartitionTraf
 
 
 class TrafficApi:
-    """The API; register `handle` for ``InternalKey.TRAFFIC``."""
+    """The API; register ``handle`` for ``InternalKey.TRAFFIC``."""
 
     def __init__(self, meter: TrafficMeter, catalog: Catalog) -> None:
         self._meter = meter
         self._catalog = catalog
 
     async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the encoded response.  Raises FormatError if `body` is not a TrafficRequest."""
+        """Return the encoded response.  Raises FormatError if ``body`` is not a TrafficRequest."""
         request = TrafficRequest.decode(body)
         return (
             await traffic_of(self._meter, self._catalog, [TrafficScope(*each) for each in request.partitions])

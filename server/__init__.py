@@ -1,1 +1,1 @@
-"""One process of `bmq serve`, with its roles wired together."""
+"""One process of ``bmq serve``, with its roles wired together."""

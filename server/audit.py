@@ -70,7 +70,7 @@ def open_audit(
 ) -> AuditLog | None:
     """Return the audit log; None if the process has none.  Raises ConfigError if its file cannot be opened.
 
-    ``node`` returns the process's node id; the others are those of `AuditTopic`.
+    ``node`` returns the process's node id; the others are those of ``AuditTopic``.
     """
     place = config.audit_log
     if not place:
@@ -98,7 +98,7 @@ _NONE = _Nothing()
 
 
 def audit_metrics(log: AuditLog | _Nothing | None) -> Sequence[OwnMetric]:
-    """Return the numbers of the audit log, for `/metrics`; all are 0 without one."""
+    """Return the numbers of the audit log, for ``/metrics``; all are 0 without one."""
     if log is None:
         log = _NONE
     left_out = "Audit lines that found no room, and are in no log, by priority"

@@ -84,7 +84,7 @@ class ClientSecurity:
         return self.gates
 
     async def start(self) -> None:
-        """Start following the store.  The caller must `close` this even if it fails.
+        """Start following the store.  The caller must ``close`` this even if it fails.
 
         Raises KvError if the store does not answer.
         """

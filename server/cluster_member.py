@@ -1,7 +1,7 @@
 """A process's membership in its cluster: its view, its connections and its internal APIs, before any role begins.
 
-`join` comes first, since it takes a proxy's id.  `is_at` then publishes the addresses of the process; nothing is sent
-or assigned to it before.  A process over a store of its own (SQLite) is the only member, and has no internal port.
+``join`` comes first, since it takes a proxy's id.  ``is_at`` then publishes the addresses of the process; nothing is
+sent or assigned to it before.  A process over a store of its own (SQLite) is the only member, and has no internal port.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bmq.storage.filesystem import FileSystem
 
 
 class ClusterMember:
-    """Membership of one process, from `join` to `leave`.  Set the callbacks before any role of the process starts."""
+    """Membership of one process, from ``join`` to ``leave``.  Set the callbacks before a role of the process starts."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ClusterMember:
 
     @property
     def root(self) -> ClusterFile:
-        """The cluster.json of the root, which `join` has checked."""
+        """The cluster.json of the root, which ``join`` has checked."""
         assert self._guard.file is not None, "join comes first"
         return self._guard.file
 
@@ -109,7 +109,7 @@ class ClusterMember:
 
         Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, ConfigError if
         a member does not accept this process's secret.  Raises JoinRefused if this version lacks the level of a
-        feature, and the errors of `RootGuard.check`.
+        feature, and the errors of ``RootGuard.check``.
         """
         self.standstill.start()
         await self.view.start()

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from bmq.console.access.authenticators import BASIC, BEARER, Basic, Bearer, HttpAuthenticator, PasswordCheck
 from bmq.console.access.config import AccessConfig
-from bmq.console.access.mechanisms import ScramUsers, passwords_of_plain, passwords_of_scram, tokens_of_oauthbearer
+from bmq.console.access.mechanisms import passwords_of_plain, passwords_of_scram, tokens_of_oauthbearer
+from bmq.console.access.schemes import BASIC, BEARER, AuthenticationScheme, BasicScheme, BearerScheme, PasswordCheck
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.config import HTTP_LISTENER, ConfigError, NodeConfig
 from bmq.core.options import MECHANISM
 from bmq.core.security.listener_settings import TABLE, ListenerSecurity
 from bmq.core.security.scram import BY_NAME
-from bmq.endpoint.authentication.mechanism import Factory, Mechanism, MechanismContext
+from bmq.endpoint.authentication.accounts import ScramUsers
+from bmq.endpoint.authentication.mechanism import MechanismContext, MechanismFactory, SaslMechanism
 from bmq.endpoint.authentication.oauthbearer import make_oauthbearer
 from bmq.endpoint.authentication.plain import PLAIN, make_plain
 
@@ -39,7 +40,7 @@ class HttpAccess:
     ) -> None:
         """Make the mechanisms.  Raises ConfigError if a setting of theirs is wrong, or none can be used.
 
-        `users` are the cluster's; without them the settings are checked only.
+        ``users`` are the cluster's; without them the settings are checked only.
         """
         self._users = users
         self._config = config
@@ -47,9 +48,9 @@ class HttpAccess:
         self._clock = clock or SystemClock()
         self._now_ms = now_ms
         self._running = AsyncExitStack()
-        self._mechanisms: list[Mechanism] = []
-        wanted: Mapping[str, Callable[[], HttpAuthenticator]] = {BASIC: self._basic, BEARER: self._bearer}
-        self._authenticators: Sequence[HttpAuthenticator] = [
+        self._mechanisms: list[SaslMechanism] = []
+        wanted: Mapping[str, Callable[[], AuthenticationScheme]] = {BASIC: self._basic, BEARER: self._bearer}
+        self._schemes: Sequence[AuthenticationScheme] = [
             wanted[scheme]() for scheme in config.http_authentication if scheme in wanted
         ]
 
@@ -57,7 +58,7 @@ class HttpAccess:
         """Return the settings of the port's gate."""
         config = self._config
         return AccessConfig(
-            authenticators=self._authenticators,
+            schemes=self._schemes,
             failed_login_delay_s=config.connection_failed_authentication_delay_ms / 1000,
             session_s=config.http_session_ms / 1000,
             metrics_ask=config.http_metrics_authentication,
@@ -73,7 +74,7 @@ class HttpAccess:
         """End that.  Idempotent."""
         await self._running.aclose()
 
-    def _basic(self) -> Basic:
+    def _basic(self) -> BasicScheme:
         enabled = self._security.get("sasl.enabled.mechanisms")
         checks: list[PasswordCheck] = []
         if PLAIN in enabled:
@@ -86,12 +87,12 @@ class HttpAccess:
                 f"http_authentication: basic needs passwords, and none of {', '.join(enabled)} has them; give"
                 f" {_NAME}.sasl.enabled.mechanisms=SCRAM-SHA-512"
             )
-        return Basic(checks)
+        return BasicScheme(checks)
 
-    def _bearer(self) -> Bearer:
-        return Bearer(tokens_of_oauthbearer(self._make("OAUTHBEARER", make_oauthbearer), self._now_ms))
+    def _bearer(self) -> BearerScheme:
+        return BearerScheme(tokens_of_oauthbearer(self._make("OAUTHBEARER", make_oauthbearer), self._now_ms))
 
-    def _make(self, name: str, make: Factory) -> Mechanism:
+    def _make(self, name: str, make: MechanismFactory) -> SaslMechanism:
         mechanism = make(
             MechanismContext(
                 mechanism=name,

@@ -28,7 +28,7 @@ CLIENTS_SHARE = 0.25
 
 
 class Sockets:
-    """Sockets of a `Node`: `start` it, `open` them, then `drain`, then `close`."""
+    """Sockets of a ``Node``: ``start`` it, ``open`` them, then ``drain``, then ``close``."""
 
     def __init__(self, node: Node, http: HttpServer) -> None:
         self._node = node
@@ -144,7 +144,7 @@ class Sockets:
         return closed + (self._kafka.give_clients_up() if self._kafka is not None else 0)
 
     def close(self) -> None:
-        """Close the sockets for clients.  Other processes are served until `close_internal`."""
+        """Close the sockets for clients.  Other processes are served until ``close_internal``."""
         if self._kafka is not None:
             self._kafka.close()
 

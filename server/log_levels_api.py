@@ -19,13 +19,13 @@ ANSWER_S = 5.0
 
 
 class LogLevelsApi:
-    """Internal API of a process's log levels.  Register `handle` for ``InternalKey.LOG_LEVELS``."""
+    """Internal API of a process's log levels.  Register ``handle`` for ``InternalKey.LOG_LEVELS``."""
 
     def __init__(self, levels: LogLevels) -> None:
         self._levels = levels
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Serve a LogLevelsRequest as `local_levels` does.  Raises RequestError, and FormatError for other bytes."""
+        """Serve a LogLevelsRequest as ``local_levels`` does.  Raises RequestError, and FormatError for other bytes."""
         request = LogLevelsRequest.decode(body)
         found = local_levels(self._levels, request.logger, request.level)
         levels = tuple((int(logging.getLevelName(each.level)), each.logger) for each in found)
@@ -49,10 +49,10 @@ def local_levels(levels: LogLevels, logger: str, level: str) -> Sequence[LoggerL
 async def log_levels(
     own: LogLevels, joined: ClusterMember, member: Member, logger: str, level: str
 ) -> Sequence[LoggerLevel]:
-    """Read or set levels as `local_levels` does, in any process of the cluster; ``own`` and ``joined`` are this one's.
+    """Read or set levels as ``local_levels`` does, in any process; ``own`` and ``joined`` are this process's.
 
-    Raises RequestError: as `local_levels`, BROKER_NOT_AVAILABLE if the process does not respond, UNSUPPORTED_VERSION if
-    it is of an earlier version without this API.
+    Raises RequestError: as ``local_levels``, BROKER_NOT_AVAILABLE if the process does not respond, UNSUPPORTED_VERSION
+    if it is of an earlier version without this API.
     """
     if member.incarnation == joined.view.own:
         return local_levels(own, logger, level)

@@ -58,7 +58,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 LEAVES_METADATA_S = 1.0
 """Pause of a draining proxy before it closes connections, in which the other proxies stop naming it in Metadata."""
 
@@ -73,13 +73,13 @@ class Role(Protocol):
         """Respond to all requests that wait for something, and let none wait any more."""
 
     async def close(self) -> None:
-        """Hand over and end everything, also after a `start` that failed."""
+        """Hand over and end everything, also after a ``start`` that failed."""
 
 
 class Node:
     """The roles of one process.
 
-    `start` them; then ``proxy.dispatches`` serve Kafka's requests; `close` hands everything over.
+    ``start`` them; then ``proxy.dispatches`` serve Kafka's requests; ``close`` hands everything over.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Node:
             config, self.catalog, joined, broker=self.broker, coordinator=self.coordinator, room=self.storage_room,
             controller=self.controller,
         )  # fmt: skip
-        """Numbers that are collected in the background, for `/metrics` and the console."""
+        """Numbers that are collected in the background, for ``/metrics`` and the console."""
         self.internal_endpoint: Endpoint | None = None
         """Dispatch of other processes' Produce and Fetch; None in a process without the broker role."""
         self._serve_inside()
@@ -164,7 +164,7 @@ class Node:
         self.joined.is_at(kafka=next(iter(addresses.values())), listeners=tuple(addresses.items()))
 
     async def start(self) -> None:
-        """Start all roles.  The caller must `close` the node even if this fails.
+        """Start all roles.  The caller must ``close`` the node even if this fails.
 
         Raises StorageError, KvError or BmqError if storage or the metadata store refuses.
         """
@@ -178,8 +178,8 @@ class Node:
     async def leave(self, deadline: float, close_by: float) -> None:
         """Leave the cluster: hand partitions and shards over to other processes, and disappear from Metadata.
 
-        Returns by ``deadline``, on the event loop's clock.  A later `close` leaves partitions as they are that are not
-        handed over by ``close_by``.
+        Returns by ``deadline``, on the event loop's clock.  A later ``close`` leaves partitions as they are that are
+        not handed over by ``close_by``.
         """
         loop = asyncio.get_running_loop()
         broker, changed = self.broker, asyncio.Event()
@@ -209,7 +209,7 @@ class Node:
         return proxy.fetch_service.budget.has_waiting or bool(proxy.services.responses.waiting)
 
     async def close(self) -> None:
-        """Hand everything over and close all roles, also after a `start` that failed.
+        """Hand everything over and close all roles, also after a ``start`` that failed.
 
         All parts are closed even if one fails; its error is raised at the end.
         """
@@ -284,7 +284,7 @@ class Node:
         """
         closed = self.close_clients()
         self.metrics.clients_given_up += 1
-        log.warning(
+        _log.warning(
             "all clients' connections are closed, with the requests in them: clients connect and send them again",
             extra=fields(connections=closed, error=why),
         )

@@ -15,7 +15,7 @@ _IN_CLEAR = frozenset(("PLAIN", "OAUTHBEARER"))
 
 
 def check_open_ports(config: NodeConfig) -> list[str]:
-    """Return a line for each open port of a process whose settings say `insecure`.
+    """Return a line for each open port of a process whose settings say ``insecure``.
 
     Raises ConfigError, with all of them and how each is secured, if they do not say so.
     """

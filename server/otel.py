@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry's SDK, exported by OTLP over HTTP if the environment asks for it (`OTEL_...`).
+"""Traces by OpenTelemetry's SDK, exported by OTLP over HTTP if the environment asks for it (``OTEL_...``).
 
-The SDK is an extra: without `OTEL_EXPORTER_OTLP_ENDPOINT` nothing of it is imported.  It records every span that it
+The SDK is an extra: without ``OTEL_EXPORTER_OTLP_ENDPOINT`` nothing of it is imported.  It records every span that it
 gets, since requests are sampled before (``proxy.tracing``).  Its batch processor exports in a thread, drops spans past
-its queue (`OTEL_BSP_MAX_QUEUE_SIZE`), and never delays a request.
+its queue (``OTEL_BSP_MAX_QUEUE_SIZE``), and never delays a request.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _RATIOS: Mapping[str, float | None] = {
     "traceidratio": None,
     "parentbased_traceidratio": None,
 }
-"""Share by sampler, None where `OTEL_TRACES_SAMPLER_ARG` has it.  Clients' requests have no parent span, so that a
-sampler and its `parentbased_` form do the same."""
+"""Share by sampler, None where ``OTEL_TRACES_SAMPLER_ARG`` has it.  Clients' requests have no parent span, so that a
+sampler and its ``parentbased_`` form do the same."""
 CLOSE_S = 5.0
 """Time-out of the export of the last spans, at the end of the process."""
 
 
 class TraceSettings(NamedTuple):
-    """Traces that the environment asks for: of the share `ratio` of clients' requests."""
+    """Traces that the environment asks for: of the share ``ratio`` of clients' requests."""
 
     ratio: float
 
@@ -114,7 +114,7 @@ def open_tracer(environment: Mapping[str, str], incarnation: str) -> Tracer | No
 
 
 class OtelTracer:
-    """The `Tracer` over OpenTelemetry's ``TracerProvider``."""
+    """The ``Tracer`` over OpenTelemetry's ``TracerProvider``."""
 
     def __init__(self, provider: Any, ratio: float) -> None:
         from opentelemetry import trace
@@ -174,7 +174,7 @@ class OtelTracer:
         )
 
     def close(self) -> None:
-        """Export the last spans, for `CLOSE_S` at most: the SDK alone would wait for each export to time out."""
+        """Export the last spans, for ``CLOSE_S`` at most: the SDK alone would wait for each export to time out."""
         ending = threading.Thread(target=self._provider.shutdown, name="bmq-traces-close", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -190,7 +190,7 @@ def _root_context() -> Any:
 
 
 class OtelSpan:
-    """The `Span` over OpenTelemetry's."""
+    """The ``Span`` over OpenTelemetry's."""
 
     __slots__ = ("_trace", "span")
 

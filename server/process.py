@@ -1,4 +1,4 @@
-"""The process of ``bmq serve``: sockets and signals around a `Node`.
+"""The process of ``bmq serve``: sockets and signals around a ``Node``.
 
 Standard output gets one line that begins with ``ready`` when clients are served; log lines go to standard error.
 SIGTERM and SIGINT drain the process: it accepts no new connections, hands partitions over, sends the responses that are
@@ -99,9 +99,9 @@ def _run(config: NodeConfig) -> int:
 
 
 def name_root(root: str, text: str) -> str:
-    """Return the text of a storage error with the URL `root` before it, unless the text has the URL or its folder.
+    """Return the text of a storage error with the URL ``root`` before it, unless the text has the URL or its folder.
 
-    The paths in such texts begin at the root: `/store` alone would read as a folder of the machine.
+    The paths in such texts begin at the root: ``/store`` alone would read as a folder of the machine.
     """
     folder = root.removeprefix("file://")
     return text if root in text or folder in text else f"{root}: {text}"
@@ -207,7 +207,7 @@ class Leaving:
     """Count of the partitions that a process hands over or closes while it ends."""
 
     def __init__(self, broker: Moves | None) -> None:
-        """`broker` is None for a process without that role."""
+        """``broker`` is None for a process without that role."""
         self._broker = broker
         self._before: int | None = None
 
@@ -223,7 +223,7 @@ class Leaving:
 
 @contextlib.contextmanager
 def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
-    """Log once that `url` does not respond if the body takes longer than `after_s`."""
+    """Log once that ``url`` does not respond if the body takes longer than ``after_s``."""
     timer = asyncio.get_running_loop().call_later(
         after_s, partial(_log.warning, "no answer within %g s, still trying", after_s, extra=fields(path=url))
     )
@@ -237,7 +237,7 @@ def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run ``work`` beside the body, and cancel it at the end of the body.
 
-    Raises an exception of the body or of ``work`` as it is, not in the group of one that `asyncio.TaskGroup` makes:
+    Raises an exception of the body or of ``work`` as it is, not in the group of one that ``asyncio.TaskGroup`` makes:
     callers distinguish the causes of a failed start by their classes.
     """
     try:
@@ -254,8 +254,8 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def load_walk() -> None:
     """Switch the check of produced records to compiled code, which loads in a second beside clients' requests.
 
-    Begins `COMPILED_AFTER_S` later.  Until the end, and without compiled code, records are checked in Python, a hundred
-    times slower.
+    Begins ``COMPILED_AFTER_S`` later.  Until the end, and without compiled code, records are checked in Python, a
+    hundred times slower.
     """
     await asyncio.sleep(COMPILED_AFTER_S)
     try:

@@ -1,4 +1,4 @@
-"""Check that `--root` and `--meta` belong together, before a process serves or joins.
+"""Check that ``--root`` and ``--meta`` belong together, before a process serves or joins.
 
 A cluster is one store and one root.  The store has the cluster's id and the id of its root; the root has both in files.
 The facts decide:
@@ -20,12 +20,12 @@ no         any         yes                     any       a cluster of an older v
 
 "Data" are topics, partitions' records or deleted topics in the store.  To bind is to write the root's id into a store
 that has none: of several processes with different roots one wins, and the others are refused.  An older version's root
-without room for `root.json` is served without a binding, as it was before, so that topics can be deleted and partitions
-go on once there is room; the next start or join that finds room binds it.
+without room for ``root.json`` is served without a binding, as it was before, so that topics can be deleted and
+partitions go on once there is room; the next start or join that finds room binds it.
 
-A root with the level of a feature beyond this version is refused, whatever else holds (`core.features`).
+A root with the level of a feature beyond this version is refused, whatever else holds (``core.features``).
 
-A store that belongs to the root may be an old state of it: `controller.store_age` refuses such a store, before
+A store that belongs to the root may be an old state of it: ``controller.store_age`` refuses such a store, before
 anything is bound.
 """
 
@@ -74,8 +74,8 @@ def judge(
 ) -> RootVerdict:
     """Return the verdict of the module's table.
 
-    `stored` is the store's record of its root, `file` the root's cluster.json, `root_id` the id in its root.json (""
-    for none), and `cluster_id` the store's.
+    ``stored`` is the store's record of its root, ``file`` the root's cluster.json, ``root_id`` the id in its root.json
+    ("" for none), and ``cluster_id`` the store's.
     """
     if file is None:  # only a new cluster may lack the file
         return RootVerdict.BIND if stored is None and not has_data else RootVerdict.EMPTY_ROOT
@@ -87,7 +87,7 @@ def judge(
 
 
 class RootGuard:
-    """Guard of one process's root: `check` before it serves, `before_join` each time it joins the cluster."""
+    """Guard of one process's root: ``check`` before it serves, ``before_join`` each time it joins the cluster."""
 
     def __init__(self, kv: KeyValue, fs: FileSystem, cluster: str, features: FeatureTable = FEATURES) -> None:
         """``features`` are this version's; a root with a level beyond them is refused."""
@@ -117,9 +117,9 @@ class RootGuard:
             await self.check()
 
     async def check(self) -> ClusterFile:
-        """Check root and store; write the files of a new cluster, bind the root, and return the root's `cluster.json`.
+        """Check root and store; write a new cluster's files, bind the root, and return its ``cluster.json``.
 
-        Storage that is not ready is waited for, `STORAGE_PATIENCE_S` at most: datanodes that were just restarted have
+        Storage that is not ready is waited for, ``STORAGE_PATIENCE_S`` at most: datanodes that were just restarted have
         yet to report their blocks, and a NameNode may be in safe mode.  Raises WrongCluster, which says what to check,
         or its kind StoreOlder; UnsupportedLevel if storage has a level of a feature beyond this version; KvError,
         StorageError or FormatError if root or store cannot be read.

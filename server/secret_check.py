@@ -22,7 +22,7 @@ TIMEOUT_S = 1.0
 
 
 async def check_secret(peers: Peers, members: Iterable[Member]) -> None:
-    """Ask up to three of `members` at once, on connections of their own, for a second at most.
+    """Ask up to three of ``members`` at once, on connections of their own, for a second at most.
 
     Raises ConfigError if one of them and this process do not accept each other's secret or certificate.  One that does
     not answer has no say: the cluster may be starting as a whole.

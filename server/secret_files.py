@@ -21,7 +21,7 @@ def readable_by_all(
 ) -> list[str]:
     """Return the files with secrets that every user of this machine may read.
 
-    `file` has the keys of the settings file `file_name`.  A missing file is left out: its reader reports it.
+    ``file`` has the keys of the settings file ``file_name``.  A missing file is left out: its reader reports it.
     """
     paths = dict.fromkeys((*_of_file(file, file_name), *_of_environment(environment), *_keystores(config)))
     return [path for path in paths if _is_readable_by_all(Path(path))]

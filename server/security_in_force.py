@@ -102,7 +102,7 @@ def _given(config: NodeConfig) -> list[str]:
 
 
 def _of_ports_without_effect(config: NodeConfig, given: list[str]) -> Iterator[str]:
-    """Yield the settings of TLS and of log-ins among `given` that no port of the process uses, each with the reason."""
+    """Yield the settings of TLS and of log-ins among ``given`` that no port uses, each with the reason."""
     kafka, http = list(config.listener_security().values()), config.http_security()
     has_tls = any(each.has_tls for each in (*kafka, http))
     has_logins = any(each.has_sasl for each in kafka) or "none" not in config.http_authentication

@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 def worker_environment(environment: Mapping[str, str], config: NodeConfig, number: int) -> dict[str, str]:
     """Return the environment of worker ``number``: ``environment``, and all settings, those of the worker included.
 
-    The environment has no variable for an empty or blank setting of security: `core.config_sources.load` refuses it.
+    The environment has no variable for an empty or blank setting of security: ``core.config_sources.load`` refuses it.
     """
     settings = {option.name: _text(getattr(config, option.name)) for option in OPTIONS}
     settings.update(worker_settings(config, number))

@@ -62,7 +62,7 @@ class ReadConfig:
     parallel_indexes: int = 8
     """Indexes read at once by one search for a timestamp."""
     block_age_s: float = 600.0
-    """A block is read again when it is older: segments never change, unless `bmq segment repair` replaces one."""
+    """A block is read again when it is older: segments never change, unless ``bmq segment repair`` replaces one."""
 
     def validate(self) -> None:
         """Check the bounds.  Raises ValueError naming the setting that is out of range."""

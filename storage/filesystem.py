@@ -311,8 +311,9 @@ async def write_once(
 ) -> None:
     """Create ``path`` holding exactly ``data``, closed and (``sync``) on disk.
 
-    Raises AlreadyExists if the name is taken, PipelineFailed if storage does not acknowledge it in `WRITE_ONCE_S`, and
-    other StorageErrors as ``create`` and a flush do.  A failed call may leave the file, open, with some of the bytes.
+    Raises AlreadyExists if the name is taken, PipelineFailed if storage does not acknowledge it in ``WRITE_ONCE_S``,
+    and other StorageErrors as ``create`` and a flush do.  A failed call may leave the file, open, with some of the
+    bytes.
     """
     appender = await fs.create(path, options or CreateOptions(block_bytes=1 << 20))
     try:
@@ -340,7 +341,7 @@ async def read_into(fs: FileSystem, path: str, position: int, out: memoryview) -
     """Fill ``out`` with the file's bytes from ``position`` on, and return how many were read.
 
     Readers of whole topics use one buffer again for each read: fresh memory for megabytes is expensive, since the
-    kernel clears each page of it at the first touch.  With an adapter that is not a `ReadsInto`, bytes are copied.
+    kernel clears each page of it at the first touch.  With an adapter that is not a ``ReadsInto``, bytes are copied.
 
     They are fewer than ``len(out)`` only at the end of what is visible.  Raises what ``fs.read`` raises.  After a
     failure or a cancellation ``out`` may still be written to for a while: do not use it again.

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 class NameNodeState(NamedTuple):
     """One NameNode's state.
 
-    `state` is Hadoop's word for it ("active", "standby", ...), "" if it is not known; `error` says why the NameNode
+    ``state`` is Hadoop's word for it ("active", "standby", ...), "" if it is not known; ``error`` says why the NameNode
     does not respond, "" if it does.
     """
 

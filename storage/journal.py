@@ -46,7 +46,7 @@ from bmq.storage.filesystem import (
     NoSuchFile,
 )
 
-_log = logging.getLogger("bmq.storage.journal")
+_log = logging.getLogger(__name__)
 
 CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, PROBE = 1, 2, 3, 4
 MAGIC, _END_MAGIC = b"JRN1", b"1NRJ"

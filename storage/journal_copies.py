@@ -59,7 +59,7 @@ class JournalCopies:
     def begun(self, copies: int, options: CreateOptions) -> bool:
         """Note that the next file is the open one now, with so many copies (0: storage has no datanodes).
 
-        Returns whether these are all; if not, `plan_fuller` is to be called.
+        Returns whether these are all; if not, ``plan_fuller`` is to be called.
         """
         self._no_room_since = None
         if copies >= options.replication or (options.all_copies and not copies):

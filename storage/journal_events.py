@@ -122,9 +122,9 @@ class SnapshotFailed:
 
 
 class Flushed:
-    """An acknowledged flush of the records that `take` returned; synced if a record of them asked for it.
+    """An acknowledged flush of the records that ``take`` returned; synced if a record of them asked for it.
 
-    ``position`` and ``is_next_known`` as in `Turn`.
+    ``position`` and ``is_next_known`` as in ``Turn``.
     """
 
     __slots__ = ("is_next_known", "position")
@@ -236,7 +236,7 @@ class WaitForWork:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
-    """Write and flush of the records that `JournalMachine.take` returns.  -> Flushed or FlushFailed."""
+    """Write and flush of the records that ``JournalMachine.take`` returns.  -> Flushed or FlushFailed."""
 
 
 class Acknowledge:

@@ -204,7 +204,7 @@ class SegmentCursor:
         self._pool.keep_facts(self._path, self.facts)
 
     def _at(self, position: int) -> tuple[memoryview, int]:
-        """Return the header at ``position``, as far as `_fill` has read it, as (bytes, position in these)."""
+        """Return the header at ``position``, as far as ``_fill`` has read it, as (bytes, position in these)."""
         for at, piece in reversed(self._pieces):
             if at <= position:
                 if position + HEADER_BYTES <= at + len(piece):

@@ -88,7 +88,7 @@ async def namenode_states(url: str, hadoop_conf_dir: str, timeout_s: float) -> S
 
 
 def unknown_root(url: str, schemes: str) -> str:
-    """Return the text of an error: `url` has none of `schemes`.  For a path, suggest the URL that it may mean."""
+    """Return the text of an error: ``url`` has none of ``schemes``.  For a path, suggest the URL that it may mean."""
     problem = f"unknown root {without_userinfo(url)!r}"
     if not scheme_of(url):
         return f"{problem}: for a local folder give file://{quote(os.path.abspath(url))}"

@@ -257,9 +257,9 @@ async def find_unlisted(
     | has bytes                          | is proof: a process wrote to it under its final name                    |
     | is empty, of ``epoch`` or a later  | is proof, and readers would take it for the successor of what is to     |
     |                                    | come                                                                    |
-    | is empty, of an earlier epoch      | proves nothing: `bmq cluster rebuild` may have read the folder before a |
-    |                                    | rename that was under way arrived. Its base may lie below the end of a  |
-    |                                    | file before it, which it would hide: the owner deletes it               |
+    | is empty, of an earlier epoch      | proves nothing: ``bmq cluster rebuild`` may have read the folder before |
+    |                                    | a rename that was under way arrived. Its base may lie below the end of  |
+    |                                    | a file before it, which it would hide: the owner deletes it             |
 
     ``length_of`` returns a file's length in bytes, after its fence if it may have a writer.  Later registrations never
     begin below the last one, so the listing begins there: as a rule it gives that segment's files alone, however long

@@ -4,10 +4,10 @@
 
     /root.json      {"format": 1, "root_id": ...}
 
-The metadata store has the id of the root that the cluster is served from (``meta.root``); a process whose `--root` has
-another one, or none, does not serve.  The file is written once, under a temporary name that is renamed, and never
+The metadata store has the id of the root that the cluster is served from (``meta.root``); a process whose ``--root``
+has another one, or none, does not serve.  The file is written once, under a temporary name that is renamed, and never
 changed: if several processes make it at once, one wins, and all read the same id.  The id is not part of
-`cluster.json`, which is replaced when a store is rebuilt.
+``cluster.json``, which is replaced when a store is rebuilt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def read_root_id(fs: FileSystem) -> str:
 
 
 async def make_root_id(fs: FileSystem) -> str:
-    """Return the root's id, and make one if it has none.  Raises FormatError as `read_root_id` does."""
+    """Return the root's id, and make one if it has none.  Raises FormatError as ``read_root_id`` does."""
     found = await read_root_id(fs)
     if found:
         return found

@@ -23,7 +23,7 @@ OFFLINE_LOOK_MS = 10_000
 reads, and then every 64, it is taken over again in any case: storage may return by now what it could not before."""
 OFFLINE_LOOKS_MAX = 64
 REPAIR_OWNER = "repair-"
-"""Prefix of the owner's name in a record while `bmq segment repair` is at work."""
+"""Prefix of the owner's name in a record while ``bmq segment repair`` is at work."""
 
 
 class AssignedPartition:

@@ -108,8 +108,8 @@ class AssignedPartitions:
         offload: Offload = run_inline,
     ) -> None:
         self._broker = broker
-        shared = broker.shared
-        self._own_pool = BlockCache(shared.fs, _SEARCH_READS, progress=shared.reads) if pool is None else None
+        context = broker.shared
+        self._own_pool = BlockCache(context.fs, _SEARCH_READS, progress=context.reads) if pool is None else None
         self._searches = OffsetLookups(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
         self._slots: dict[PartitionKey, _Slot] = {}
@@ -359,8 +359,10 @@ class AssignedPartitions:
                 self._handle(queue.popleft(), ev.TurnCame(state, self._broker.is_lost))
 
     def _set_timer(self, slot: _Slot, effect: ev.SetTimer) -> None:
-        shared = self._broker.shared
-        shared.timers.at(shared.now_ms() + effect.delay_ms, lambda: self._handle(slot, ev.TimerExpired(effect.number)))
+        context = self._broker.shared
+        context.timers.at(
+            context.now_ms() + effect.delay_ms, lambda: self._handle(slot, ev.TimerExpired(effect.number))
+        )
 
     def _await_membership(self, slot: _Slot, effect: ev.AwaitMembership) -> None:
         """Let one timer serve all such partitions: it may take as long as the process is cut off from the store."""
@@ -369,8 +371,8 @@ class AssignedPartitions:
         self._kept_out[slot] = effect.number
 
     def _check_membership_later(self) -> None:
-        shared = self._broker.shared
-        shared.timers.at(shared.now_ms() + MEMBERSHIP_LOOK_MS, self._check_membership)
+        context = self._broker.shared
+        context.timers.at(context.now_ms() + MEMBERSHIP_LOOK_MS, self._check_membership)
 
     def _check_membership(self) -> None:
         if self._is_closed:

@@ -18,7 +18,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A request waits for the partition; it is among `waiters`."""
+    """A request waits for the partition; it is among ``waiters``."""
 
 
 @dataclass(frozen=True, slots=True)

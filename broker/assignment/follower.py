@@ -49,7 +49,7 @@ class Successors(Protocol):
     def has(self, key: PartitionKey) -> bool:
         """Return whether another live broker is to own the partition now."""
 
-    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
         """Notify the partition's new owner that it is released."""
 
 
@@ -222,7 +222,7 @@ class AssignmentFollower:
                 yield
 
     def _look_at_topic(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
-        """Compare a topic's partitions from `first` on with the view.  Yields between steps; small topics take one."""
+        """Compare a topic's partitions from ``first`` on with the view.  Yields between steps of large topics."""
         for start in range(first, topic.partitions, COST_PER_STEP):
             if start != first:
                 yield
@@ -267,9 +267,9 @@ class AssignmentFollower:
         """
         if task.cancelled() or task.exception() is not None:
             return
-        handed = task.result()
-        if handed is not None:
-            self._successors.notify(key, handed)
+        release_note = task.result()
+        if release_note is not None:
+            self._successors.notify(key, release_note)
 
     def _delete(self, topic: Topic) -> None:
         """Give the topic's partitions up, and forget what is kept for new owners of those that were here before."""

@@ -58,12 +58,12 @@ class HandoverNotifier:
         owner = self._view.owner_of(key)
         return owner in self._view.members and owner != self._view.own
 
-    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
         """Notify the partition's next owner, unless it is this process again, that it is released and may be opened."""
         if not self.has(key):
             return
         owner = self._view.owner_of(key)
-        self._pending.setdefault(owner, {})[key] = handed
+        self._pending.setdefault(owner, {})[key] = release_note
         if len(self._pending[owner]) == 1:  # else a task is about to begin, or UNDER_WAY_MAX are running
             self._begin(owner)
 
@@ -135,8 +135,8 @@ def _messages(pending: Mapping[PartitionKey, ReleaseNote]) -> Iterator[list[tupl
     """Split the notices into as few messages as their bounds allow."""
     message: list[tuple[PartitionKey, Release]] = []
     room = BYTES_MAX
-    for key, handed in pending.items():
-        release = handed.release()
+    for key, release_note in pending.items():
+        release = release_note.release()
         size = len(release.record) + len(release.last_index)
         if message and (size > room or len(message) == PARTITIONS_MAX):
             yield message

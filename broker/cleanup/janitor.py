@@ -43,7 +43,7 @@ from bmq.meta.ownership import PartitionRecord
 from bmq.storage.filesystem import StorageError
 from bmq.storage.log_segments import FOR_EVER
 
-_log = logging.getLogger("bmq.broker.cleanup.janitor")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +125,14 @@ class Janitor:
 
     def __init__(
         self,
-        shared: BrokerContext,
+        context: BrokerContext,
         partitions: Callable[[], Iterable[PartitionDriver]],
         config: JanitorConfig | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.config = config or JanitorConfig()
         self.config.validate()
-        self._shared = shared
+        self._context = context
         self._partitions = partitions
         self._rng = rng or random.Random(random.getrandbits(64))  # so that a seed of the process seeds this too
         self._cares: dict[PartitionKey, _PartitionCare] = {}
@@ -141,24 +141,24 @@ class Janitor:
         self._journals_due_ms: int | None = None
         self._wall_offset_ms: int | None = None  # the wall clock minus the monotonic one
         self._retention: Retention[_PartitionCare] = Retention(
-            shared.fs,
+            context.fs,
             interval_ms=self.config.interval_ms,
             names_per_job=self.config.names_per_job,
             deletes_per_job=self.config.deletes_per_job,
             retain_at=lambda care, due_ms: self._schedule(care, Job.RETAIN, due_ms),
             delete_at=lambda care, due_ms: self._schedule(care, Job.DELETE, due_ms),
-            now_ms=shared.now_ms,
+            now_ms=context.now_ms,
             failed=partial(self._failed, "an index is damaged, and not used"),
         )
         self._sweeper = Sweeper(
-            shared,
+            context,
             names_per_job=self.config.names_per_job,
             grace_ms=self.config.grace_ms,
             journal_grace_ms=self.config.journal_grace_ms,
             journals_per_sweep=self.config.journals_per_sweep,
         )
         self._merger = SegmentMerger(
-            shared,
+            context,
             names_per_job=self.config.names_per_job,
             merges_per_job=self.config.merges_per_job,
             merge_sources_max=self.config.merge_sources_max,
@@ -202,11 +202,11 @@ class Janitor:
 
     async def run_once(self) -> int:
         """Do one round, and return the number of jobs done.  A job that fails is counted, logged and retried later."""
-        now_ms = self._shared.now_ms()
+        now_ms = self._context.now_ms()
         await self._notice(now_ms)
         self._notice_clock(now_ms)
         done = 0
-        while self._heap and self._heap[0][0] <= self._shared.now_ms() and done < self.config.jobs_per_round:
+        while self._heap and self._heap[0][0] <= self._context.now_ms() and done < self.config.jobs_per_round:
             due_ms, _, care, job = heapq.heappop(self._heap)
             if care.due.get(job) != due_ms or not self._is_held(care):
                 continue  # rescheduled, or the partition is not owned any more
@@ -219,12 +219,12 @@ class Janitor:
     async def _attempt(self, care: _PartitionCare, job: Job) -> None:
         try:
             async with asyncio.timeout(self.config.step_timeout_ms / 1000):
-                await self._perform[job](care, self._shared.clock.now_ms())
+                await self._perform[job](care, self._context.clock.now_ms())
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
             self.failures += 1
             text = "cannot %s of a partition, trying again later"
             _log.warning(text, job.value, extra=fields(**care.driver.path.log_fields, error=repr(error)))
-            self._schedule(care, job, self._shared.now_ms() + self.config.retry_ms)
+            self._schedule(care, job, self._context.now_ms() + self.config.retry_ms)
 
     def _failed(self, text: str, path: str, error: Exception) -> None:
         self.failures += 1
@@ -240,43 +240,43 @@ class Janitor:
         before, cares = self._cares, dict[PartitionKey, _PartitionCare]()
         turns = Turns()
         for driver in tuple(self._partitions()):
-            partition = driver.machine
-            is_known = partition.key in before and before[partition.key].driver is driver
+            machine = driver.machine
+            is_known = machine.key in before and before[machine.key].driver is driver
             if turns.is_over(1 if is_known else COST_OF_NEW):
                 await next_turn()
-            if partition.state is not PartitionState.WRITE:
+            if machine.state is not PartitionState.WRITE:
                 continue
             if not is_known:
-                care = cares[partition.key] = _PartitionCare(driver)
+                care = cares[machine.key] = _PartitionCare(driver)
                 self._begin(care, now_ms)
                 continue
-            care = cares[partition.key] = before[partition.key]
-            if partition.record is not care.record:
-                care.registered += _registrations(care.record, partition.record)
-                care.record = partition.record
+            care = cares[machine.key] = before[machine.key]
+            if machine.record is not care.record:
+                care.registered += _registrations(care.record, machine.record)
+                care.record = machine.record
                 self._schedule_retention(care, now_ms)
                 if care.has_leftovers:
                     care.has_leftovers = False
                     self._retention.delete_later(care, care.log_start)
                 if care.registered >= self.config.merge_after:
                     self._schedule(care, Job.MERGE, now_ms)
-            if partition.is_all_closed is not care.is_closed:
+            if machine.is_all_closed is not care.is_closed:
                 care.is_closed = not care.is_closed
                 if care.is_closed:  # the last segment, which expires from now on; its record may never change again
                     self._schedule_retention(care, now_ms)
-            if partition.config is not care.config:
-                care.config = partition.config
+            if machine.config is not care.config:
+                care.config = machine.config
                 self._schedule_retention(care, now_ms)
-            if partition.log_start != care.log_start:
-                care.log_start = partition.log_start
-                self._retention.delete_later(care, partition.log_start)
+            if machine.log_start != care.log_start:
+                care.log_start = machine.log_start
+                self._retention.delete_later(care, machine.log_start)
         self._cares = cares
         if len(self._heap) > 8 * len(self._cares) + 64:
             self._rebuild_heap()
 
     def _notice_clock(self, now_ms: int) -> None:
         """Compute all expiries again if the wall clock was set: a deadline may lie years ahead of it now."""
-        offset_ms = self._shared.clock.now_ms() - now_ms
+        offset_ms = self._context.clock.now_ms() - now_ms
         if self._wall_offset_ms is not None and abs(offset_ms - self._wall_offset_ms) <= _CLOCK_SET_MS:
             return
         if self._wall_offset_ms is not None:
@@ -311,13 +311,13 @@ class Janitor:
         heapq.heapify(self._heap)
 
     def _is_held(self, care: _PartitionCare) -> bool:
-        partition = care.driver.machine
-        return self._cares.get(partition.key) is care and partition.state is PartitionState.WRITE
+        machine = care.driver.machine
+        return self._cares.get(machine.key) is care and machine.state is PartitionState.WRITE
 
     # --------------------------------------------------------------------------------- jobs that schedule other jobs
 
     async def _sweep(self, care: _PartitionCare, wall_ms: int) -> None:
-        now_ms = self._shared.now_ms()
+        now_ms = self._context.now_ms()
         if await self._sweeper.sweep(care.driver, wall_ms):
             self._schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
         self._schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
@@ -328,19 +328,19 @@ class Janitor:
             return
         care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
         if is_more:
-            self._schedule(care, Job.MERGE, self._shared.now_ms())
+            self._schedule(care, Job.MERGE, self._context.now_ms())
         elif is_blocked:
             care.registered = self.config.merge_after  # tried again at the record's next change
 
     async def _attempt_journals(self) -> None:
-        now_ms = self._shared.now_ms()
+        now_ms = self._context.now_ms()
         if self._journals_due_ms is None:  # not at once: brokers start together
             self._journals_due_ms = now_ms + self._rng.randrange(self.config.journal_sweep_ms + 1)
         if now_ms < self._journals_due_ms:
             return
         self._journals_due_ms = now_ms + self.config.journal_sweep_ms
         try:
-            await self._sweeper.sweep_journals(self._shared.clock.now_ms())
+            await self._sweeper.sweep_journals(self._context.clock.now_ms())
         except (StorageError, KvError, FormatError) as error:
             self.failures += 1
             _log.warning("cannot remove old journals, trying again later", extra=fields(error=repr(error)))

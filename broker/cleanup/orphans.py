@@ -28,15 +28,15 @@ class Sweeper:
 
     def __init__(
         self,
-        shared: BrokerContext,
+        context: BrokerContext,
         *,
         names_per_job: int,
         grace_ms: int,
         journal_grace_ms: int,
         journals_per_sweep: int,
     ) -> None:
-        self._shared = shared
-        self._fs: FileSystem = shared.fs
+        self._context = context
+        self._fs: FileSystem = context.fs
         self._names_per_job = names_per_job
         self._grace_ms = grace_ms
         self._journal_grace_ms = journal_grace_ms
@@ -50,14 +50,14 @@ class Sweeper:
         a spare or has given it up.  Its successor deletes them.  ``now_ms`` is wall time.  Raises RequestError if the
         partition is not owned any more, StorageError, KvError.
         """
-        partition = driver.machine
-        named = {entry.spare for entry in partition.record.segments}
+        machine = driver.machine
+        named = {entry.spare for entry in machine.record.segments}
         old = [
             (status, holder)
             for status in await temporary_files(self._fs, driver.path.folder, self._names_per_job)
             if now_ms - status.modified_ms > self._grace_ms
             and status.path not in named
-            and (holder := self._left_by(status, partition.epoch)) is not None
+            and (holder := self._left_by(status, machine.epoch)) is not None
         ]
         if old:
             await driver.prove()
@@ -72,7 +72,7 @@ class Sweeper:
             return spare[2] if spare[0] < epoch else None
         draft = _DRAFT.fullmatch(name)
         if draft is not None:
-            return draft[1] if draft[1] != self._shared.incarnation else None
+            return draft[1] if draft[1] != self._context.incarnation else None
         return "" if _CONCAT.fullmatch(name) else None
 
     async def _remove_all(self, files: Sequence[tuple[FileStatus, str]]) -> None:
@@ -106,11 +106,11 @@ class Sweeper:
         """
         dead = await self._old_journals(now_ms)
         for incarnation in list(dead):
-            if self._shared.is_alive(incarnation):
+            if self._context.is_alive(incarnation):
                 del dead[incarnation]
         if not dead:
             return
-        async for entry in self._shared.kv.list(f"/{self._shared.cluster}/partitions/"):
+        async for entry in self._context.kv.list(f"/{self._context.cluster}/partitions/"):
             try:
                 record = ownership.decode(entry.value)
             except FormatError as error:  # any journal may be one that it names
@@ -122,7 +122,7 @@ class Sweeper:
     async def _old_journals(self, now_ms: int) -> dict[str, list[FileStatus]]:
         """Return, by incarnation, the journals of other brokers all of whose files are older than the grace period."""
         found: dict[str, list[FileStatus]] = {}
-        young: set[str] = {self._shared.incarnation}
+        young: set[str] = {self._context.incarnation}
         async for status in self._fs.list(layout.JOURNALS):
             parsed = layout.parse_journal(layout.base_name(status.path))
             if parsed is None or parsed[0] in young:

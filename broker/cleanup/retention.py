@@ -90,8 +90,8 @@ class Retention(Generic[L]):
         Raises StorageError, and RequestError or KvError if the new log start cannot be made durable.
         """
         driver, config = state.driver, state.config
-        partition = driver.machine
-        log_start, watermark = partition.log_start, partition.high_watermark
+        machine = driver.machine
+        log_start, watermark = machine.log_start, machine.high_watermark
         total = await self._count(state) if config.retention_bytes != FOR_EVER else 0
         oldest = await self._oldest(state, total, wall_ms)
         rest = Retained(watermark, None, total - sum(segment.size for segment in oldest), None)
@@ -105,7 +105,7 @@ class Retention(Generic[L]):
         )
         left = [segment for segment in oldest if segment.end is None or segment.end > new_start]
         self._schedule_next(state, left, wall_ms)
-        if new_start <= log_start or partition.state is not PartitionState.WRITE:
+        if new_start <= log_start or machine.state is not PartitionState.WRITE:
             return
         await driver.delete_before(new_start)
         if state.counted_to is not None:
@@ -141,7 +141,7 @@ class Retention(Generic[L]):
 
     async def _oldest(self, state: RetentionState, total: int, wall_ms: int) -> list[Retained]:
         """Return the closed segments from the log start on, up to and with the first that stays."""
-        partition, config = state.driver.machine, state.config
+        machine, config = state.driver.machine, state.config
         found: list[Retained] = []
         names = 0
         async with aclosing(walk(self._fs, state.driver.path)) as listing:
@@ -150,7 +150,7 @@ class Retention(Generic[L]):
                 if names > self._names_per_job:
                     break
                 end = self._closed_end(state, listed)
-                if not listed.is_live or (end is not None and end <= partition.log_start):
+                if not listed.is_live or (end is not None and end <= machine.log_start):
                     continue
                 if end is None:
                     break
@@ -170,11 +170,11 @@ class Retention(Generic[L]):
         The newest segment ends at the watermark once it has an index and no segment is open.  HDFS reports an open
         file's creation as its time, so a file that was left open does not show how young its records are.
         """
-        partition = state.driver.machine
+        machine = state.driver.machine
         if listed.end is not None:
             return None if _may_be_open(state, listed) else listed.end
-        is_closed = listed.has_idx and partition.current is None
-        return partition.high_watermark if is_closed else None
+        is_closed = listed.has_idx and machine.current is None
+        return machine.high_watermark if is_closed else None
 
     async def _timestamp(self, state: RetentionState, listed: ListedSegment) -> int:
         """Return Kafka's ``largestTimestamp`` in milliseconds: the records' largest, else the file's time.
@@ -193,14 +193,14 @@ class Retention(Generic[L]):
 
         Lists only files that are new since the last count.
         """
-        partition = state.driver.machine
-        if partition.log_start != state.log_start:  # DeleteRecords
+        machine = state.driver.machine
+        if machine.log_start != state.log_start:  # DeleteRecords
             state.forget_count()
         counted_to, total, opened = state.counted_to, state.total, 0
         unclosed = _unclosed(state)
         async with aclosing(walk(self._fs, state.driver.path, counted_to)) as listing:
             async for listed in listing:
-                is_below = listed.end is not None and listed.end <= partition.log_start
+                is_below = listed.end is not None and listed.end <= machine.log_start
                 if not listed.is_live or is_below or listed.name == state.counted_to:
                     continue
                 if listed.name in unclosed or listed.end is None or opened:
@@ -208,7 +208,7 @@ class Retention(Generic[L]):
                 else:
                     counted_to, total = listed.name, total + listed.length
         state.counted_to, state.total = counted_to, total
-        current = partition.current
+        current = machine.current
         return total + max(opened, current.flushed if current is not None else 0)
 
     async def delete(self, state: L, wall_ms: int) -> None:

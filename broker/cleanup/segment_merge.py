@@ -43,15 +43,15 @@ class SegmentMerger:
 
     def __init__(
         self,
-        shared: BrokerContext,
+        context: BrokerContext,
         *,
         names_per_job: int,
         merges_per_job: int,
         merge_sources_max: int,
         failed: Callable[[str, str, Exception], None],
     ) -> None:
-        self._shared = shared
-        self._fs: FileSystem = shared.fs
+        self._context = context
+        self._fs: FileSystem = context.fs
         self._names_per_job = names_per_job
         self._merges_per_job = merges_per_job
         self._merge_sources_max = merge_sources_max
@@ -63,13 +63,13 @@ class SegmentMerger:
 
         Raises StorageError, and RequestError or KvError if the ownership cannot be proven.
         """
-        partition = state.driver.machine
+        machine = state.driver.machine
         listed, is_more, is_blocked = await self._neighbours(state, merge_from)
         steps, resume = plan_merges(
             listed,
             bytes_max=state.config.segment_bytes,
             sources_max=self._merge_sources_max,
-            log_start=partition.log_start,
+            log_start=machine.log_start,
         )
         for step in steps[: self._merges_per_job]:
             if isinstance(step, RepairIndex):
@@ -171,7 +171,7 @@ class SegmentMerger:
         await self._finish_merge(state, draft, step.head.name, step.strays)
 
     async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
-        draft = f"{state.driver.path.folder}/.join-{target}-{self._shared.incarnation}"
+        draft = f"{state.driver.path.folder}/.join-{target}-{self._context.incarnation}"
         await self._fs.delete(draft)  # of an earlier attempt by this process that failed
         options = CreateOptions(block_bytes=1 << 20, access=state.driver.segments.access)
         await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))), options)

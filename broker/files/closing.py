@@ -42,12 +42,12 @@ class Closing:
     (``broker.files.deferred_indexes``).
     """
 
-    __slots__ = ("_files", "_is_moving", "_is_ours", "_segments", "_shared", "_waits", "has_successor", "left")
+    __slots__ = ("_context", "_files", "_is_moving", "_is_ours", "_segments", "_waits", "has_successor", "left")
 
     def __init__(
-        self, shared: FileContext, segments: SegmentFiles, files: OpenFiles, is_ours: Callable[[], Awaitable[bool]]
+        self, context: FileContext, segments: SegmentFiles, files: OpenFiles, is_ours: Callable[[], Awaitable[bool]]
     ) -> None:
-        self._shared = shared
+        self._context = context
         self._segments = segments
         self._files = files
         self._is_ours = is_ours
@@ -99,7 +99,7 @@ class Closing:
 
         Empty if it does not: then it must be on storage before the release.
         """
-        if not self.has_successor or not self._shared.deferred_indexes.has_room:
+        if not self.has_successor or not self._context.deferred_indexes.has_room:
             return b""
         if encoded_bytes(checkpoint) > INDEX_BYTES_MAX - IDX_OVERHEAD:
             return b""
@@ -112,12 +112,12 @@ class Closing:
 
         A seal costs storage more than a new file, and no produce waits for it. So the partitions whose files broke
         at the same time get their next files first. A hand-over waits for the seal, and so ends that wait
-        (`hurry`).
+        (``hurry``).
         """
         await asyncio.sleep(0)  # the partition requests its own next file in this turn of the loop
         async with self._waiting(OPENINGS_WAIT_S):
-            await self._shared.open_files.until_opened()
-        config, attempt, is_missing = self._shared.config, 0, False
+            await self._context.open_files.until_opened()
+        config, attempt, is_missing = self._context.config, 0, False
         while True:
             try:
                 async with self._turn():
@@ -151,14 +151,14 @@ class Closing:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the broker's turns to seal, and hold it for `SEAL_TURN_S` at most.
+        """Wait for one of the broker's turns to seal, and hold it for ``SEAL_TURN_S`` at most.
 
         Goes on without a turn if the partition is to move.
         """
         turn: _Turn | None = None
         async with self._waiting(None):
-            await self._shared.seals.acquire()
-            turn = _Turn(self._shared.seals)
+            await self._context.seals.acquire()
+            turn = _Turn(self._context.seals)
         try:
             yield
         finally:
@@ -177,7 +177,7 @@ class Closing:
                     self._waits.discard(wait)
 
     def _report(self, text: str, *arguments: int, path: str) -> None:
-        self._shared.report(text, *arguments, **self._segments.path.log_fields, path=path)
+        self._context.report(text, *arguments, **self._segments.path.log_fields, path=path)
 
     def _log(self, entry: SegmentEntry) -> str:
         return self._segments.path.log(entry.name)
@@ -190,7 +190,7 @@ def _closed(entry: SegmentEntry, checkpoint: Checkpoint | None) -> SegmentEntry:
 
 
 class _Turn:
-    """One of the broker's turns to seal, held until ``end`` is called or `SEAL_TURN_S` have passed."""
+    """One of the broker's turns to seal, held until ``end`` is called or ``SEAL_TURN_S`` have passed."""
 
     __slots__ = ("_timer", "_turns")
 

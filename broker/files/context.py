@@ -17,12 +17,12 @@ from bmq.storage.filesystem import FileSystem
 
 SEALS_AT_ONCE = 16
 """Broken segments of this broker's own that are sealed at once.  Half as many as files are opened at once by default
-(`open_parallel`): a seal costs the NameNode more, and nothing waits for it."""
+(``open_parallel``): a seal costs the NameNode more, and nothing waits for it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FileContext:
-    """The part of a `BrokerContext` that segment files need: it knows of no partition."""
+    """The part of a ``BrokerContext`` that segment files need: it knows of no partition."""
 
     fs: FileSystem
     incarnation: str

@@ -67,7 +67,7 @@ class DeferredIndexes:
         self._waiting: dict[_Late, None] = {}
         self._tasks = OwnedTasks()
         self.turns = asyncio.Semaphore(PARALLEL)
-        """Turns of those who write a deferred index, or make one again from its segment: `PARALLEL` at once."""
+        """Turns of those who write a deferred index, or make one again from its segment: ``PARALLEL`` at once."""
         self._budget = ByteBudget(BYTES_MAX)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class DeferredIndexes:
 
     @property
     def has_room(self) -> bool:
-        """True while fewer than `BYTES_MAX` bytes wait: one more index may be deferred."""
+        """True while fewer than ``BYTES_MAX`` bytes wait: one more index may be deferred."""
         return self._budget.has_room
 
     def add(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
@@ -125,7 +125,7 @@ class DeferredIndexes:
     async def finish(self) -> None:
         """Write every index that waits, at shutdown.
 
-        First waits for those due within `BEHIND_MS`, until their time: new owners are still opening these partitions.
+        First waits for those due within ``BEHIND_MS``, until their time: new owners are still opening these partitions.
         """
         due = [late.due_ms - self._now_ms() for late in self._waiting]
         soon = [each for each in due if each <= BEHIND_MS]

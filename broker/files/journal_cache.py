@@ -15,7 +15,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, Lease, NoSuchFile, StorageError, StorageUnavailable
 from bmq.storage.journal import read_journals
 
-_log = logging.getLogger("bmq.broker.files.journal_cache")
+_log = logging.getLogger(__name__)
 KEPT = 8
 """Brokers whose checkpoints are kept."""
 UNSEALED_MAX = 64

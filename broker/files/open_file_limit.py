@@ -152,8 +152,8 @@ class OpenFileLimit:
     async def enter(self, since: float | None = None) -> float:
         """Wait until a file may be opened; return when the wait began, by the loop's clock.
 
-        The caller then reports `opened`, `failed` or `refused`, whatever happens. ``since``: when an earlier attempt
-        that storage refused began to wait; the new one keeps that place in the queue.
+        The caller then reports ``opened``, ``failed`` or ``refused``, whatever happens. ``since``: when an earlier
+        attempt that storage refused began to wait; the new one keeps that place in the queue.
         """
         loop = asyncio.get_running_loop()
         since = loop.time() if since is None else since
@@ -176,7 +176,7 @@ class OpenFileLimit:
     def try_enter(self) -> bool:
         """Reserve a place for a file that is opened ahead of its time, unless a file waits for one.
 
-        Returns whether that was done; then the caller reports the outcome as after `enter`.
+        Returns whether that was done; then the caller reports the outcome as after ``enter``.
         """
         if self._line or not self._has_place:
             return False
@@ -184,7 +184,7 @@ class OpenFileLimit:
         return True
 
     def opened(self) -> None:
-        """Count a file as open, after `enter`."""
+        """Count a file as open, after ``enter``."""
         self._opening -= 1
         self._held += 1
         self._is_refused = False

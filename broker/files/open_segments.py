@@ -18,10 +18,10 @@ class OpenFiles:
     A file that is being closed is no longer among them.
     """
 
-    __slots__ = ("_files", "_segments", "_shared", "_waits_since")
+    __slots__ = ("_context", "_files", "_segments", "_waits_since")
 
-    def __init__(self, shared: FileContext, segments: SegmentFiles) -> None:
-        self._shared = shared
+    def __init__(self, context: FileContext, segments: SegmentFiles) -> None:
+        self._context = context
         self._segments = segments
         self._files: dict[str, Appender] = {}
         self._waits_since: float | None = None  # by the loop's clock; kept while storage refuses, so the turn is kept
@@ -55,7 +55,7 @@ class OpenFiles:
         return appender, block_bytes
 
     async def _create(self, effect: ev.CreateSpare) -> tuple[Appender, int]:
-        open_files = self._shared.open_files
+        open_files = self._context.open_files
         since = await open_files.enter(self._waits_since)
         self._waits_since = None
         try:
@@ -72,13 +72,13 @@ class OpenFiles:
 
     async def _create_in_its_place(self, effect: ev.CreateSpare) -> tuple[Appender, int]:
         """Create the file, with smaller and smaller blocks while storage has no room for a larger one."""
-        shared, least = self._shared, effect.least_bytes or effect.block_bytes
+        context, least = self._context, effect.least_bytes or effect.block_bytes
         while True:
-            size = shared.block_ceiling.fit(effect.block_bytes, least, shared.now_ms())
+            size = context.block_ceiling.fit(effect.block_bytes, least, context.now_ms())
             try:
                 return await self._segments.create(replace(effect, block_bytes=size)), size
             except OutOfSpace:
-                shared.block_ceiling.refused(size, shared.now_ms())
+                context.block_ceiling.refused(size, context.now_ms())
                 if size <= least:
                     raise
 
@@ -90,8 +90,8 @@ class OpenFiles:
         appender = self._files.pop(entry.spare, None)
         if appender is None:
             raise LeaseLost(f"{entry.spare}: its pipeline was given up")
-        limit_s = self._shared.config.close_timeout_ms / 1000
-        self._shared.open_files.leaves()
+        limit_s = self._context.config.close_timeout_ms / 1000
+        self._context.open_files.leaves()
         try:
             async with asyncio.timeout(limit_s):
                 await appender.close()
@@ -102,7 +102,7 @@ class OpenFiles:
             appender.abort()
             raise
         finally:
-            self._shared.open_files.left()
+            self._context.open_files.left()
 
     async def drop(self, entry: SegmentEntry) -> None:
         """Close and delete an unused file, also if it does not close; do nothing if it is not open any more."""
@@ -111,11 +111,11 @@ class OpenFiles:
             await self._drop(appender)
 
     async def _drop(self, appender: Appender) -> None:
-        self._shared.open_files.leaves()
+        self._context.open_files.leaves()
         try:
             await self._segments.drop(appender)
         finally:
-            self._shared.open_files.left()
+            self._context.open_files.left()
 
     def abort(self, entry: SegmentEntry) -> None:
         """Abort the segment's file without a call to storage, if it is open."""
@@ -130,6 +130,6 @@ class OpenFiles:
             self._abort(appender)
 
     def _abort(self, appender: Appender) -> None:
-        self._shared.open_files.leaves()
+        self._context.open_files.leaves()
         appender.abort()
-        self._shared.open_files.left()
+        self._context.open_files.left()

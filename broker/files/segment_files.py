@@ -38,12 +38,18 @@ def copies_of(appender: Appender) -> int:
 class SegmentFiles:
     """The calls to storage for the segment files of one partition."""
 
-    __slots__ = ("_replication", "_shared", "access", "is_synced", "path")
+    __slots__ = ("_context", "_replication", "access", "is_synced", "path")
 
     def __init__(
-        self, shared: FileContext, path: PartitionPath, *, is_synced: bool, replication: int, access: Access = NO_ACCESS
+        self,
+        context: FileContext,
+        path: PartitionPath,
+        *,
+        is_synced: bool,
+        replication: int,
+        access: Access = NO_ACCESS,
     ) -> None:
-        self._shared = shared
+        self._context = context
         self.is_synced = is_synced
         self.access = access
         self._replication = replication
@@ -59,7 +65,7 @@ class SegmentFiles:
         Whole batches behind the last acknowledged one are kept. From here on they are visible, and acknowledged to a
         producer that repeats them, so they become as durable as the topic asks for. Raises StorageError.
         """
-        return await self._shared.fs.fence(self.lease(entry), sync=self.is_synced)
+        return await self._context.fs.fence(self.lease(entry), sync=self.is_synced)
 
     async def fence_copy(self, entry: SegmentEntry) -> int:
         """Close a file that has the segment's final name and another file id; return its length in bytes.
@@ -68,50 +74,50 @@ class SegmentFiles:
         segment's own file is gone. Raises NoSuchFile if there is none, or StorageError.
         """
         lease = Lease(paths=(self.path.log(entry.name),), holder=entry.holder, file_id=0)
-        return await self._shared.fs.fence(lease, sync=self.is_synced)
+        return await self._context.fs.fence(lease, sync=self.is_synced)
 
     def make_first(self, epoch: int) -> None:
         """Begin to create a file for the partition's first batch under ``epoch``, which is not claimed yet.
 
         Does nothing unless a place for one more file is free (``broker.files.precreated``).
         """
-        shared, block_bytes = self._shared, self._shared.config.block_bytes
-        if shared.block_ceiling.fit(block_bytes, 0, shared.now_ms()) < block_bytes:
+        context, block_bytes = self._context, self._context.config.block_bytes
+        if context.block_ceiling.fit(block_bytes, 0, context.now_ms()) < block_bytes:
             return  # storage has no room for a whole block, and a smaller one might have to be made again
         effect = ev.CreateSpare(epoch, SERIAL, block_bytes, chunk_for(FIRST_FLUSH_BYTES_MAX))
-        shared.precreated.make(self.path, effect, self.create)
+        context.precreated.make(self.path, effect, self.create)
 
     async def take_first(self, effect: ev.CreateSpare) -> Appender | None:
         """Return the file that was made before the partition was claimed, with its place; None if there is none."""
-        return await self._shared.precreated.take(self.path, effect)
+        return await self._context.precreated.take(self.path, effect)
 
     async def drop(self, appender: Appender) -> None:
         """Close an open file that is not wanted, and delete it."""
-        await remove_unused(self._shared.fs, appender, self._shared.config.close_timeout_ms / 1000)
+        await remove_unused(self._context.fs, appender, self._context.config.close_timeout_ms / 1000)
 
     async def create(self, effect: ev.CreateSpare) -> Appender:
         """Return a new open file under a spare name, on datanodes that are not excluded. Raises StorageError."""
-        shared = self._shared
-        path = self.path.spare(effect.epoch, effect.serial, shared.incarnation)
+        context = self._context
+        path = self.path.spare(effect.epoch, effect.serial, context.incarnation)
         options = CreateOptions(
             block_bytes=effect.block_bytes,
             chunk_bytes=effect.chunk_bytes,
             replication=self._replication,
-            exclude=shared.health.excluded(shared.now_ms()),
+            exclude=context.health.excluded(context.now_ms()),
             all_copies=True,
             sync=self.is_synced,  # a loss of power must not undo the creation: the record may list the file unwritten
             access=self.access,
         )
         try:
-            return await shared.fs.create(path, options)
+            return await context.fs.create(path, options)
         except PipelineFailed as error:
-            shared.health.failed(error.suspects, shared.now_ms())
+            context.health.failed(error.suspects, context.now_ms())
             raise
 
     async def is_in_place(self, entry: SegmentEntry) -> bool:
         """Return whether the segment's own file has its final name. Raises StorageError."""
         try:
-            status = await self._shared.fs.status(self.path.log(entry.name))
+            status = await self._context.fs.status(self.path.log(entry.name))
         except NoSuchFile:
             return False
         return status.file_id == entry.file_id
@@ -122,9 +128,9 @@ class SegmentFiles:
         Raises StorageError.
         """
         try:
-            await self._shared.fs.rename(entry.spare, final)
+            await self._context.fs.rename(entry.spare, final)
         except (NoSuchFile, AlreadyExists):
-            status = await self._shared.fs.status(final)
+            status = await self._context.fs.status(final)
             if status.file_id != entry.file_id:
                 raise
 
@@ -138,7 +144,7 @@ class SegmentFiles:
         await self.write_encoded_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
-        """Write the bytes that ``encode_idx`` returned as the segment's index, as `write_idx` does."""
+        """Write the bytes that ``encode_idx`` returned as the segment's index, as ``write_idx`` does."""
         await self._draft_idx(name, data)
         await self.publish_idx(name)
 
@@ -147,11 +153,11 @@ class SegmentFiles:
 
         Reports a segment that has become shorter. Raises NoSuchFile if the segment is gone, or StorageError.
         """
-        fs = self._shared.fs
+        fs = self._context.fs
         found = (await fs.status(self.path.log(name))).length
         if found < length:
             text = "storage lost %d of the %d bytes of a segment"
-            self._shared.report(text, length - found, length, **self.path.log_fields, path=self.path.log(name))
+            self._context.report(text, length - found, length, **self.path.log_fields, path=self.path.log(name))
         if found != length:
             return False  # merged with its neighbour: the merge wrote an index
         try:
@@ -168,7 +174,7 @@ class SegmentFiles:
         await self._draft_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def _draft_idx(self, name: SegmentName, data: bytes) -> None:
-        fs, draft = self._shared.fs, self._draft(name)
+        fs, draft = self._context.fs, self._draft(name)
         options = CreateOptions(block_bytes=1 << 20, access=self.access)
         try:
             await write_once(fs, draft, data, options, sync=self.is_synced)
@@ -179,9 +185,9 @@ class SegmentFiles:
     async def publish_idx(self, name: SegmentName) -> None:
         """Give the draft its final name, once the segment is closed."""
         try:
-            await self._shared.fs.rename(self._draft(name), self.path.idx(name))
+            await self._context.fs.rename(self._draft(name), self.path.idx(name))
         except AlreadyExists:
-            await self._shared.fs.delete(self._draft(name))
+            await self._context.fs.delete(self._draft(name))
 
     def _draft(self, name: SegmentName) -> str:
-        return f"{self.path.folder}/.idx-{name}-{self._shared.incarnation}"
+        return f"{self.path.folder}/.idx-{name}-{self._context.incarnation}"

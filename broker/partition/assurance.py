@@ -36,7 +36,7 @@ class Assurance:
         return self._proven >= self._driver.shared.standstill.standing
 
     async def renew(self) -> None:
-        """Return once `is_sure`.  A result that the caller computed before the call is then right.
+        """Return once ``is_sure``.  A result that the caller computed before the call is then right.
 
         Raises RequestError NOT_LEADER_OR_FOLLOWER if this broker is not the owner any more, or the store does not
         respond.

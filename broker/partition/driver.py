@@ -29,7 +29,7 @@ from bmq.meta.ownership import PartitionRecord
 
 
 class _OffsetFuture:
-    """A future of one batch's base offset; an `AppendCallback`."""
+    """A future of one batch's base offset; an ``AppendCallback``."""
 
     __slots__ = ("future",)
 

@@ -31,7 +31,7 @@ class Flush:
 
 
 class InFlightFlushes:
-    """The flushes in flight of one partition; ``post`` gets `Flushed` or `SegmentFailed` of each, unless given up."""
+    """Flushes in flight of one partition; ``post`` gets ``Flushed`` or ``SegmentFailed``, unless they are given up."""
 
     __slots__ = ("_all", "_flusher", "_post", "_shared", "bytes")
 

@@ -1,9 +1,9 @@
 """Copies of batches that a takeover found, or that were flushed for fewer copies than are needed now: pure.
 
-Kafka refuses a produce with `acks=all` while the in-sync replicas are fewer than `min.insync.replicas`, before it
-checks for duplicates (`Partition.appendRecordsToLeader`). Each of its in-sync replicas holds the whole log. Here a
+Kafka refuses a produce with ``acks=all`` while the in-sync replicas are fewer than ``min.insync.replicas``, before it
+checks for duplicates (``Partition.appendRecordsToLeader``). Each of its in-sync replicas holds the whole log. Here a
 segment that a takeover adopts has as many copies as datanodes of its pipeline were left. So a repeated batch with
-`acks=all` is acknowledged only if the file that holds it was seen to have enough copies.
+``acks=all`` is acknowledged only if the file that holds it was seen to have enough copies.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 ``START -> FENCE -> RECOVER -> WRITE -> (MOVE | FENCED | CLOSED | OFFLINE)``. Events in, effects out, time as an
 argument. ``broker.partition.transitions`` has the table, a function for each (state, event) pair; the functions are in
-``takeover_transitions``, ``segment_transitions`` and ``release_transitions``. They take an `OwnedLog`: the state, and
-the steps that change it. `PartitionMachine` adds the table to it. So imports go one way: machine, table, transitions,
+``takeover_transitions``, ``segment_transitions`` and ``release_transitions``. They take an ``OwnedLog``: the state, and
+the steps that change it. ``PartitionMachine`` adds the table to it. So imports go one way: machine, table, transitions,
 log. The driver (``broker.partition.driver``) performs the effects and posts their results as events. Three promises
 are kept in these modules and nowhere else (docs/design/rules.md):
 

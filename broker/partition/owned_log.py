@@ -1,7 +1,7 @@
 """The log of one ownership, its state and the steps of it: pure.
 
 The transitions (``takeover_transitions``, ``segment_transitions``, ``release_transitions``) decide which steps an event
-causes. `broker.partition.machine.PartitionMachine` adds the table of transitions. Other modules read this state and
+causes. ``broker.partition.machine.PartitionMachine`` adds the table of transitions. Other modules read this state and
 never write it: a step keeps together the attributes of one invariant.
 
 Offsets: ``log_start <= high_watermark <= next_offset``. The batches between the last two are in ``batches``. The open
@@ -105,7 +105,7 @@ class OwnedLog:
 
     @property
     def revision(self) -> int:
-        """The revision of `record`, or of the record that `storing` is written over."""
+        """The revision of ``record``, or of the record that ``storing`` is written over."""
         return self._revision
 
     @property
@@ -165,7 +165,7 @@ class OwnedLog:
 
         The batch was checked, or is this broker's own: then it may be a control batch, and of any size. Its bytes are
         writable, and stay with the partition. ``copies``: datanodes that hold the batch, at least, when it is
-        acknowledged; None: as many as min.insync.replicas. Returns a `Duplicate` for a repeated batch. Raises
+        acknowledged; None: as many as min.insync.replicas. Returns a ``Duplicate`` for a repeated batch. Raises
         RequestError with Kafka's code.
         """
         if self._state is not PartitionState.WRITE:

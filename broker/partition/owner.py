@@ -263,13 +263,13 @@ class PartitionOwner:
     async def flushed_ends(self) -> Ends:
         """Return ``ends`` once everything that was acknowledged before the call is flushed.
 
-        Raises RequestError if that is not flushed within `FLUSH_WAIT_S`, or the partition has left this broker.
+        Raises RequestError if that is not flushed within ``FLUSH_WAIT_S``, or the partition has left this broker.
         """
         await self._await_flush()
         return await self.ends()
 
     async def _await_flush(self) -> None:
-        """Wait until everything that was acknowledged is flushed. Raises RequestError as `flushed_ends` does."""
+        """Wait until everything that was acknowledged is flushed. Raises RequestError as ``flushed_ends`` does."""
         partition, end = self._driver.machine, self._acknowledged_to
         if partition.high_watermark >= end:
             return
@@ -296,7 +296,7 @@ class PartitionOwner:
         return await self.ends()
 
     async def producers(self) -> Sequence[ProducerState]:
-        """Return the producers' states as of the flushed batches.  Raises RequestError as `ends` does."""
+        """Return the producers' states as of the flushed batches.  Raises RequestError as ``ends`` does."""
         await self._assurance.renew()
         return self._driver.machine.producers.snapshot()
 
@@ -371,14 +371,14 @@ class PartitionOwner:
 
     @property
     def log_bytes_known(self) -> int | None:
-        """`log_bytes` as far as it is known without a call to storage; None if it was never counted."""
+        """``log_bytes`` as far as it is known without a call to storage; None if it was never counted."""
         if self._size is None:
             return None
         return self._size.known(self._driver)
 
     @property
     def is_log_size_current(self) -> bool:
-        """True if `log_bytes_known` is what `log_bytes` would return."""
+        """True if ``log_bytes_known`` is what ``log_bytes`` would return."""
         return self._size is not None and self._size.is_current(self._driver)
 
     async def log_bytes(self) -> int:
@@ -423,7 +423,7 @@ class LogSize:
         return self._last
 
     def is_current(self, driver: PartitionDriver) -> bool:
-        """Return whether `known` is what `count` would return."""
+        """Return whether ``known`` is what ``count`` would return."""
         return self.log_start == driver.machine.log_start and self._is_counted(driver)
 
     def known(self, driver: PartitionDriver) -> int | None:

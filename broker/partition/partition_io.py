@@ -1,7 +1,7 @@
 """The I/O of one partition: the loop of its events, its flushes, its open files and its tasks.
 
-The functions that perform effects (``broker.partition.effects``) take a `PartitionIo`, and
-`broker.partition.driver.PartitionDriver` adds their table to it. So imports go one way: driver, table, effects, I/O.
+The functions that perform effects (``broker.partition.effects``) take a ``PartitionIo``, and
+``broker.partition.driver.PartitionDriver`` adds their table to it. So imports go one way: driver, table, effects, I/O.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PartitionIo(ABC):
             shared, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
         )
         self.takeover: Takeover | None = None
-        """None before `start`, and once the partition accepts batches: a release note may have 128 KB."""
+        """None before ``start``, and once the partition accepts batches: a release note may have 128 KB."""
         self.record_key = ownership.partition_key(shared.cluster, key)
         self.files = OpenFiles(shared, self.segments)
         self.closing = Closing(shared, self.segments, self.files, self.is_ours)
@@ -166,7 +166,7 @@ class PartitionIo(ABC):
         self.spawn(report())
 
     def notify(self) -> None:
-        """Let those who `wait` check their conditions again."""
+        """Let those who ``wait`` check their conditions again."""
         self._waiters.wake_all()
 
     # ------------------------------------------------------------------------------------------------------- sending

@@ -77,7 +77,7 @@ class ProducerTable:
             )
 
     def append(self, batch: Batch, wall_ms: int) -> ProducerState | None:
-        """Note an accepted, numbered batch; return the state to pass to `flushed` later, None without a producer id."""
+        """Note an accepted, numbered batch; return the state for ``flushed`` later, None without a producer id."""
         if batch.producer_id == NO_PRODUCER_ID:
             return None
         state = advance(self.latest(batch.producer_id), batch, wall_ms)

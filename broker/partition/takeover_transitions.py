@@ -33,7 +33,7 @@ def on_claimed(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[E
     """Fence the segments that the record lists; write at once if there are none.
 
     Without segments nothing of storage is read, so that thousands of partitions that were never written move in a
-    moment: the folder is looked at before the first segment is created (`OwnedLog.unchecked_after`).
+    moment: the folder is looked at before the first segment is created (``OwnedLog.unchecked_after``).
     """
     machine.claimed(event)
     if not event.record.segments:

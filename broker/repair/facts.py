@@ -53,7 +53,7 @@ def vanished_unseen(facts: RepairFacts) -> SegmentEntry | None:
 
 
 def without_data(facts: RepairFacts) -> tuple[SegmentEntry, ...]:
-    """Return the record's segments, with the one of `vanished_unseen` as closed and empty."""
+    """Return the record's segments, with the one of ``vanished_unseen`` as closed and empty."""
     vanished = vanished_unseen(facts)
     return tuple(
         entry.closed(0, entry.name.base) if vanished is not None and entry.name == vanished.name else entry

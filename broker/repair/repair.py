@@ -114,7 +114,7 @@ class RepairReport:
     set_aside: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object: of the console's API and of `bmq segment repair --json`."""
+        """Return the report as a JSON object: of the console's API and of ``bmq segment repair --json``."""
         plans = [*self.older, *self.plans]
         return {
             "topic": self.wanted.topic,
@@ -233,7 +233,7 @@ class Repair:
     async def _read_record(self) -> tuple[PartitionRecord, int]:
         """Return the record and its revision.
 
-        A record that cannot be decoded is rebuilt from storage, as `bmq cluster rebuild` does.
+        A record that cannot be decoded is rebuilt from storage, as ``bmq cluster rebuild`` does.
         """
         try:
             return await ownership.read(self._kv, self._record_key)

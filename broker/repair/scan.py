@@ -109,7 +109,7 @@ def _parse_id(name: str) -> uuid.UUID | None:
 async def read_all_journals(fs: FileSystem, on_read: Callable[[int], None] = no_op) -> dict[PartitionKey, Spoken]:
     """Return the facts of all journals about each partition.  Raises StorageError, FormatError.
 
-    Reads one broker's journals at a time, since a journal is read whole.  `on_read` is called with the number of
+    Reads one broker's journals at a time, since a journal is read whole.  ``on_read`` is called with the number of
     brokers whose journals were read.
     """
     spoken: dict[PartitionKey, Spoken] = {}

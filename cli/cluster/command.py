@@ -76,10 +76,10 @@ def _configs(
     Raises RequestRefused if this user may not see them.
     """
     resources = [ConfigResource(ConfigResourceType.BROKER, str(node)) for node in nodes]
-    answer = admin.describe_configs(resources, config_filter="all")
-    if not any(answer["broker"].values()):  # kafka-python hides the error
+    response = admin.describe_configs(resources, config_filter="all")
+    if not any(response["broker"].values()):  # kafka-python hides the error
         raise RequestRefused("not authorised for DescribeConfigs on the cluster: no server shows a setting")
-    for node, by_name in sorted((int(name), found) for name, found in answer["broker"].items()):
+    for node, by_name in sorted((int(name), found) for name, found in response["broker"].items()):
         for name, config in sorted(by_name.items()):
             if with_defaults or config["config_source"] != "DEFAULT_CONFIG":
                 yield node, name, config["value"], config["config_source"], config["read_only"]

@@ -35,7 +35,7 @@ class Console:
     """The consoles of one cluster.  Every call takes at most ``timeout_s``."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """Use `url`; `http://` may be left out, as in `bmq serve --http`.  Raises UsageError if it is not an HTTP
+        """Use ``url``; ``http://`` may be left out, as in ``bmq serve --http``.  Raises UsageError if it is not an HTTP
         address, or the environment's log-in is wrong."""
         if "://" not in url:
             url = f"http://{url}"
@@ -113,7 +113,7 @@ class Console:
 def _call(
     url: str, body: Mapping[str, Any] | None, timeout_s: float, login: HttpLogin, method: str | None = None
 ) -> Mapping[str, Any]:
-    """GET, or send ``body`` by POST or `method`, and return the response.
+    """GET, or send ``body`` by POST or ``method``, and return the response.
 
     Raises RequestRefused with the server's text, or ServerUnreachable.
     """
@@ -121,8 +121,8 @@ def _call(
     headers = {**login.headers, **({} if data is None else {"Content-Type": "application/json"})}
     request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s, context=login.authorities) as answer:
-            content = json.loads(answer.read(ANSWER_BYTES_MAX))
+        with urllib.request.urlopen(request, timeout=timeout_s, context=login.authorities) as response:
+            content = json.loads(response.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error
     except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP

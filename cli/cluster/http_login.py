@@ -28,7 +28,7 @@ class HttpLogin:
     """Headers and authorities of requests."""
 
     authorization: str = field(default="", repr=False)
-    """Value of the header `Authorization`; empty without a log-in."""
+    """Value of the header ``Authorization``; empty without a log-in."""
     authorities: ssl.SSLContext | None = None
 
     @property

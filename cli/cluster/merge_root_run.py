@@ -58,7 +58,7 @@ class Merged:
 
 
 async def merge(fs: FileSystem, right: str, wrong: str, *, is_dry: bool = False) -> Merged:
-    """Move the content of folder `wrong` into folder `right`; files that are the same in both are left and not listed.
+    """Move the content of folder ``wrong`` into folder ``right``; files that are the same in both stay, unlisted.
 
     With ``is_dry`` nothing is moved.  Raises StorageError.
     """
@@ -85,7 +85,7 @@ async def _merge(fs: FileSystem, source: str, target: str, merged: Merged, *, is
 
 
 def _is_index_alone(name: str, names: Sequence[str]) -> bool:
-    """Return whether `name` is the index of a segment that its root does not have.
+    """Return whether ``name`` is the index of a segment that its root does not have.
 
     The process with the wrong root wrote it for a file that it took for empty: beside the segment it would be wrong.
     """
@@ -128,7 +128,7 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
 
 
 async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
-    """Return the content of the right root's `cluster.json`, or the content to write if it is missing.
+    """Return the content of the right root's ``cluster.json``, or the content to write if it is missing.
 
     Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's or the store is older
     than a root, UnsupportedLevel if this version lacks the level of a feature.
@@ -164,7 +164,7 @@ async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Seq
 
 
 async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile) -> RootRecord:
-    """Make `right` the cluster's root.
+    """Make ``right`` the cluster's root.
 
     Raises NotLost if a process has started meanwhile, RequestRefused if another one wrote the root.
     """

@@ -242,9 +242,9 @@ def _wait_gone(
     """Wait until it is not a member, and return what has no owner then.
 
     While others can take over what it has left, waits for that too.  Of the only member, as of a process over SQLite,
-    no other can show the end: returns None when its console is gone.  `on_left` is called with the number of partitions
-    and shards that it still has.  Raises RequestRefused if it is a member when the time is over, ServerUnreachable if
-    no console responds then.
+    no other can show the end: returns None when its console is gone.  ``on_left`` is called with the number of
+    partitions and shards that it still has.  Raises RequestRefused if it is a member when the time is over,
+    ServerUnreachable if no console responds then.
     """
     unowned: Unowned | None = None
     left: Mapping[str, Any] | None = None

@@ -43,9 +43,9 @@ class Diagnosis(NamedTuple):
 
 
 class Health(NamedTuple):
-    """A response of ``/readyz``: `status` 0 if there was none, then `message` is the reason.
+    """A response of ``/readyz``: ``status`` 0 if there was none, then ``message`` is the reason.
 
-    `clock_ahead_s`: seconds that its clock is ahead of this machine's; None if the response does not show it.
+    ``clock_ahead_s``: seconds that its clock is ahead of this machine's; None if the response does not show it.
     """
 
     status: int
@@ -123,7 +123,7 @@ def check_unreadable(url: str, unreadable: Mapping[str, str]) -> list[Diagnosis]
 
 
 def check_copies(url: str, live: int, copies: Mapping[str, int]) -> list[Diagnosis]:
-    """Return a finding for topics that want more copies than there are live nodes; `copies` by topic."""
+    """Return a finding for topics that want more copies than there are live nodes; ``copies`` by topic."""
     short = sorted(name for name, wanted in copies.items() if wanted > live)
     if not short:
         return []

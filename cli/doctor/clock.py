@@ -1,4 +1,4 @@
-"""The clock of another machine, by the `Date` of its HTTP responses: whole seconds (RFC 9110, 6.6.1)."""
+"""The clock of another machine, by the ``Date`` of its HTTP responses: whole seconds (RFC 9110, 6.6.1)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from email.utils import parsedate_to_datetime
 
 
 def ahead_s(date: str | None, began: float, ended: float) -> float | None:
-    """Return how many seconds the clock that wrote `date` is ahead of ours; None if it is not a date.
+    """Return how many seconds the clock that wrote ``date`` is ahead of ours; None if it is not a date.
 
-    The request took from `began` to `ended`, seconds since 1970 by our clock: a time between them is no difference.
+    The request took from ``began`` to ``ended``, seconds since 1970 by our clock: a time between them is no difference.
     """
     if date is None:
         return None
@@ -25,9 +25,9 @@ def ahead_s(date: str | None, began: float, ended: float) -> float | None:
 
 
 def clock_of(endpoint: str, context: ssl.SSLContext | None, timeout_s: float) -> float | None:
-    """Return how many seconds etcd's clock at `host:port` is ahead of ours; None if nothing there speaks HTTP.
+    """Return how many seconds etcd's clock at ``host:port`` is ahead of ours; None if nothing there speaks HTTP.
 
-    Its `/version` is on the clients' port, unless it has another for HTTP (--listen-client-http-urls).
+    Its ``/version`` is on the clients' port, unless it has another for HTTP (--listen-client-http-urls).
     """
     connection = (
         http.client.HTTPConnection(endpoint, timeout=timeout_s)

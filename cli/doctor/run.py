@@ -122,7 +122,7 @@ def _settings(arguments: argparse.Namespace) -> NodeConfig:
 
 
 def _places(profile: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that a profile gives; its `http` is a URL, the setting an address."""
+    """Return the settings that a profile gives; its ``http`` is a URL, the setting an address."""
     given = {name: profile[name] for name in PLACES if name in profile}
     if "http" in profile:
         given["http"] = profile["http"].rpartition("://")[2].rstrip("/")

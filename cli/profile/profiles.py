@@ -94,14 +94,14 @@ def _parse_profile(name: str, table: Any) -> dict[str, str]:
 
 
 def check_name(name: str) -> str:
-    """Return `name`.  Raises ProfileError if no profile can have it."""
+    """Return ``name``.  Raises ProfileError if no profile can have it."""
     if not _NAME.fullmatch(name):
         raise ProfileError(f"{name!r} is not a profile's name: letters, digits, dots, dashes, underscores, at most 64")
     return name
 
 
 def render(profiles: Profiles) -> str:
-    """Return the file's text, from which `parse` returns the same profiles."""
+    """Return the file's text, from which ``parse`` returns the same profiles."""
     lines = [] if profiles.current is None else [f"{_CURRENT} = {_quoted(profiles.current)}", ""]
     for name, profile in sorted(profiles.by_name.items()):
         lines.append(f"[{_PROFILES}.{_quoted(name)}]" if "." in name else f"[{_PROFILES}.{name}]")
@@ -189,7 +189,7 @@ def add_profile(parser: argparse._ActionsContainer) -> None:
 
 
 def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
-    """Return the key and value of the strongest layer that has one of `keys`; in one layer, the first of them.
+    """Return the key and value of the strongest layer that has one of ``keys``; in one layer, the first of them.
 
     None if no layer has one.  The file is not read if a stronger layer has one.  Raises ProfileError.
     """
@@ -201,13 +201,13 @@ def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
 
 
 def value(arguments: argparse.Namespace, key: str) -> str | None:
-    """Return the value of `key` in the strongest layer that has it; None if none has.  Raises ProfileError."""
+    """Return the value of ``key`` in the strongest layer that has it; None if none has.  Raises ProfileError."""
     found = find(arguments, key)
     return None if found is None else found[1]
 
 
 def profile_of(arguments: argparse.Namespace, key: str, value: str | None) -> Mapping[str, str]:
-    """Return the profile from which `value` of `key` was taken; empty if no profile gave it.  Raises ProfileError."""
+    """Return the profile that gave ``key`` its ``value``; empty if no profile did.  Raises ProfileError."""
     if value is None or getattr(arguments, key, None):
         return {}
     of_flag = named(arguments)

@@ -242,7 +242,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _clearing(progress: Progress, on_partition: OnPartition | None) -> OnPartition | None:
-    """Return a function that clears the progress line from the terminal before it calls `on_partition`."""
+    """Return a function that clears the progress line from the terminal before it calls ``on_partition``."""
     if on_partition is None:
         return None
 

@@ -307,10 +307,10 @@ def _offset(found: Any) -> int | None:
 def _has_readers(
     admin: AdminClient, arguments: argparse.Namespace, keys: frozenset[TopicPartition], consumer: Consumer
 ) -> bool:
-    """Return whether `consumer` and the group's other members have all of `keys` among them.
+    """Return whether ``consumer`` and the group's other members have all of ``keys`` among them.
 
     A member may get no partitions at first, from a leader that does not have the topic's metadata yet; the group then
-    rebalances again.  The coordinator has the new assignment before `consumer` has it, so for this member the
+    rebalances again.  The coordinator has the new assignment before ``consumer`` has it, so for this member the
     consumer's own view counts.
     """
     group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]

@@ -1,4 +1,4 @@
-"""The loop of `bmq consume`: from the consumer to standard output, with commits, ends and signals."""
+"""The loop of ``bmq consume``: from the consumer to standard output, with commits, ends and signals."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Consumer(Protocol):
 
 
 class Plan(NamedTuple):
-    """The start of each partition, and the offset before which it ends: `ends` is None if it does not.
+    """The start of each partition, and the offset before which it ends: ``ends`` is None if it does not.
 
-    `present` are the partitions whose records up to the end exist now: no new ones are waited for.
+    ``present`` are the partitions whose records up to the end exist now: no new ones are waited for.
     """
 
     starts: Mapping[TopicPartition, int]
@@ -92,8 +92,8 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         has_readers: Callable[[], bool],
         check_group: Callable[[], None],
     ) -> None:
-        """Take `has_readers`, which returns whether every partition has a reader: if one has none, this member may get
-        it; and `check_group`, which raises ServerUnreachable if the group cannot be joined now."""
+        """Take ``has_readers``, which returns whether every partition has a reader: if one has none, this member may
+        get it; and ``check_group``, which raises ServerUnreachable if the group cannot be joined now."""
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
         self._timeout_s: float = arguments.timeout
@@ -169,7 +169,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         self._written = written
 
     def _is_done(self, read: Collection[TopicPartition]) -> bool:
-        """Return whether the end is reached; `read` are the partitions that the last poll had records of.
+        """Return whether the end is reached; ``read`` are the partitions that the last poll had records of.
 
         A consumer's position costs some work.  The positions of other partitions are read when a poll had no records at
         all: only then can they have moved over offsets without any.
@@ -264,7 +264,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def write_whole(output: BinaryIO, data: bytes) -> None:
-    """Write all of `data`: with PYTHONUNBUFFERED, a signal may make standard output write a part only."""
+    """Write all of ``data``: with PYTHONUNBUFFERED, a signal may make standard output write a part only."""
     left = memoryview(data)
     while left:
         left = left[output.write(left) :]

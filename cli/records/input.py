@@ -1,4 +1,4 @@
-"""Records as `bmq produce` reads them: text with separators, JSON lines, or one value as it is.  Pure."""
+"""Records as ``bmq produce`` reads them: text with separators, JSON lines, or one value as it is.  Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 from bmq.cli.records.text import Encoding, NotEncoded, decode, from_json
 
 RECORD_BYTES_MAX = 100 << 20
-"""Kafka's `socket.request.max.bytes`: no server takes more in one request."""
+"""Kafka's ``socket.request.max.bytes``: no server takes more in one request."""
 TIMESTAMP_MAX = (1 << 63) - 1
 _FIELDS = {"key", "value", "headers", "partition", "timestamp"}
 _IGNORED = {"topic", "offset"}
-"""Fields that are ignored: `bmq consume --json` and `bmq segment cat --json` write them."""
+"""Fields that are ignored: ``bmq consume --json`` and ``bmq segment cat --json`` write them."""
 Headers = list[tuple[str, bytes]]
 
 
@@ -36,14 +36,14 @@ class RecordFormat(Protocol):
     """A format's rules."""
 
     def read(self, data: bytes) -> InputRecord | None:
-        """Return the record that `data` holds, None if there is none to produce.  Raises InputError."""
+        """Return the record that ``data`` holds, None if there is none to produce.  Raises InputError."""
 
 
 def split(chunks: Iterable[bytes], delimiter: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
     """Yield the bytes between delimiters.  The last record needs no delimiter; after the last one, no bytes are no
     record.
 
-    Raises InputError for more than `bytes_max` without a delimiter.
+    Raises InputError for more than ``bytes_max`` without a delimiter.
     """
     rest = bytearray()
     for chunk in chunks:
@@ -60,7 +60,7 @@ def split(chunks: Iterable[bytes], delimiter: bytes, *, bytes_max: int = RECORD_
 
 
 def join(chunks: Iterable[bytes], *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
-    """Yield all of the input as one record.  Raises InputError if it is larger than `bytes_max`."""
+    """Yield all of the input as one record.  Raises InputError if it is larger than ``bytes_max``."""
     data = bytearray()
     for chunk in chunks:
         data += chunk
@@ -115,7 +115,7 @@ class TextReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonReader:
-    """A reader of one JSON object a record, as `bmq consume --json` writes it; the command line's fields override
+    """A reader of one JSON object a record, as ``bmq consume --json`` writes it; the command line's fields override
     it."""
 
     fixed: FixedFields

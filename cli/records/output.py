@@ -1,4 +1,4 @@
-"""Records as `bmq consume` writes them: text with separators, fields, JSON lines, or values as they are.  Pure."""
+"""Records as ``bmq consume`` writes them: text with separators, fields, JSON lines, or values as they are.  Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def text_writer(
     null: bytes,
     is_terminal: bool,
 ) -> Writer:
-    """Return a writer of the value, with `key_separator` also of the key before it.
+    """Return a writer of the value, with ``key_separator`` also of the key before it.
 
     On a terminal control characters but tabs and line ends are escaped: anybody may have produced them.
     """
@@ -75,7 +75,7 @@ def raw_writer(record: Consumed) -> bytes:
 def fields_writer(*, has_topic: bool, key_encoding: Encoding, value_encoding: Encoding) -> Writer:
     """Return a writer of a line of fields with tabs between: partition, offset, time, key, value, headers.
 
-    `bmq segment cat` writes the same.
+    ``bmq segment cat`` writes the same.
     """
 
     def cell(data: bytes | None, encoding: Encoding) -> str:
@@ -93,8 +93,8 @@ def fields_writer(*, has_topic: bool, key_encoding: Encoding, value_encoding: En
 
 
 def json_writer(*, key_encoding: Encoding, value_encoding: Encoding) -> Writer:
-    """Return a writer of one JSON object a line, as `bmq segment cat --json` writes; `bmq produce --format json` reads
-    it."""
+    """Return a writer of one JSON object a line, as ``bmq segment cat --json`` writes; ``bmq produce --format json``
+    reads it."""
 
     def write(record: Consumed) -> bytes:
         fields: dict[str, object] = {

@@ -27,7 +27,7 @@ class PositionKind(enum.Enum):
 
 
 class Position(NamedTuple):
-    """A place in every partition; `number` is an offset, a count or milliseconds, by `kind`."""
+    """A place in every partition; ``number`` is an offset, a count or milliseconds, by ``kind``."""
 
     kind: PositionKind
     number: int = 0
@@ -36,7 +36,7 @@ class Position(NamedTuple):
 class LogBounds(NamedTuple):
     """A partition's first offset, its end, and the first offset at or after the time that a place names.
 
-    `at_time` is None if the place names none, or if every record is older.
+    ``at_time`` is None if the place names none, or if every record is older.
     """
 
     earliest: int
@@ -45,7 +45,7 @@ class LogBounds(NamedTuple):
 
 
 def parse_place(text: str) -> Position:
-    """Return the place that `text` names.  Raises argparse.ArgumentTypeError if it names none."""
+    """Return the place that ``text`` names.  Raises argparse.ArgumentTypeError if it names none."""
     for kind in (PositionKind.EARLIEST, PositionKind.LATEST):
         if text == kind.value:
             return Position(kind)

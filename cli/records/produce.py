@@ -1,7 +1,7 @@
 """``bmq produce``: records from standard input or files into a topic, over Kafka's protocol.
 
 The client is kafka-python's producer: idempotent with ``--acks all``, and pure Python with wheels for its codecs, so it
-is there wherever `bmq` is.  Unacknowledged records are bounded by number and bytes, and settled in the order of the
+is there wherever ``bmq`` is.  Unacknowledged records are bounded by number and bytes, and settled in the order of the
 input, so that the first one that fails is reported by its place.
 """
 
@@ -339,7 +339,7 @@ class Delivery:
         timeout_s: float,
         on_acknowledged: Callable[[Any], None] | None,
     ) -> None:
-        """Take `on_acknowledged`, which is called with kafka-python's RecordMetadata of each record."""
+        """Take ``on_acknowledged``, which is called with kafka-python's RecordMetadata of each record."""
         self._producer = producer
         self._topic = topic
         self._partitions = partitions

@@ -1,4 +1,4 @@
-"""Keys and values as text: separators, encodings, and their JSON in `bmq consume` and `bmq produce`.  Pure."""
+"""Keys and values as text: separators, encodings, and their JSON in ``bmq consume`` and ``bmq produce``.  Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Encoding(enum.StrEnum):
 def add_encodings(parser: argparse._ActionsContainer, text: str) -> None:
     """Add ``--key-encoding`` and ``--value-encoding``.
 
-    `text` is their help, in which {} becomes "key" or "value".
+    ``text`` is their help, in which {} becomes "key" or "value".
     """
     for what in ("key", "value"):
         parser.add_argument(
@@ -66,7 +66,7 @@ def separator(text: str) -> bytes:
 
 
 def decode(data: bytes, encoding: Encoding) -> bytes:
-    """Return the bytes that `data` stands for.  Raises NotEncoded if it is not in that encoding."""
+    """Return the bytes that ``data`` stands for.  Raises NotEncoded if it is not in that encoding."""
     try:
         match encoding:
             case Encoding.TEXT:
@@ -80,7 +80,7 @@ def decode(data: bytes, encoding: Encoding) -> bytes:
 
 
 def encode(data: bytes, encoding: Encoding) -> bytes:
-    """Return `data` in the encoding."""
+    """Return ``data`` in the encoding."""
     match encoding:
         case Encoding.TEXT:
             return data

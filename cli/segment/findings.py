@@ -45,7 +45,7 @@ class FindingsPrinter:
     """A printer of findings, which also counts them."""
 
     def __init__(self, *, as_json: bool, before_line: Callable[[], None] = no_op) -> None:
-        """Take `before_line`, which is called before each line, to clear progress from the terminal."""
+        """Take ``before_line``, which is called before each line, to clear progress from the terminal."""
         self._before_line = before_line
         self.as_json = as_json
         self.files = 0

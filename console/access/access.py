@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from bmq.console.access.authenticators import Client
-from bmq.console.access.sessions import OpenSession
+from bmq.console.access.sessions import ConsoleSession
 from bmq.console.kafka import Requests
 from bmq.console.operations import NotPossible
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.security.acls import CLUSTER_NAME, RESOURCE_OPERATIONS, AclOperation, ResourceType
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.endpoint.authorization.authorizer import Authorizer
 
@@ -33,7 +33,7 @@ class NotAuthorised(NotPossible):
         super().__init__(403, "not_authorised", text)
 
 
-class Access:
+class RequestAccess:
     """The rights of the client of one request."""
 
     __slots__ = ("_authorizer", "cookie", "host", "is_known", "kafka", "session")
@@ -42,16 +42,16 @@ class Access:
         self,
         authorizer: Authorizer,
         kafka: Requests,
-        client: Client,
+        context: AuthenticationContext,
         session: Session = ANONYMOUS_SESSION,
         *,
         is_known: bool = True,
-        cookie: OpenSession | None = None,
+        cookie: ConsoleSession | None = None,
     ) -> None:
         self._authorizer = authorizer
-        self.host = client.host
+        self.host = context.host
         self.session = session
-        self.kafka = kafka.of(session, client.host)
+        self.kafka = kafka.of(session, context.host)
         """Kafka requests with the rights of this client."""
         self.is_known = is_known
         """False if the client has not logged in where others do."""
@@ -59,16 +59,16 @@ class Access:
         """The console's session, if the client has shown its cookie."""
 
     def allows(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Return whether the client may do `operation` to the resource."""
+        """Return whether the client may do ``operation`` to the resource."""
         return self._authorizer.is_allowed(self.session, self.host, operation, resource, name)
 
     def require(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> None:
-        """Raise NotAuthorised unless the client may do `operation` to the resource."""
+        """Raise NotAuthorised unless the client may do ``operation`` to the resource."""
         if not self.allows(operation, resource, name):
             raise NotAuthorised(self.session, operation, resource, name)
 
     def allows_on_some(self, operation: AclOperation, resource: ResourceType) -> bool:
-        """Return whether the client may do `operation` to a resource of the type that may exist."""
+        """Return whether the client may do ``operation`` to a resource of the type that may exist."""
         return self._authorizer.is_allowed_on_some(self.session, self.host, operation, resource)
 
     def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> list[str]:
@@ -82,7 +82,7 @@ class Access:
         return self.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
 
     async def visible(self, items: Iterable[T], is_visible: Callable[[T], bool]) -> list[T]:
-        """Return those of `items` that the client may know of, in turns of the event loop."""
+        """Return those of ``items`` that the client may know of, in turns of the event loop."""
         if not self._authorizer.is_on:
             return list(items)
         turns, found = Turns(), []
@@ -94,5 +94,5 @@ class Access:
         return found
 
 
-ACCESS = web.RequestKey("access", Access)
+ACCESS = web.RequestKey("access", RequestAccess)
 """The access of a request, once it has passed the gate."""

@@ -1,8 +1,8 @@
 """Events of the audit log that come from the HTTP port: log-ins, denials, and administrative requests.
 
 Most requests that change something go through Kafka's handlers, which write the act with its details
-(``proxy.audit``).  `BY_ROUTE` has those that do not; every other route that changes something is in `BY_KAFKA`, or in
-`NOT_ADMINISTRATIVE`.
+(``proxy.audit``).  ``BY_ROUTE`` has those that do not; every other route that changes something is in ``BY_KAFKA``, or
+in ``NOT_ADMINISTRATIVE``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 from aiohttp import web
 
-from bmq.console.access.authenticators import Client, Login
 from bmq.console.access.rights import right_of
+from bmq.console.access.schemes import AuthenticatedClient
 from bmq.console.queries import BODY
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import Audit
 from bmq.core.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.core.security.session import Session
 
 Route = tuple[str, str]
@@ -62,25 +63,25 @@ class HttpAudit:
         self._audit = audit
         self.is_on = audit.is_on
 
-    def login(self, client: Client, login: Login | None, reason: str) -> None:
-        """Write a log-in that was checked; refused, for the reason, without a `login`."""
+    def login(self, context: AuthenticationContext, authenticated: AuthenticatedClient | None, reason: str) -> None:
+        """Write a log-in that was checked; refused, for the reason, without a client."""
         if self.is_on:
-            session = login.session if login is not None else Session(protocol=client.protocol)
-            outcome = Outcome.ALLOWED if login is not None else Outcome.DENIED
-            self._audit.write(AuditEvent(Kind.LOGIN, "LOGIN", outcome, session, client.host, reason=reason))
+            session = authenticated.session if authenticated is not None else Session(protocol=context.protocol)
+            outcome = AuditOutcome.ALLOWED if authenticated is not None else AuditOutcome.DENIED
+            self._audit.write(AuditEvent(Kind.LOGIN, "LOGIN", outcome, session, context.host, reason=reason))
 
     def session(self, request: web.Request, session: Session) -> None:
         """Write that a console's session has begun, or ended, by this request."""
         if self.is_on:
             act = "LOGOUT" if request.method == "DELETE" else act_of(request)
-            self._audit.write(AuditEvent(Kind.LOGIN, act, Outcome.ALLOWED, session, request.remote or ""))
+            self._audit.write(AuditEvent(Kind.LOGIN, act, AuditOutcome.ALLOWED, session, request.remote or ""))
 
-    def nobody(self, request: web.Request, client: Client) -> None:
+    def nobody(self, request: web.Request, context: AuthenticationContext) -> None:
         """Write that a request without a log-in was refused."""
         if self.is_on:
-            session = Session(protocol=client.protocol)
+            session = Session(protocol=context.protocol)
             self._audit.write(
-                AuditEvent(Kind.LOGIN, act_of(request), Outcome.DENIED, session, client.host, reason="no log-in")
+                AuditEvent(Kind.LOGIN, act_of(request), AuditOutcome.DENIED, session, context.host, reason="no log-in")
             )
 
     def denied(
@@ -96,14 +97,14 @@ class HttpAudit:
         if self.is_on:
             self._audit.write(
                 AuditEvent(
-                    Kind.DENIAL, act_of(request), Outcome.DENIED, session, request.remote or "",
+                    Kind.DENIAL, act_of(request), AuditOutcome.DENIED, session, request.remote or "",
                     operation=operation.name if operation is not None else "",
                     resource_type=resource_type.name if resource_type is not None else "",
                     resource=name, reason=reason,
                 )
             )  # fmt: skip
 
-    def act(self, request: web.Request, session: Session, outcome: Outcome, error: str = "") -> None:
+    def act(self, request: web.Request, session: Session, outcome: AuditOutcome, error: str = "") -> None:
         """Write an administrative request that is not one of Kafka's; do nothing for another one."""
         route = route_of(request)
         if not self.is_on or route not in BY_ROUTE:
@@ -114,8 +115,8 @@ class HttpAudit:
         group = request.match_info.get("id") or request.query.get("id")
         name = CLUSTER_NAME if right.resource is ResourceType.CLUSTER else group
         changed = {**_told(request.match_info), **_told(request.get(BODY, {}))}
-        if outcome is Outcome.ALLOWED and (changed.get("dry_run") is True or changed.get("apply") is False):
-            outcome = Outcome.CHECKED
+        if outcome is AuditOutcome.ALLOWED and (changed.get("dry_run") is True or changed.get("apply") is False):
+            outcome = AuditOutcome.CHECKED
         self._audit.write(
             AuditEvent(
                 Kind.ACT, act_of(request), outcome, session, request.remote or "",
@@ -132,12 +133,12 @@ def route_of(request: web.Request) -> Route:
 
 
 def act_of(request: web.Request) -> str:
-    """Return the request's method and path, for `AuditEvent.act`."""
+    """Return the request's method and path, for ``AuditEvent.act``."""
     return " ".join(route_of(request))
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, object]:
-    """Return names and numbers among `values`; of a list of objects their topics' names."""
+    """Return names and numbers among ``values``; of a list of objects their topics' names."""
     found: dict[str, object] = {}
     for name in _TOLD:
         value = values.get(name)

@@ -1,12 +1,12 @@
 """The gate of the HTTP port: who sent a request, and whether he may.
 
-    Authorization: Basic ... / Bearer ...    programs, by `console.access.logins`
-    a cookie                                 the console's page, by `console.access.sessions`
+    Authorization: Basic ... / Bearer ...    programs, by ``console.access.logins``
+    a cookie                                 the console's page, by ``console.access.sessions``
     neither                                  User:ANONYMOUS where nobody has to log in; else 401
 
-With a cookie, a request that changes something must have the session's text in `X-CSRF-Token`: browsers send cookies
-with the requests of other sites' pages, too, but only this server's page can read that text.  `console.origins` checks
-the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
+With a cookie, a request that changes something must have the session's text in ``X-CSRF-Token``: browsers send cookies
+with the requests of other sites' pages, too, but only this server's page can read that text.  ``console.origins``
+checks the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
 
 The page sends that header with every request, so that a 401 to it asks by no scheme that browsers open a dialog for.
 """
@@ -19,18 +19,19 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from bmq.console.access.access import ACCESS, Access, NotAuthorised
+from bmq.console.access.access import ACCESS, NotAuthorised, RequestAccess
 from bmq.console.access.audit import HttpAudit
-from bmq.console.access.authenticators import BEARER, Client
 from bmq.console.access.logins import Logins, NotAuthenticated
 from bmq.console.access.rights import METRICS, USER, Right, Who, right_of
-from bmq.console.access.sessions import ConsoleSessions, OpenSession
+from bmq.console.access.schemes import BEARER
+from bmq.console.access.sessions import ConsoleSession, ConsoleSessions
 from bmq.console.kafka import Requests
 from bmq.console.operations import NotPossible
 from bmq.console.state import Own, OwnMetric
-from bmq.core.audit.event import Outcome
+from bmq.core.audit.event import AuditOutcome
 from bmq.core.errors import RequestError
 from bmq.core.security.acls import AUTHORIZATION_FAILED, ResourceType
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.endpoint.authorization.authorizer import Authorizer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,8 +42,8 @@ DENIALS = frozenset(AUTHORIZATION_FAILED.values())
 _READING = ("GET", "HEAD")
 
 
-class Counts:
-    """Requests that the gate refused."""
+class RefusalCounts:
+    """Numbers of requests that the gate refused."""
 
     __slots__ = ("denied", "forged", "unauthenticated")
 
@@ -55,7 +56,7 @@ class Counts:
         """Requests with a cookie, but without the session's text."""
 
 
-class Gate(NamedTuple):
+class AccessGate(NamedTuple):
     """Everything that the gate looks at."""
 
     logins: Logins
@@ -63,14 +64,14 @@ class Gate(NamedTuple):
     authorizer: Authorizer
     kafka: Requests
     metrics_ask: bool
-    """False if anyone may read `/metrics`."""
-    counts: Counts
+    """False if anyone may read ``/metrics``."""
+    counts: RefusalCounts
     audit: HttpAudit
 
     @property
     def asks(self) -> bool:
         """True if clients have to log in."""
-        return bool(self.logins.schemes)
+        return bool(self.logins.scheme_names)
 
     def right(self, request: web.Request) -> Right:
         """Return what the request needs."""
@@ -82,42 +83,42 @@ class Gate(NamedTuple):
             return Right(Who.ANYONE)
         return right_of(*route)
 
-    async def identify(self, request: web.Request) -> Access:
+    async def identify(self, request: web.Request) -> RequestAccess:
         """Return the access of the request's client; that of nobody if it shows nothing and has to.
 
         Raises NotPossible (401, 403 or 429) if what it shows is wrong.
         """
-        client = client_of(request)
+        context = context_of(request)
         if not self.asks:
-            return Access(self.authorizer, self.kafka, client)
+            return RequestAccess(self.authorizer, self.kafka, context)
         scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
         if scheme:
-            login = await self.logins.check(client, scheme.lower(), credentials.strip())
-            return Access(self.authorizer, self.kafka, client, login.session)
+            authenticated = await self.logins.check(context, scheme.lower(), credentials.strip())
+            return RequestAccess(self.authorizer, self.kafka, context, authenticated.session)
         found = self.session_of(request)
         if found is None:
-            return Access(self.authorizer, self.kafka, client, is_known=False)
+            return RequestAccess(self.authorizer, self.kafka, context, is_known=False)
         if request.method not in _READING and not found.is_csrf(request.headers.get(CSRF_HEADER, "")):
             self.counts.forged += 1
-            self.audit.denied(request, found.login.session, reason=f"no {CSRF_HEADER} of the session")
+            self.audit.denied(request, found.authenticated.session, reason=f"no {CSRF_HEADER} of the session")
             text = f"the console's session needs its text in {CSRF_HEADER}; reload the page"
             raise NotPossible(403, "forged_request", text)
-        return Access(self.authorizer, self.kafka, client, found.login.session, cookie=found)
+        return RequestAccess(self.authorizer, self.kafka, context, found.authenticated.session, cookie=found)
 
-    def session_of(self, request: web.Request) -> OpenSession | None:
+    def session_of(self, request: web.Request) -> ConsoleSession | None:
         """Return the session whose cookie the request has; None if it has none."""
         cookie = request.cookies.get(cookie_name(request))
         return self.sessions.find(cookie) if cookie else None
 
-    async def identify_for_health(self, request: web.Request) -> Access:
+    async def identify_for_health(self, request: web.Request) -> RequestAccess:
         """Return the access of a health check's client: one that shows something wrong is nobody, and not refused."""
         try:
             return await self.identify(request)
         except NotPossible:
-            return Access(self.authorizer, self.kafka, client_of(request), is_known=False)
+            return RequestAccess(self.authorizer, self.kafka, context_of(request), is_known=False)
 
     def metrics(self) -> Sequence[Own]:
-        """Return the numbers of the HTTP port, for `/metrics`."""
+        """Return the numbers of the HTTP port, for ``/metrics``."""
         text, counts = "HTTP requests refused, by reason", self.counts
         denied = {"no_login": counts.unauthenticated, "not_authorised": counts.denied, "forged": counts.forged}
         found = [OwnMetric("http_denied", text, count, True, "reason", why) for why, count in denied.items()]
@@ -134,16 +135,16 @@ class Gate(NamedTuple):
         ]
 
     def challenge(self, request: web.Request) -> str:
-        """Return how to log in, for `WWW-Authenticate`."""
+        """Return how to log in, for ``WWW-Authenticate``."""
         if CSRF_HEADER in request.headers:
             return 'Session realm="BMQ"'
         return ", ".join(
             'Bearer realm="BMQ"' if scheme == BEARER else 'Basic realm="BMQ", charset="UTF-8"'
-            for scheme in self.logins.schemes
+            for scheme in self.logins.scheme_names
         )
 
 
-def gate(rules: Gate) -> Middleware:
+def gate(rules: AccessGate) -> Middleware:
     """Return the middleware that lets requests through whose client may make them."""
 
     @web.middleware
@@ -157,34 +158,34 @@ def gate(rules: Gate) -> Middleware:
             access = await rules.identify(request)
             if not access.is_known:
                 rules.counts.unauthenticated += 1
-                rules.audit.nobody(request, client_of(request))
+                rules.audit.nobody(request, context_of(request))
                 raise NotAuthenticated("log in first")
         except NotAuthenticated as error:
             error.headers = {"WWW-Authenticate": rules.challenge(request)}
             raise
         request[ACCESS] = access
-        audit, outcome, why = rules.audit, Outcome.UNKNOWN, ""
+        audit, outcome, why = rules.audit, AuditOutcome.UNKNOWN, ""
         try:
             if right.operation is not None and right.resource is not None:
                 access.require(right.operation, right.resource, *_name(request, right.resource))
             response = await handler(request)
-            outcome = Outcome.ALLOWED
+            outcome = AuditOutcome.ALLOWED
             return response
         except NotAuthorised as error:
             rules.counts.denied += 1
-            outcome = Outcome.DENIED
+            outcome = AuditOutcome.DENIED
             audit.denied(request, access.session, error.operation, error.resource_type, error.name)
             raise
         except NotPossible as error:
-            outcome, why = Outcome.FAILED, error.error
+            outcome, why = AuditOutcome.FAILED, error.error
             raise
         except RequestError as error:
             is_denial = error.code in DENIALS
             rules.counts.denied += is_denial
-            outcome, why = Outcome.DENIED if is_denial else Outcome.FAILED, error.code.name
+            outcome, why = AuditOutcome.DENIED if is_denial else AuditOutcome.FAILED, error.code.name
             raise
         finally:
-            if audit.is_on and outcome is not Outcome.DENIED:
+            if audit.is_on and outcome is not AuditOutcome.DENIED:
                 audit.act(request, access.session, outcome, why)
 
     return check_access
@@ -200,15 +201,15 @@ def _name(request: web.Request, resource: ResourceType) -> Collection[str]:
     return (named["id"] if "id" in named else request.query.get("id", ""),)
 
 
-def client_of(request: web.Request) -> Client:
-    """Return the client of a request."""
-    return Client(request.remote or "", request.secure)
+def context_of(request: web.Request) -> AuthenticationContext:
+    """Return the facts about a request's connection."""
+    return AuthenticationContext(request.remote or "", "SASL_SSL" if request.secure else "SASL_PLAINTEXT")
 
 
 def cookie_name(request: web.Request) -> str:
     """Return the cookie's name: of the port, since the cookies of a machine go to all of its ports.
 
-    By `__Host-` a browser takes it from this very host alone, and by TLS alone.
+    By ``__Host-`` a browser takes it from this very host alone, and by TLS alone.
     """
     transport = request.transport
     address = transport.get_extra_info("sockname") if transport is not None else None

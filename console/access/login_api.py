@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from bmq.console.access.access import ACCESS, Access
-from bmq.console.access.authenticators import BASIC, BEARER, basic_credentials
-from bmq.console.access.gate import Gate, client_of, cookie_name
+from bmq.console.access.access import ACCESS, RequestAccess
+from bmq.console.access.gate import AccessGate, context_of, cookie_name
 from bmq.console.access.logins import NotAuthenticated
-from bmq.console.access.sessions import OpenSession
+from bmq.console.access.schemes import BASIC, BEARER, basic_credentials
+from bmq.console.access.sessions import ConsoleSession
 from bmq.console.operations import NotPossible
 from bmq.console.queries import TEXT, Query, read_body
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -22,14 +22,14 @@ _LOGIN = {"user": TEXT.optional(), "password": TEXT.optional(), "token": TEXT.op
 class LoginApi:
     """Handlers of the console's session."""
 
-    def __init__(self, gate: Gate, now_ms: Callable[[], int]) -> None:
+    def __init__(self, gate: AccessGate, now_ms: Callable[[], int]) -> None:
         self._gate = gate
         self._now_ms = now_ms
 
     async def describe(self, request: web.Request) -> web.Response:
         """Respond with the ways to log in; none if nobody has to."""
         Query(request, ())
-        return web.json_response({"schemes": self._gate.logins.schemes})
+        return web.json_response({"schemes": self._gate.logins.scheme_names})
 
     async def log_in(self, request: web.Request) -> web.Response:
         """Begin a session by a user's password, or by a token, and set its cookie."""
@@ -46,12 +46,14 @@ class LoginApi:
             scheme, credentials = BASIC, basic_credentials(body["user"], body["password"])
         else:
             scheme, credentials = BEARER, body["token"]
-        login = await self._gate.logins.check(client_of(request), scheme, credentials)
-        token, session = self._gate.sessions.begin(login)
-        self._gate.audit.session(request, login.session)
+        authenticated = await self._gate.logins.check(context_of(request), scheme, credentials)
+        token, session = self._gate.sessions.begin(authenticated)
+        self._gate.audit.session(request, authenticated.session)
         if (before := request.cookies.get(cookie_name(request))) is not None:
             self._gate.sessions.end(before)
-        access = Access(self._gate.authorizer, self._gate.kafka, client_of(request), login.session, cookie=session)
+        access = RequestAccess(
+            self._gate.authorizer, self._gate.kafka, context_of(request), authenticated.session, cookie=session
+        )
         response = web.json_response(self._facts(access, None, None))
         response.set_cookie(
             cookie_name(request), token, path="/", httponly=True, samesite="Strict", secure=request.secure
@@ -64,9 +66,9 @@ class LoginApi:
         name = cookie_name(request)
         if (token := request.cookies.get(name)) is not None:
             if (found := self._gate.sessions.find(token)) is not None:
-                self._gate.audit.session(request, found.login.session)
+                self._gate.audit.session(request, found.authenticated.session)
             self._gate.sessions.end(token)
-        response = web.json_response({"schemes": self._gate.logins.schemes})
+        response = web.json_response({"schemes": self._gate.logins.scheme_names})
         response.del_cookie(name, path="/", httponly=True, samesite="Strict", secure=request.secure)
         return response
 
@@ -77,7 +79,7 @@ class LoginApi:
         group = query.text("group") if query.is_given("group") else None
         return web.json_response(self._facts(request[ACCESS], topic, group))
 
-    def _facts(self, access: Access, topic: str | None, group: str | None) -> dict[str, object]:
+    def _facts(self, access: RequestAccess, topic: str | None, group: str | None) -> dict[str, object]:
         create, topics = AclOperation.CREATE, ResourceType.TOPIC
         return {
             "principal": str(access.session.principal),
@@ -91,7 +93,7 @@ class LoginApi:
             "group": access.operations(ResourceType.GROUP, group) if group is not None else None,
         }
 
-    def _expires_ms(self, session: OpenSession | None) -> int | None:
+    def _expires_ms(self, session: ConsoleSession | None) -> int | None:
         if session is None:
             return None
         return self._now_ms() + int((session.until - asyncio.get_running_loop().time()) * 1000)

@@ -6,12 +6,12 @@ Checking a password costs milliseconds of a processor (PBKDF2), so a client that
                     no: the same are being checked? ── yes ──> wait for that check's end
                     no: too many wait, in all or of this network? ── yes ──> 429
                     no: check them, a few at a time
-                        right: keep them for `KEPT_S`     wrong: respond only after a delay, twice as long each time
+                        right: keep them for ``KEPT_S``   wrong: respond only after a delay, twice as long each time
 
 A network is an IPv4 address, or the /64 of an IPv6 address, which is what one machine gets.  A failed log-in takes one
-of the `WAITING_OF_NETWORK_MAX` places of its network until its delay is over, but no place among the checks: so guesses
-from some networks never keep another network out.  The delay holds as well where its response does not wait for it,
-because `DELAYED_MAX` others do.  A network with failures has half of the places among the checks.
+of the ``WAITING_OF_NETWORK_MAX`` places of its network until its delay is over, but no place among the checks: so
+guesses from some networks never keep another network out.  The delay holds as well where its response does not wait for
+it, because ``DELAYED_MAX`` others do.  A network with failures has half of the places among the checks.
 
 What was right is kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
 """
@@ -27,11 +27,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from bmq.console.access.authenticators import Client, HttpAuthenticator, Login
+from bmq.console.access.schemes import AuthenticatedClient, AuthenticationScheme
 from bmq.console.operations import NotPossible
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
+from bmq.core.security.authentication import AuthenticationContext
 
 _log = logging.getLogger(__name__)
 KEPT_S = 60.0
@@ -42,7 +43,7 @@ CHECKS_AT_ONCE = 2
 WAITING_MAX = 60
 """Most log-ins that are checked or wait for it: fewer than connections."""
 WAITING_OF_FAILED_MAX = 30
-"""Log-ins in all from which on a network with failures gets 429; other networks have up to `WAITING_MAX`."""
+"""Log-ins in all from which on a network with failures gets 429; other networks have up to ``WAITING_MAX``."""
 WAITING_OF_NETWORK_MAX = 6
 """Most log-ins of one network that wait for a check, are being checked, or have failed and wait for their delay."""
 DELAYED_MAX = 30
@@ -51,7 +52,7 @@ JOINED_MAX = 60
 """Most further requests that wait with credentials that are being checked already."""
 JOINED_OF_FAILED_MAX = 20
 """Such requests in all from which on a network with failures gets 429.  So networks with failures leave room among the
-requests that the port serves at a time (`console.http`)."""
+requests that the port serves at a time (``console.http``)."""
 DELAY_MAX_S = 5.0
 FORGIVEN_S = 60.0
 """Seconds without a failed log-in after which the network's next failure has the first, short delay again."""
@@ -69,7 +70,7 @@ class NotAuthenticated(NotPossible):
 
 
 class _Kept(NamedTuple):
-    login: Login
+    authenticated: AuthenticatedClient
     until: float
     hosts: set[str]
     """Addresses that have logged in so: each is told once."""
@@ -101,16 +102,16 @@ class Logins:
 
     def __init__(
         self,
-        authenticators: Sequence[HttpAuthenticator],
+        schemes: Sequence[AuthenticationScheme],
         delay_s: float = 0.1,
-        on_login: Callable[[Client, Login | None, str], None] = no_op,
+        on_login: Callable[[AuthenticationContext, AuthenticatedClient | None, str], None] = no_op,
     ) -> None:
-        """`delay_s` is the time that the first failed log-in of a network takes at least.
+        """``delay_s`` is the time that the first failed log-in of a network takes at least.
 
-        `on_login` is called with each log-in that is checked; without a `Login` it was refused, for the reason given.
+        ``on_login`` is called with each log-in that is checked; without a client it was refused, for the reason given.
         """
         self._on_login = on_login
-        self._by_scheme: Mapping[str, HttpAuthenticator] = {each.scheme: each for each in authenticators}
+        self._by_scheme: Mapping[str, AuthenticationScheme] = {each.scheme: each for each in schemes}
         self._delay_s = delay_s
         self._key = secrets.token_bytes(32)
         self._kept: LruCache[bytes, _Kept] = LruCache(KEPT_MAX)
@@ -128,77 +129,79 @@ class Logins:
         """Log-ins that were not checked, since too many waited."""
 
     @property
-    def schemes(self) -> Sequence[str]:
+    def scheme_names(self) -> Sequence[str]:
         """The schemes that clients may use; empty if nobody has to log in."""
         return list(self._by_scheme)
 
-    async def check(self, client: Client, scheme: str, credentials: str) -> Login:
-        """Return the login of a client.
+    async def check(self, context: AuthenticationContext, scheme: str, credentials: str) -> AuthenticatedClient:
+        """Return the client with these credentials.
 
         Raises NotAuthenticated, after a while, if the credentials are wrong; NotPossible (429) if too many are checked.
         """
         if scheme not in self._by_scheme:
             raise NotAuthenticated(f"log in by {' or '.join(self._by_scheme)}")
-        text = f"{scheme} {client.protocol} {credentials}".encode(errors="surrogatepass")
+        text = f"{scheme} {context.protocol} {credentials}".encode(errors="surrogatepass")
         key = hashlib.blake2b(text, key=self._key, digest_size=32).digest()
         while (kept := self._find(key)) is None:
             under_way = self._checks.get(key)
             if under_way is None:
-                return await self._check(client, scheme, credentials, key)
-            if self._joined >= (JOINED_OF_FAILED_MAX if self._has_failed(network_of(client.host)) else JOINED_MAX):
-                raise self._refusal(client)
+                return await self._check(context, scheme, credentials, key)
+            if self._joined >= (JOINED_OF_FAILED_MAX if self._has_failed(network_of(context.host)) else JOINED_MAX):
+                raise self._refusal(context)
             self._joined += 1
             try:
                 await under_way.over.wait()
             finally:
                 self._joined -= 1
             if under_way.has_failed:
-                self._on_login(client, None, f"wrong credentials ({scheme})")
+                self._on_login(context, None, f"wrong credentials ({scheme})")
                 raise NotAuthenticated
-        if client.host not in kept.hosts:
+        if context.host not in kept.hosts:
             if len(kept.hosts) >= HOSTS_MAX:
                 kept.hosts.clear()
-            kept.hosts.add(client.host)
-            self._on_login(client, kept.login, "")
-        return kept.login
+            kept.hosts.add(context.host)
+            self._on_login(context, kept.authenticated, "")
+        return kept.authenticated
 
     def _find(self, key: bytes) -> _Kept | None:
         kept = self._kept.get(key)
         if kept is None:
             return None
-        if asyncio.get_running_loop().time() >= kept.until or not kept.login.is_current():
+        if asyncio.get_running_loop().time() >= kept.until or not kept.authenticated.is_current():
             self._kept.pop(key)
             return None
         return kept
 
-    async def _check(self, client: Client, scheme: str, credentials: str, key: bytes) -> Login:
-        network = network_of(client.host)
+    async def _check(
+        self, context: AuthenticationContext, scheme: str, credentials: str, key: bytes
+    ) -> AuthenticatedClient:
+        network = network_of(context.host)
         now = asyncio.get_running_loop().time
         began = now()
         if not self._has_room(network, began):
-            raise self._refusal(client)
+            raise self._refusal(context)
         check = self._checks[key] = _Check()
         self._waiting[network] += 1
         try:
             async with self._turns:
-                login = await self._by_scheme[scheme].check(credentials, client)
-            check.has_failed = login is None
+                authenticated = await self._by_scheme[scheme].check(credentials, context)
+            check.has_failed = authenticated is None
         finally:
             self._waiting[network] -= 1
             if not self._waiting[network]:
                 del self._waiting[network]
             del self._checks[key]
             check.over.set()
-        if login is None:
-            self._on_login(client, None, f"wrong credentials ({scheme})")
-            await self._fail(client.host, network, scheme, began)
+        if authenticated is None:
+            self._on_login(context, None, f"wrong credentials ({scheme})")
+            await self._fail(context.host, network, scheme, began)
             raise NotAuthenticated
         self.succeeded[scheme] += 1
-        expires_at = login.session.expires_at
+        expires_at = authenticated.session.expires_at
         until = now() + KEPT_S if expires_at is None else min(now() + KEPT_S, expires_at)
-        self._kept.put(key, _Kept(login, until, {client.host}))
-        self._on_login(client, login, "")
-        return login
+        self._kept.put(key, _Kept(authenticated, until, {context.host}))
+        self._on_login(context, authenticated, "")
+        return authenticated
 
     def _has_room(self, network: str, now: float) -> bool:
         """Return whether one more log-in of a network may be checked, or wait for it."""
@@ -213,10 +216,10 @@ class Logins:
         failures = self._failures.peek(network)
         return failures is not None and asyncio.get_running_loop().time() - failures.last < FORGIVEN_S
 
-    def _refusal(self, client: Client) -> NotPossible:
+    def _refusal(self, context: AuthenticationContext) -> NotPossible:
         self.refused += 1
-        _log.warning("HTTP log-in refused unchecked: too many wait", extra=fields(connection=client.host))
-        self._on_login(client, None, "too many log-ins wait")
+        _log.warning("HTTP log-in refused unchecked: too many wait", extra=fields(connection=context.host))
+        self._on_login(context, None, "too many log-ins wait")
         return NotPossible(429, "too_many_logins", "too many log-ins are being checked; try again in some seconds")
 
     async def _fail(self, address: str, network: str, scheme: str, began: float) -> None:

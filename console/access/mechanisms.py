@@ -8,38 +8,29 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
-from bmq.console.access.authenticators import Client, Login, PasswordCheck, TokenCheck
+from bmq.console.access.schemes import AuthenticatedClient, PasswordCheck, TokenCheck
+from bmq.core.security.authentication import Authenticated, AuthenticationContext
 from bmq.core.security.principal import user
 from bmq.core.security.scram import ScramCredential, ScramMechanism, credential_of_password
 from bmq.core.security.session import Session
-from bmq.endpoint.authentication.mechanism import Authenticated, Mechanism, Peer
+from bmq.endpoint.authentication.accounts import ScramUsers
+from bmq.endpoint.authentication.mechanism import SaslMechanism
 
 _NO_SALT = bytes(16)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""A token's form in `Authorization` (RFC 6750): nothing in it can end a field of OAUTHBEARER's message."""
+"""A token's form in ``Authorization`` (RFC 6750): nothing in it can end a field of OAUTHBEARER's message."""
 
 
-def passwords_of_plain(mechanism: Mechanism, now_ms: Callable[[], int]) -> PasswordCheck:
+def passwords_of_plain(mechanism: SaslMechanism, now_ms: Callable[[], int]) -> PasswordCheck:
     """Return the check of the users of a PLAIN mechanism."""
 
-    async def check(name: str, password: str, client: Client) -> Login | None:
+    async def check(name: str, password: str, context: AuthenticationContext) -> AuthenticatedClient | None:
         if "\0" in name or "\0" in password:
             return None
-        return await _log_in(mechanism, f"\0{name}\0{password}".encode(), client, now_ms)
+        return await _log_in(mechanism, f"\0{name}\0{password}".encode(), context, now_ms)
 
     return check
-
-
-class ScramUsers(Protocol):
-    """The SCRAM users of the cluster."""
-
-    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """Return a user's credential; None if there is none."""
-
-    def usual_iterations(self, mechanism: ScramMechanism) -> int:
-        """Return the iterations that most users of a mechanism have."""
 
 
 def passwords_of_scram(mechanisms: Sequence[ScramMechanism], users: ScramUsers) -> PasswordCheck:
@@ -49,13 +40,13 @@ def passwords_of_scram(mechanisms: Sequence[ScramMechanism], users: ScramUsers) 
     the delay of failed log-ins may be 0, and hides nothing when many wait.
     """
 
-    async def check(name: str, password: str, client: Client) -> Login | None:
+    async def check(name: str, password: str, context: AuthenticationContext) -> AuthenticatedClient | None:
         for mechanism in mechanisms:
             credential = users.find(mechanism, name)
             judged = credential or ScramCredential(_NO_SALT, users.usual_iterations(mechanism), b"", b"")
             if await asyncio.to_thread(_is_password, mechanism, judged, password) and credential is not None:
-                session = Session(principal=user(name), protocol=client.protocol, mechanism=mechanism.name)
-                return Login(session, partial(_is_current, users, mechanism, name, credential))
+                session = Session(principal=user(name), protocol=context.protocol, mechanism=mechanism.name)
+                return AuthenticatedClient(session, partial(_is_current, users, mechanism, name, credential))
         return None
 
     return check
@@ -70,26 +61,28 @@ def _is_current(users: ScramUsers, mechanism: ScramMechanism, name: str, credent
     return users.find(mechanism, name) == credential
 
 
-def tokens_of_oauthbearer(mechanism: Mechanism, now_ms: Callable[[], int]) -> TokenCheck:
+def tokens_of_oauthbearer(mechanism: SaslMechanism, now_ms: Callable[[], int]) -> TokenCheck:
     """Return the check of the tokens that an OAUTHBEARER mechanism accepts."""
 
-    async def check(token: str, client: Client) -> Login | None:
+    async def check(token: str, context: AuthenticationContext) -> AuthenticatedClient | None:
         if not _TOKEN.fullmatch(token):
             return None
-        return await _log_in(mechanism, f"n,,\1auth=Bearer {token}\1\1".encode(), client, now_ms)
+        return await _log_in(mechanism, f"n,,\1auth=Bearer {token}\1\1".encode(), context, now_ms)
 
     return check
 
 
-async def _log_in(mechanism: Mechanism, message: bytes, client: Client, now_ms: Callable[[], int]) -> Login | None:
-    """Return the login by a mechanism whose exchange is one message; None if it fails."""
-    exchange = mechanism.begin(Peer(client.host))
+async def _log_in(
+    mechanism: SaslMechanism, message: bytes, context: AuthenticationContext, now_ms: Callable[[], int]
+) -> AuthenticatedClient | None:
+    """Return the client of a one-message mechanism; None if the mechanism refuses the message."""
+    server = mechanism.create_server(context)
     try:
-        result = exchange.evaluate(message)
+        result = server.evaluate(message)
         if inspect.isawaitable(result):
             result = await result
     finally:
-        exchange.dispose()
+        server.dispose()
     if not isinstance(result, Authenticated):
         return None
     expires_at = None
@@ -97,9 +90,9 @@ async def _log_in(mechanism: Mechanism, message: bytes, client: Client, now_ms: 
         expires_at = asyncio.get_running_loop().time() + (result.expires_at_ms - now_ms()) / 1000
     session = Session(
         principal=result.principal,
-        protocol=client.protocol,
+        protocol=context.protocol,
         mechanism=mechanism.name,
         expires_at=expires_at,
         by_token=result.by_token,
     )
-    return Login(session)
+    return AuthenticatedClient(session)

@@ -26,7 +26,7 @@ class Right(NamedTuple):
 
     who: Who
     operation: AclOperation | None = None
-    """With `ALLOWED`: what the user must be allowed to do to the resource."""
+    """With ``ALLOWED``: what the user must be allowed to do to the resource."""
     resource: ResourceType | None = None
     note: str = ""
     """What the response, or a Kafka handler, looks at besides."""
@@ -101,5 +101,5 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
 
 
 def right_of(method: str, path: str) -> Right:
-    """Return the right for a route, `path` as the router has it.  Raises KeyError for one that is not in the table."""
+    """Return the right for a route, ``path`` as the router has it.  Raises KeyError if the table lacks the route."""
     return RIGHTS["GET" if method == "HEAD" else method, path]

@@ -12,7 +12,7 @@ import hmac
 import secrets
 from typing import NamedTuple
 
-from bmq.console.access.authenticators import Login
+from bmq.console.access.schemes import AuthenticatedClient
 from bmq.core.aio.lru import LruCache
 
 SESSIONS_MAX = 1_000
@@ -22,17 +22,17 @@ OF_USER_MAX = 20
 _TOKEN_BYTES = 32
 
 
-class OpenSession(NamedTuple):
+class ConsoleSession(NamedTuple):
     """A user of the console."""
 
-    login: Login
+    authenticated: AuthenticatedClient
     csrf: str
     """Text that the console's page sends with each request that changes something; no page of another site knows it."""
     until: float
     """End, on the loop's clock in seconds."""
 
     def is_csrf(self, text: str) -> bool:
-        """Return True if `text` is the session's own, in a time that does not depend on where it differs."""
+        """Return True if ``text`` is the session's own, in a time that does not depend on where it differs."""
         return hmac.compare_digest(self.csrf.encode(), text.encode(errors="replace"))
 
 
@@ -41,32 +41,32 @@ class ConsoleSessions:
 
     def __init__(self, lifetime_s: float) -> None:
         self._lifetime_s = lifetime_s
-        self._open: LruCache[bytes, OpenSession] = LruCache(SESSIONS_MAX)
+        self._open: LruCache[bytes, ConsoleSession] = LruCache(SESSIONS_MAX)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, login: Login) -> tuple[str, OpenSession]:
+    def begin(self, authenticated: AuthenticatedClient) -> tuple[str, ConsoleSession]:
         """Begin a session; return the cookie's value with it."""
         now = asyncio.get_running_loop().time()
         until = now + self._lifetime_s
-        if login.session.expires_at is not None:
-            until = min(until, login.session.expires_at)
-        principal = login.session.principal
-        own = [key for key, each in self._open.items() if each.login.session.principal == principal]
+        if authenticated.session.expires_at is not None:
+            until = min(until, authenticated.session.expires_at)
+        principal = authenticated.session.principal
+        own = [key for key, each in self._open.items() if each.authenticated.session.principal == principal]
         for key in own[: max(0, len(own) + 1 - OF_USER_MAX)]:
             self._open.pop(key)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        begun = OpenSession(login, secrets.token_urlsafe(_TOKEN_BYTES), until)
+        begun = ConsoleSession(authenticated, secrets.token_urlsafe(_TOKEN_BYTES), until)
         self._open.put(_hash(token), begun)
         return token, begun
 
-    def find(self, token: str) -> OpenSession | None:
+    def find(self, token: str) -> ConsoleSession | None:
         """Return the session of a cookie's value; None if it is over, or never was."""
         found = self._open.get(_hash(token))
         if found is None:
             return None
-        if asyncio.get_running_loop().time() >= found.until or not found.login.is_current():
+        if asyncio.get_running_loop().time() >= found.until or not found.authenticated.is_current():
             self._open.pop(_hash(token))
             return None
         return found

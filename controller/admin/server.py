@@ -174,8 +174,8 @@ class AdminService:
     async def serve(self, request: InternalRequest[R]) -> R:
         """Carry a request of another process out, and return its response.
 
-        Raises RequestError as `act` does; the message of NOT_CONTROLLER is the leader's incarnation, "" if that is not
-        known.
+        Raises RequestError as ``act`` does; the message of NOT_CONTROLLER is the leader's incarnation, "" if that is
+        not known.
         """
         try:
             return await self.act(request)

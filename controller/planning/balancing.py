@@ -10,7 +10,7 @@ at rest away from the broker, and the end of the burst would bring them back::
 Each goes from the broker with the most to the broker with the least.  A broker that cannot give any away (a single
 partition is its load) is set aside, and the others are evened out among themselves.
 
-A partition with a load moves only after unevenness of `UNEVEN_S`, during which every plan found a move that helps.
+A partition with a load moves only after unevenness of ``UNEVEN_S``, during which every plan found a move that helps.
 Partitions at rest all weigh the same, so any of them will do, and none is searched for before one is needed.
 """
 
@@ -36,7 +36,7 @@ HELPS = 0.9
 """A move may carry at most this part of the difference between two brokers: more would only swap them."""
 UNEVEN_S = 120.0
 """Time for which loads must be uneven before a partition with a load moves: a load itself counts only after minutes
-(`lasting_loads`), so it is five minutes from a change of the load to the first move."""
+(``lasting_loads``), so it is five minutes from a change of the load to the first move."""
 WEIGHED_PER_STEP = 1_000
 """Partitions with traffic that are weighed in one step."""
 
@@ -94,7 +94,7 @@ class Balance:
     def _even_counts(
         self, budget: int, choose: Callable[[str, str, Sequence[str]], _Choice], may_take: Callable[[str], bool]
     ) -> _Moves:
-        """Even out the numbers of partitions, by moves that `choose` finds, to brokers that ``may_take`` them.
+        """Even out the numbers of partitions, by moves that ``choose`` finds, to brokers that ``may_take`` them.
 
         Returns whether there is more to do.
         """

@@ -40,7 +40,7 @@ class _Window:
 
 
 class LastingLoads:
-    """The windows of one term.  Their result is `PartitionTable.lasting`."""
+    """The windows of one term.  Their result is ``PartitionTable.lasting``."""
 
     def __init__(self, table: PartitionTable) -> None:
         self._table = table

@@ -1,7 +1,7 @@
 """Load of partitions: members' responses to Load become smoothed rates, and loads that last.  Pure.
 
 The smoothed rate says which partitions are in use now: they are placed first, and operators see them.  Balancing goes
-by the loads that last (`lasting_loads`).
+by the loads that last (``lasting_loads``).
 
 A partition keeps its rate over a move, whichever member measured it.  A partition that is missing in a response counts
 as idle only if the member is its owner.

@@ -40,7 +40,7 @@ class PartitionTable(Mapping[PartitionKey, str]):
         self.unowned: dict[uuid.UUID, None] = {}
         """Topics with a partition that has no owner, an ordered set."""
         self.lasting = OwnedRates()
-        """The traffic that partitions have had for minutes: see `partition_load`."""
+        """The traffic that partitions have had for minutes: see ``partition_load``."""
         self._topics: dict[uuid.UUID, TopicOwners] = {}
         self._counts: dict[str, int] = {}
         self._now = OwnedRates()

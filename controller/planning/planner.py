@@ -4,7 +4,7 @@ In this order, and balancing only when there is nothing else to do:
 
 1. partitions without an owner, and those of brokers that are gone: all at once;
 2. those of brokers that drain, do not serve, or that most proxies cannot reach: a bounded number at a time;
-3. balancing: partitions at rest by their number, partitions with a load by loads that last (`balancing`).
+3. balancing: partitions at rest by their number, partitions with a load by loads that last (``balancing``).
 
 A broker's **score** is its share of all bytes, requests and partitions, weighted; the scores of all add up to 1.  Where
 traffic is small its weight goes to the partitions instead.  1 and 2 place partitions by it, and operators see it.

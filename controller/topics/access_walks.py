@@ -1,7 +1,7 @@
 """The walks of a leader that give topics' files their owner, group and mode, some partitions at a time.
 
 Where nothing is asked for there is no record, and all that it costs is a look at the catalog's version a second.  A
-step gives `FOLDERS_PER_STEP` partitions what they lack, then writes the record: after a crash the next leader goes on
+step gives ``FOLDERS_PER_STEP`` partitions what they lack, then writes the record: after a crash the next leader goes on
 behind the last record, and what was given twice is the same.  Entries that lack nothing cost their listing only.
 """
 
@@ -82,7 +82,7 @@ class AccessWalks:
         guard: Guard,
         shared: Access,
     ) -> None:
-        """``guard``: see `Guard`.  ``shared``: the access of what all topics share."""
+        """``guard``: see ``Guard``.  ``shared``: the access of what all topics share."""
         self._kv = kv
         self._cluster = cluster
         self._catalog = catalog

@@ -115,7 +115,7 @@ class TopicCleaner:
     """Removes the records and files of deleted topics, between ``start`` and ``close``."""
 
     def __init__(self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock, *, guard: Guard) -> None:
-        """``guard``: returns comparisons that every commit contains as well (see `Guard`)."""
+        """``guard``: returns comparisons that every commit contains as well (see ``Guard``)."""
         self._kv = kv
         self._cluster = cluster
         self._files = files

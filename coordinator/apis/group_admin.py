@@ -153,7 +153,7 @@ async def list_groups(shards: GroupShards, request: m.ListGroupsRequest, only: S
 async def delete_groups(shards: GroupShards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
     """Serve a DeleteGroups.  A group and its offsets are deleted in one step.
 
-    If a group has more than `ELEMENTS_A_TURN` offsets, they are deleted first, over several turns of the event loop.
+    If a group has more than ``ELEMENTS_A_TURN`` offsets, they are deleted first, over several turns of the event loop.
     """
     names = list(dict.fromkeys(request.groups_names))
     found = await shards.serving_each(names)

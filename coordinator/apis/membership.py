@@ -41,10 +41,10 @@ async def join_group(
             )
         join = _join_of(request, client.client_id, client.host)
         serving = await shards.serving_members(request.group_id)
-        answer = await serving.join(request.group_id, join, client.principal)
+        response = await serving.join(request.group_id, join, client.principal)
     except RequestError as error:
-        answer = JoinResponse(error.code, request.member_id)
-    return join_response(request, answer)
+        response = JoinResponse(error.code, request.member_id)
+    return join_response(request, response)
 
 
 async def sync_group(shards: GroupShards, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
@@ -56,7 +56,7 @@ async def sync_group(shards: GroupShards, request: m.SyncGroupRequest) -> m.Sync
             )
         _check_group_id(request.group_id)
         serving = await shards.serving_members(request.group_id)
-        answer = await serving.sync(
+        response = await serving.sync(
             request.group_id,
             Sync(
                 member_id=request.member_id,
@@ -70,19 +70,19 @@ async def sync_group(shards: GroupShards, request: m.SyncGroupRequest) -> m.Sync
             ),
         )
     except RequestError as error:
-        answer = SyncResponse(error.code)
+        response = SyncResponse(error.code)
     return m.SyncGroupResponse(
-        error_code=answer.error,
-        protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol,
-        assignment=answer.assignment,
+        error_code=response.error,
+        protocol_type=response.protocol_type,
+        protocol_name=response.protocol,
+        assignment=response.assignment,
     )
 
 
 def heartbeat(
     shards: GroupShards, request: m.HeartbeatRequest
 ) -> m.HeartbeatResponse | Coroutine[Any, Any, m.HeartbeatResponse]:
-    """Serve a Heartbeat: at once, or after the shard has confirmed its ownership (`Freshness`)."""
+    """Serve a Heartbeat: at once, or after the shard has confirmed its ownership (``Freshness``)."""
     group_id = request.group_id
     if not group_id:
         return m.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -196,21 +196,21 @@ def _join_of(request: m.JoinGroupRequest, client_id: str, host: str) -> Join:
     )
 
 
-def join_response(request: m.JoinGroupRequest, answer: JoinResponse) -> m.JoinGroupResponse:
+def join_response(request: m.JoinGroupRequest, response: JoinResponse) -> m.JoinGroupResponse:
     """Return the response to ``request``.  Before version 7 a missing protocol is the empty name, not null."""
-    protocol = answer.protocol
+    protocol = response.protocol
     return m.JoinGroupResponse(
-        error_code=answer.error,
-        generation_id=answer.generation,
-        protocol_type=answer.protocol_type,
+        error_code=response.error,
+        generation_id=response.generation,
+        protocol_type=response.protocol_type,
         protocol_name=protocol if protocol is not None or request.API_VERSION >= 7 else "",
-        leader=answer.leader,
-        skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
+        leader=response.leader,
+        skip_assignment=response.skip_assignment,
+        member_id=response.member_id,
         members=[
             m.JoinGroupResponse.JoinGroupResponseMember(
                 member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
             )
-            for each in answer.members
+            for each in response.members
         ],
     )

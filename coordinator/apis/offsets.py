@@ -336,7 +336,7 @@ def _deletable(serving: ActiveGroups, group_id: str) -> Group:
 def _delete_offsets(
     serving: ActiveGroups, catalog: Catalog, group_id: str, topic: str, partitions: Sequence[int]
 ) -> list[Any]:
-    """Write the tombstones and return the partitions of the response.  Raises RequestError as `_deletable` does."""
+    """Write the tombstones and return the partitions of the response.  Raises RequestError as ``_deletable`` does."""
     group = _deletable(serving, group_id)
     found, is_subscribed = catalog.topics.get(topic), group.is_subscribed(topic)
     answers: list[Any] = []

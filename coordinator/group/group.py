@@ -6,10 +6,10 @@
       ▲                │  ▲                                        │                                             │
       └─ none is left ─┘  └──────────── a member joins, leaves or is lost ────────────────────────────────────────┘
 
-A request gets its response at once, or is parked under a token and gets it by a `Respond` effect.  State that must
-survive the coordinator is written by a `Store` effect; `stored` reports that it is durable.  Phases in progress are not
-stored: after a failover the last stored generation is Stable again, and members of a later one get ILLEGAL_GENERATION
-and rejoin.
+A request gets its response at once, or is parked under a token and gets it by a ``Respond`` effect.  State that must
+survive the coordinator is written by a ``Store`` effect; ``stored`` reports that it is durable.  Phases in progress are
+not stored: after a failover the last stored generation is Stable again, and members of a later one get
+ILLEGAL_GENERATION and rejoin.
 
 The order of checks is that of Kafka's ``GroupMetadataManager`` and ``ClassicGroup``: clients depend on which error
 comes first.  Three things differ; a comment marks each of them.  After ``group.max.size`` refuses a member, the others
@@ -95,7 +95,7 @@ class Group:
     # ---------------------------------------------------------------------------------------------- requests
 
     def join(self, request: Join, token: Token, now: Now) -> JoinResponse | None:
-        """Serve a join: return the response, or None if it is parked under ``token`` (see `Respond`)."""
+        """Serve a join: return the response, or None if it is parked under ``token`` (see ``Respond``)."""
         if not self._accepts(request.member_id):
             member = self.members.get(request.member_id)
             if member is not None:
@@ -121,7 +121,7 @@ class Group:
         return None
 
     def sync(self, request: Sync, token: Token, now: Now) -> SyncResponse | None:
-        """Serve a sync: return the response, or None if it is parked under ``token`` (see `Respond`).
+        """Serve a sync: return the response, or None if it is parked under ``token`` (see ``Respond``).
 
         Raises RequestError if the member, its generation or its protocol is not the group's, or while members join.
         """
@@ -237,7 +237,7 @@ class Group:
 
     @property
     def has_effects(self) -> bool:
-        """True if `take_effects` returns any."""
+        """True if ``take_effects`` returns any."""
         return bool(self._effects)
 
     def take_effects(self) -> list[Effect]:

@@ -15,7 +15,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.security.client_quotas import MAX_GROUPS, Bounds
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class GroupBounds:
@@ -42,7 +42,7 @@ class GroupBounds:
         if owned < bound:
             return
         self.refused += 1
-        logger.warning(
+        _log.warning(
             "group %.200r not created: its user has as many groups in this process as it may have; delete groups of"
             " the user, or raise its quota",
             group_id,

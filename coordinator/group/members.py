@@ -1,8 +1,8 @@
 """The members of one classic group, and totals over them.  Pure; it decides nothing.
 
 A group may have thousands of members, so a request must not walk over all of them.  Walks that begin or end a phase
-(`GroupMembers.select_protocol`, `not_rejoined`, `rebalance_timeout_ms`, `joined`, `stored`) happen a few times a
-rebalance; a static member that comes back under a new id is the exception: its group is stored whole.
+(``GroupMembers.select_protocol``, ``not_rejoined``, ``rebalance_timeout_ms``, ``joined``, ``stored``) happen a few
+times a rebalance; a static member that comes back under a new id is the exception: its group is stored whole.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class GroupMembers:
     def _count(self, protocols: Protocols, by: int) -> None:
         """Add (``by`` 1) or subtract (-1) one member's protocols.
 
-        Restoring a group does this for each of ten thousand members, so `metadata_bytes` is inlined.
+        Restoring a group does this for each of ten thousand members, so ``metadata_bytes`` is inlined.
         """
         support, size = self._support, 0
         for name, metadata in protocols:

@@ -30,7 +30,7 @@ class MembershipAccount:
         self._is_closed = False
 
     def charge(self, group: Group) -> None:
-        """Account for the group's present members, in place of its earlier ones.  Does nothing after `close`."""
+        """Account for the group's present members, in place of its earlier ones.  Does nothing after ``close``."""
         if self._is_closed:
             return
         now = membership_bytes(group)

@@ -51,7 +51,7 @@ class Sync:
 
 
 class JoinResponse(NamedTuple):
-    """Response to a `Join`.  Only the leader's has ``members``."""
+    """Response to a ``Join``.  Only the leader's has ``members``."""
 
     error: ErrorCode
     member_id: str
@@ -64,7 +64,7 @@ class JoinResponse(NamedTuple):
 
 
 class SyncResponse(NamedTuple):
-    """Response to a `Sync`."""
+    """Response to a ``Sync``."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -84,7 +84,7 @@ class Respond(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Effect: append the group's record, then call `Group.stored`, or `Group.store_refused` if it is too large."""
+    """Effect: append the group's record, then call ``Group.stored``, or ``Group.store_refused`` if it is too large."""
 
     value: StoredGroup
 

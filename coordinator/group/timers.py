@@ -24,7 +24,7 @@ class TimerKind(Enum):
 
 
 class Timer:
-    """One deadline of one group.  ``at`` is its time, `NEVER` while it is off."""
+    """One deadline of one group.  ``at`` is its time, ``NEVER`` while it is off."""
 
     __slots__ = ("at", "group_id", "kind", "member_id", "queued")
 
@@ -69,9 +69,9 @@ class GroupTimers:
             self._compact()
 
     def next(self) -> int:
-        """Return a time before which no timer ends; `NEVER` if none is queued.
+        """Return a time before which no timer ends; ``NEVER`` if none is queued.
 
-        The time may be too early; `pop` then returns None.
+        The time may be too early; ``pop`` then returns None.
         """
         return self._heap[0][0] if self._heap else NEVER
 

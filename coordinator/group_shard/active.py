@@ -127,24 +127,24 @@ class ActiveGroups(ActiveShard[GroupsState]):
             self._bounds.check(principal, group_id)
             group = self.state.create(group_id, now.wall_ms, principal)
         token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
-        answer = group.join(request, token, now)
+        response = group.join(request, token, now)
         self._settle(group, now)
-        if answer is not None:
-            return answer
+        if response is not None:
+            return response
         return await self._park(token, group_id, lambda error: JoinResponse(error, request.member_id))
 
     async def sync(self, group_id: str, request: Sync) -> SyncResponse:
         """Serve a sync; wait for the leader's assignment if it must.
 
-        Raises RequestError as `Group.sync`, or if the log has no room.
+        Raises RequestError as ``Group.sync``, or if the log has no room.
         """
         await self.room()
         now = self.now()
         token: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         group = self._group_of_member(group_id)
-        answer = group.sync(request, token, now)
+        response = group.sync(request, token, now)
         self._settle(group, now)
-        return answer if answer is not None else await self._park(token, group_id, SyncResponse)
+        return response if response is not None else await self._park(token, group_id, SyncResponse)
 
     async def _park(self, token: asyncio.Future[A], group_id: str, refusal: Callable[[ErrorCode], A]) -> A:
         self._parked[token] = _Parked(group_id, refusal)
@@ -154,7 +154,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
             del self._parked[token]
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Serve a heartbeat.  Returns and raises what `Group.heartbeat` does; UNKNOWN_MEMBER_ID for a missing group."""
+        """Serve a heartbeat, as ``Group.heartbeat`` does; UNKNOWN_MEMBER_ID for a missing group."""
         now_ms = int(self._clock.monotonic() * 1000)
         return self._group_of_member(group_id).heartbeat(member_id, instance_id, generation, now_ms)
 

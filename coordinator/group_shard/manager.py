@@ -50,9 +50,9 @@ class GroupShards(Shards[ActiveGroups]):
             serving.release(ErrorCode.NOT_COORDINATOR)
 
     async def serving_members(self, group_id: str) -> ActiveGroups:
-        """Return the group's shard as `serving` does, for requests that may be parked.
+        """Return the group's shard as ``serving`` does, for requests that may be parked.
 
-        Raises RequestError as `serving` and `Freshness.renew` do, and NOT_COORDINATOR while draining.
+        Raises RequestError as ``serving`` and ``Freshness.renew`` do, and NOT_COORDINATOR while draining.
         """
         serving = await self.serving(group_id)
         await serving.freshness.renew()

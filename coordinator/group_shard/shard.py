@@ -25,7 +25,7 @@ from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.shard_kinds import ShardId
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class GroupShard(Shard[GroupsState, ActiveGroups]):
@@ -88,7 +88,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
 
     def _activate(self, state: GroupsState, writer: Writer, freshness: Freshness) -> ActiveGroups:
         if state.unknown_keys:
-            logger.warning(
+            _log.warning(
                 "shard has %d keys of unknown versions, which it keeps as they are",
                 state.unknown_keys,
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number),

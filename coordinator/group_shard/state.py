@@ -1,7 +1,7 @@
 """State of one shard of groups: the groups and their offsets.  A replay and live writes change it alike.  Pure.
 
-Stored facts change only by `GroupsState.apply`, both live and in a replay.  A classic group's stored fact is its last
-stored generation; the `Group` beside it is rebuilt from that when the replay ends, as in Kafka.
+Stored facts change only by ``GroupsState.apply``, both live and in a replay.  A classic group's stored fact is its last
+stored generation; the ``Group`` beside it is rebuilt from that when the replay ends, as in Kafka.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GroupsState:
         return len(self._unknown)
 
     def create(self, group_id: str, wall_ms: int, principal: str = "") -> Group:
-        """Add an empty group, in memory only, which counts for ``principal`` (see `Group`)."""
+        """Add an empty group, in memory only, which counts for ``principal`` (see ``Group``)."""
         return self._add(Group(group_id, self.rules, self.deadlines, wall_ms, principal))
 
     def owned_by(self, principal: str) -> int:

@@ -23,7 +23,7 @@ from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.kv import KvError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LOOKUPS_AT_ONCE = 16
 """Topics that are looked up in the store at the same time."""
@@ -55,7 +55,7 @@ async def unsure_topics(offsets: Offsets, catalog: Catalog) -> set[TopicRef]:
         try:
             await catalog.refresh(ref[0])
         except FormatError as error:
-            logger.warning(
+            _log.warning(
                 "cannot read a topic's metadata; its committed offsets are kept",
                 extra=fields(topic=ref[0], error=error),
             )

@@ -52,12 +52,12 @@ class LagReport:
     """All lag that is shown, as of one refresh."""
 
     pairs: Sequence[PairLag] = ()
-    """Lag by pair.  If there are more pairs than series, the last one is `OTHER_TOPICS`."""
+    """Lag by pair.  If there are more pairs than series, the last one is ``OTHER_TOPICS``."""
     partitions: Sequence[PartitionLag] = ()
     partitions_unknown: int = 0
     """Partitions with committed offsets whose owner did not return the high watermark."""
     groups_in_part: Set[str] = frozenset()
-    """Groups whose lag in `pairs` is incomplete: an owner did not respond, or one of their pairs shares a series."""
+    """Groups whose lag in ``pairs`` is incomplete: an owner did not respond, or one of their pairs shares a series."""
 
 
 class _Totals:
@@ -70,10 +70,10 @@ class _Totals:
 
 
 class GroupLag:
-    """Lag of one coordinator's groups.  `refresh` counts it again; `report` is the last count.
+    """Lag of one coordinator's groups.  ``refresh`` counts it again; ``report`` is the last count.
 
-    `series_max` bounds the series twice: that many pairs of group and topic have a sum of their own and all others
-    share one; and single partitions are reported for as many of these pairs as fit into `series_max` partitions.
+    ``series_max`` bounds the series twice: that many pairs of group and topic have a sum of their own and all others
+    share one; and single partitions are reported for as many of these pairs as fit into ``series_max`` partitions.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GroupLag:
         self.report = LagReport()
 
     async def refresh(self) -> None:
-        """Count all lag again and replace `report`.  Raises what `watermarks` raises."""
+        """Count all lag again and replace ``report``.  Raises what ``watermarks`` raises."""
         keys: dict[PartitionKey, None] = {}
         async for _, topic, committed in self._pairs():
             keys.update((PartitionKey(topic.topic_id, number), None) for number in committed)

@@ -82,7 +82,7 @@ class ActiveShard(Generic[S]):
     def _written(
         self, records: Sequence[KeyValue], subject: str, producer: BatchProducer | None = None
     ) -> asyncio.Future[None]:
-        """Hand records to the writer; the future is done once they are durable.  Raises RequestError as `write`."""
+        """Hand records to the writer; the future is done once they are durable.  Raises RequestError as ``write``."""
         return self._write_and_wait(records, subject, producer)[0]
 
     def _write_and_wait(

@@ -29,7 +29,7 @@ class Freshness:
 
     @property
     def is_fresh(self) -> bool:
-        """True if the last proof is less than `FRESH_S` old."""
+        """True if the last proof is less than ``FRESH_S`` old."""
         return self._clock.monotonic() - self._proven_s < FRESH_S
 
     def prove(self) -> None:
@@ -51,7 +51,7 @@ class Freshness:
         await asyncio.shield(self._confirmed)
 
     def close(self) -> None:
-        """End `renew` calls that wait with NOT_COORDINATOR: the shard is closed in this process."""
+        """End ``renew`` calls that wait with NOT_COORDINATOR: the shard is closed in this process."""
         if self._confirming is not None:
             self._confirming.cancel()
         if self._confirmed is not None and not self._confirmed.done():

@@ -8,7 +8,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 
 
 class LoadFailure(StrEnum):
-    """Values of the label `reason` of `bmq_shards_not_loaded`."""
+    """Values of the label ``reason`` of ``bmq_shards_not_loaded``."""
 
     LOADING = "loading"
     """No try has failed, but the log is being opened or read for longer than requests wait."""
@@ -35,7 +35,7 @@ _BY_CODE = {
 
 
 def kind_of(error: RequestError | FormatError | None) -> LoadFailure:
-    """Return the kind of a shard's last failure to load; `LoadFailure.LOADING` for None: no try has failed."""
+    """Return the kind of a shard's last failure to load; ``LoadFailure.LOADING`` for None: no try has failed."""
     if error is None:
         return LoadFailure.LOADING
     if isinstance(error, FormatError):

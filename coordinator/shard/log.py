@@ -1,7 +1,7 @@
 """Interface of a shard to its log, a partition of its kind's topic, in whichever process that partition's owner runs.
 
-**Fencing.**  A shard first appends a barrier batch, replays up to it, and only then serves.  `ShardLogs.open` returns a
-log that is bound to one ownership (``epoch``); opening a later one ends it.  The order of the log decides the rest:
+**Fencing.**  A shard first appends a barrier batch, replays up to it, and only then serves.  ``ShardLogs.open`` returns
+a log that is bound to one ownership (``epoch``); opening a later one ends it.  The order of the log decides the rest:
 
 * A batch that a stale shard appended before the barrier lies below it and is replayed.  It counts: its client may have
   got a response.
@@ -73,7 +73,7 @@ class ShardLog(Protocol):
         """Move the log's start to ``offset``.  Raises RequestError if that fails."""
 
     def end(self) -> None:
-        """Accept no more appends, and let ``closed`` be called (see `ShardLogs.open`).  Idempotent."""
+        """Accept no more appends, and let ``closed`` be called (see ``ShardLogs.open``).  Idempotent."""
 
 
 class ShardLogs(Protocol):
@@ -82,7 +82,7 @@ class ShardLogs(Protocol):
     async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> ShardLog:
         """Wait until the partition is in WRITE, and return its log.
 
-        Ends the handle of an earlier `open` with the same or a lower ``ownership``.  ``closed`` is called once, from
+        Ends the handle of an earlier ``open`` with the same or a lower ``ownership``.  ``closed`` is called once, from
         the event loop, after the handle has ended.  Raises RequestError if the log cannot be opened in time:
         NOT_COORDINATOR if, and only if, a higher ownership has opened it.
         """

@@ -38,7 +38,7 @@ A = TypeVar("A", bound=ActiveShard[Any])
 
 
 class Shards(ABC, Generic[A]):
-    """The `Shard` of each partition of the kind's topic in this process, made when the topic is known."""
+    """The ``Shard`` of each partition of the kind's topic in this process, made when the topic is known."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Shards(ABC, Generic[A]):
     async def serving(self, key: str) -> A:
         """Return the key's shard once it is loaded; create the topic if it is missing.
 
-        Raises RequestError: COORDINATOR_NOT_AVAILABLE if there is no topic, else as `Shard.ready`.
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE if there is no topic, else as ``Shard.ready``.
         """
         if not self._count or self._is_closed:
             await self._ensure()
@@ -147,7 +147,7 @@ class Shards(ABC, Generic[A]):
         return {shard.id: why for shard in self._shards.values() if (why := shard.failure) is not None}
 
     def not_loaded_by_reason(self) -> Counter[LoadFailure]:
-        """Count the shards of `not_loaded` by kind of reason, kinds without any included."""
+        """Count the shards of ``not_loaded`` by kind of reason, kinds without any included."""
         counts = Counter(dict.fromkeys(LoadFailure, 0))
         counts.update(kind for shard in self._shards.values() if (kind := shard.failure_reason) is not None)
         return counts

@@ -44,14 +44,14 @@ from bmq.meta.shard_kinds import ShardId
 CALL_TIMEOUT_S = 10.0
 """Time-out of a read, and of a move of the log's start.  An append waits as long as the connection is alive."""
 CONFIRM_TIMEOUT_S = 2.0
-"""Time-out of `RemoteShardLog.confirm`."""
+"""Time-out of ``RemoteShardLog.confirm``."""
 T = TypeVar("T")
 PAUSE_S = 0.1
 """Pause between tries to open a log; it ends early if the view changes."""
 
 
 class RemoteShardLog:
-    """The `ShardLog` of a partition that another process owns."""
+    """The ``ShardLog`` of a partition that another process owns."""
 
     def __init__(
         self, peer: Peer, key: PartitionKey, ownership: int, opened: ShardOpenResponse, closed: Callable[[], None]
@@ -181,7 +181,7 @@ class RemoteShardLog:
 
 
 class RemoteShardLogs:
-    """The `ShardLogs` of partitions that other processes own."""
+    """The ``ShardLogs`` of partitions that other processes own."""
 
     def __init__(self, view: ClusterView, catalog: Catalog, peers: Peers) -> None:
         self._view = view
@@ -248,7 +248,7 @@ class RemoteShardLogs:
 
 
 class RoutedShardLogs:
-    """The `ShardLogs` of all partitions: local for those that this process owns, else remote."""
+    """The ``ShardLogs`` of all partitions: local for those that this process owns, else remote."""
 
     def __init__(self, view: ClusterView, catalog: Catalog, local: ShardLogs, remote: ShardLogs) -> None:
         self._view = view

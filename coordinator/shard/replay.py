@@ -1,6 +1,6 @@
 """Replay of a shard's log, in turns of the event loop.
 
-A state says whether only the last record of each key counts (`ShardState.is_by_key`), as in Kafka's compacted topics.
+A state says whether only the last record of each key counts (``ShardState.is_by_key``), as in Kafka's compacted topics.
 Records are then first reduced to the last value of each key, as bytes, and only these values are decoded.  A hundred
 commits of a group cost no more decoding than a single commit.  The memory is that of the live keys, and of tombstones
 since the log's start, which a snapshot moves (``snapshot``).  Every other state gets each record in the order of the

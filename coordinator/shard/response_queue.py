@@ -25,8 +25,8 @@ class ResponseQueue:
     def __repr__(self) -> str:
         return f"<ResponseQueue {len(self._waiting)} waiting>"
 
-    def give(self, token: asyncio.Future[Any], answer: object) -> None:
-        """Set ``answer`` as the result of ``token``, now or in one of the next turns.
+    def give(self, token: asyncio.Future[Any], response: object) -> None:
+        """Set ``response`` as the result of ``token``, now or in one of the next turns.
 
         Does nothing if the token is cancelled or has a result by then.
         """
@@ -35,9 +35,9 @@ class ResponseQueue:
             asyncio.get_running_loop().call_soon(self._next_turn)
         if self._given < ANSWERS_A_TURN and not self._waiting:
             self._given += 1
-            _set(token, answer)
+            _set(token, response)
         else:
-            self._waiting.append((token, answer))
+            self._waiting.append((token, response))
 
     def _next_turn(self) -> None:
         self._given = 0
@@ -49,6 +49,6 @@ class ResponseQueue:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
 
-def _set(token: asyncio.Future[Any], answer: object) -> None:
+def _set(token: asyncio.Future[Any], response: object) -> None:
     if not token.done():  # else its client has disconnected
-        token.set_result(answer)
+        token.set_result(response)

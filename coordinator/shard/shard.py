@@ -43,7 +43,7 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.meta.catalog import Topic
 from bmq.meta.shard_kinds import ShardId
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SNAPSHOT_SHARE = 2
 """A snapshot is due after appends of this many times the size of the last one, plus ``snapshot_bytes``."""
@@ -157,7 +157,7 @@ class Shard(ABC, Generic[S, A]):
 
     @property
     def failure_reason(self) -> LoadFailure | None:
-        """The kind of `failure`; None if that is None."""
+        """The kind of ``failure``; None if that is None."""
         return None if self.failure is None else kind_of(self._failure)
 
     def start(self) -> None:
@@ -183,9 +183,9 @@ class Shard(ABC, Generic[S, A]):
         return serving
 
     async def fresh(self) -> A:
-        """Return the shard once it is loaded and may respond from memory (`Freshness`).
+        """Return the shard once it is loaded and may respond from memory (``Freshness``).
 
-        Raises RequestError as `ready` and `Freshness.renew` do.
+        Raises RequestError as ``ready`` and ``Freshness.renew`` do.
         """
         serving = await self.ready()
         await serving.freshness.renew()
@@ -194,7 +194,7 @@ class Shard(ABC, Generic[S, A]):
         return serving
 
     async def fresh_unless_empty(self) -> A | None:
-        """Return the shard as `fresh` does; None, and write nothing, if its log is empty and no request needs it."""
+        """Return the shard as ``fresh`` does; None, and write nothing, if its log is empty and no request needs it."""
         serving = await self._loaded()
         if serving is not None:
             await serving.freshness.renew()
@@ -225,21 +225,21 @@ class Shard(ABC, Generic[S, A]):
         try:
             count = await work
         except RequestError as error:  # no harm: they stay until the next round
-            logger.warning(
+            _log.warning(
                 "cannot remove all %s; the next round tries again",
                 what,
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
             )
             return
-        except Exception:  # a bug that one shard's records bring out must not keep other shards' for ever
-            logger.exception(
+        except Exception:  # noqa: BLE001  # a bug that one shard's records bring out must not keep other shards' for ever
+            _log.exception(
                 "cannot remove all %s; the next round tries again",
                 what,
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number),
             )
             return
         if count:
-            logger.info(
+            _log.info(
                 "%d records written to remove %s",
                 count,
                 what,
@@ -260,7 +260,7 @@ class Shard(ABC, Generic[S, A]):
                     if self.is_closed:
                         return
                     if isinstance(error, RequestError) and error.code is ErrorCode.NOT_COORDINATOR:
-                        logger.info(
+                        _log.info(
                             "shard closed, ownership %d has ended",
                             self.ownership,
                             extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
@@ -270,7 +270,7 @@ class Shard(ABC, Generic[S, A]):
                     self._move(Phase.FAILED)
                     failures += 1
                     pause_s = self._settings.retry_s.pause(failures)
-                    logger.warning(
+                    _log.warning(
                         "shard not loaded, next try in %.1f s",
                         pause_s,
                         extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
@@ -334,7 +334,7 @@ class Shard(ABC, Generic[S, A]):
         self._loading_since, self._failure = None, None
         serving.begin()
         self._served(serving)
-        logger.info(
+        _log.info(
             "shard loaded: %s from %d bytes",
             state.summary,
             replay.bytes_read,
@@ -359,7 +359,7 @@ class Shard(ABC, Generic[S, A]):
         serving.close(ErrorCode.NOT_COORDINATOR)
         self._spawn(_free(serving.state.parts()))
         if not self.is_closed:
-            logger.warning(
+            _log.warning(
                 "shard lost its log, loading it again",
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
             )
@@ -379,11 +379,11 @@ class Shard(ABC, Generic[S, A]):
     async def _snapshot(self, serving: A, log: ShardLog) -> None:
         try:
             size = await take_snapshot(serving, log, self._barrier(), self._settings.snapshot_chunk_bytes)
-            logger.info(
+            _log.info(
                 "shard wrote a snapshot of %d bytes", size, extra=fields(topic=self.id.kind.topic, shard=self.id.number)
             )
         except RequestError as error:  # nothing is lost
-            logger.warning(
+            _log.warning(
                 "cannot write a snapshot of the shard, its log stays long until the next one",
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
             )

@@ -39,4 +39,4 @@ class ShardState(Protocol):
 
     @property
     def summary(self) -> str:
-        """Size of the state, for a log line: `3 groups`."""
+        """Size of the state, for a log line: ``3 groups``."""

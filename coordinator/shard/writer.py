@@ -119,7 +119,7 @@ class Writer:
 
     @property
     def is_blocked(self) -> bool:
-        """True if `room` would wait or raise."""
+        """True if ``room`` would wait or raise."""
         return self._error is not None or not self.has_room
 
     async def room(self) -> None:

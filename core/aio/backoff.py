@@ -1,4 +1,4 @@
-"""Exponential back-off: pauses between tries that double, as Kafka's `ExponentialBackoff` with multiplier 2.  Pure."""
+"""Exponential back-off: pauses that double, as Kafka's ``ExponentialBackoff`` with multiplier 2.  Pure."""
 
 from __future__ import annotations
 

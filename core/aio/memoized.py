@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class Memoized(Generic[T]):
-    """The result of `compute`, as in Guava's `Suppliers.memoizeWithExpiration`.
+    """The result of ``compute``, as in Guava's ``Suppliers.memoizeWithExpiration``.
 
-    At most one call of `compute` runs at a time, and none within `kept_s` seconds after the beginning of the last one
-    that gave a result.  A call that fails, or whose caller is cancelled, is not kept: the next `get` calls again.
+    At most one call of ``compute`` runs at a time, and none within ``kept_s`` seconds after the beginning of the last
+    one that gave a result.  A call that fails, or whose caller is cancelled, is not kept: the next ``get`` calls again.
     """
 
     def __init__(self, compute: Callable[[], Awaitable[T]], kept_s: float) -> None:
@@ -27,7 +27,7 @@ class Memoized(Generic[T]):
         return f"<Memoized {known}, kept for {self._kept_s:g} s>"
 
     async def get(self) -> T:
-        """Return the result, computed now or kept.  Raises what `compute` raises."""
+        """Return the result, computed now or kept.  Raises what ``compute`` raises."""
         async with self._computing:
             began = asyncio.get_running_loop().time()
             if self._known is None or began - self._known[0] >= self._kept_s:

@@ -5,22 +5,22 @@ another process, the controller declares the process dead, and its partitions ge
 notices none of these events, and requests of a minute ago still lie in its sockets.  So it must detect the standstill
 before it serves the first of these requests.
 
-A beat, a timer of `TICK_S`, keeps the time by which the loop must have run again.  After a standstill timers and bytes
-become ready in the same turn of the loop, and asyncio and uvloop (libuv since 1.45) read the bytes first.  So the beat
-alone comes too late: `look` is called before each request begins, and costs one comparison with the clock.
+A beat, a timer of ``TICK_S``, keeps the time by which the loop must have run again.  After a standstill timers and
+bytes become ready in the same turn of the loop, and asyncio and uvloop (libuv since 1.45) read the bytes first.  So the
+beat alone comes too late: ``look`` is called before each request begins, and costs one comparison with the clock.
 
 ============ =========================================================================================================
 length       consequence
 ============ =========================================================================================================
-`DOUBT_S`    a doubt: this process may have been declared dead.  It asks the store whether it is still a member, which
+``DOUBT_S``    a doubt: this process may have been declared dead.  It asks the store whether it is still a member, which
              settles the doubt.  Until then its partitions' owners prove their ownership before they say where a log
-             ends or begins (``broker.partition.assurance``).  Two pauses of `PAUSE_S` soon after one another count as
+             ends or begins (``broker.partition.assurance``).  Two pauses of ``PAUSE_S`` soon after one another count as
              well: together they may keep a process from answering the controller's pings
-`GIVEN_UP_S` a doubt that the membership does not settle: a partition on its way to another broker may have been taken
-             over from a living process (`BrokerConfig.handover_wait_ms`).  And clients are given up: one with a short
+``GIVEN_UP_S`` a doubt that the membership does not settle: a partition on its way to another broker may have been taken
+             over from a living process (``BrokerConfig.handover_wait_ms``).  And clients are given up: one with a short
              time-out may have gone on through another process, and every other process has given up its connections to
              this one (``core.rpc.liveness``)
-`ALONE_S`    the length after which a process that has its cluster alone gives clients up: no other process can have
+``ALONE_S``    the length after which a process that has its cluster alone gives clients up: no other process can have
              served them.  Kafka's own request time-out has passed then, so whatever lies in a socket has no reader any
              more.  A shorter length would let a slow disk close all connections again and again
 ============ =========================================================================================================
@@ -52,7 +52,7 @@ ALONE_S = 30.0
 
 
 class Standstill:
-    """The watch of one process over its own loop, between `start` and `stop`."""
+    """The watch of one process over its own loop, between ``start`` and ``stop``."""
 
     def __init__(self, clock: Clock, given_up_s: float = GIVEN_UP_S) -> None:
         self.doubts = 0
@@ -65,7 +65,7 @@ class Standstill:
         """Called with the seconds of a standstill of ``given_up_s`` or more, before anything else runs."""
         self.now = clock.monotonic
         self.deadline = math.inf
-        """The time, by `now`, after which the loop should have run again: past it `look` finds a standstill."""
+        """The time, by ``now``, after which the loop should have run again: past it ``look`` finds a standstill."""
         self._given_up_s = given_up_s
         self._beat_at = 0.0
         self._paused_s = 0.0  # of the pauses without a calm time between them
@@ -81,7 +81,7 @@ class Standstill:
         self._beat()
 
     def stop(self) -> None:
-        """End the watch; later calls of `look` find nothing.  Idempotent."""
+        """End the watch; later calls of ``look`` find nothing.  Idempotent."""
         for handle in (self._timer, self._look_due):
             if handle is not None:
                 handle.cancel()
@@ -98,7 +98,7 @@ class Standstill:
         self._settled = self.doubts
 
     def look(self) -> None:
-        """Find a standstill that has just ended.  To be called before each request begins, if `deadline` has passed.
+        """Find a standstill that has just ended.  To be called before each request begins, if ``deadline`` has passed.
 
         Subscribers run within this call: do not call it in the middle of work on connections or produces.
         """
@@ -107,9 +107,9 @@ class Standstill:
 
     @property
     def is_unnoticed(self) -> bool:
-        """True if a standstill of ``given_up_s`` has ended that no `look` has found yet.  Then `look` is called soon.
+        """True if a standstill of ``given_up_s`` has ended, unseen by ``look``.  Then ``look`` is called soon.
 
-        For code that may not call `look` itself: it sends nothing for a client until the client is given up.
+        For code that may not call ``look`` itself: it sends nothing for a client until the client is given up.
         """
         now = self.now()
         if now <= self.deadline or now - self._beat_at < self._given_up_s:

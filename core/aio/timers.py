@@ -1,9 +1,9 @@
 """Timers: time-outs of many waiters, and deadlines of many users, for the price of a few timers of the loop.
 
 ==================  ==================================================================================================
-`Deadlines`         what clients wait for: most are removed before their time, and a tenth of a second is exact enough;
+``Deadlines``       what clients wait for: most are removed before their time, and a tenth of a second is exact enough;
                     those of one tenth share a timer, as a slot of Kafka's ``TimingWheel``
-`TimerHeap`         what partitions and their files do later: to the millisecond, never removed; a heap with one timer
+``TimerHeap``       what partitions and their files do later: to the millisecond, never removed; a heap with one timer
                     (for 10,000 of them a quarter of the memory, and a sixth of the time, that slots of 1 ms cost)
 ==================  ==================================================================================================
 
@@ -35,7 +35,7 @@ class Expiring(Protocol):
     def expire(self) -> None:
         """Handle the end of the wait.  Called once, a grain or a few turns late at most.
 
-        Never called early, except for time-outs beyond `LONGEST_S`.
+        Never called early, except for time-outs beyond ``LONGEST_S``.
         """
 
 

@@ -39,7 +39,7 @@ class Kind(Enum):
     """A client showed who it is, did not, or logged out."""
 
 
-class Outcome(Enum):
+class AuditOutcome(Enum):
     """The outcomes of events; the value is the line's."""
 
     ALLOWED = "allowed"
@@ -68,7 +68,7 @@ class AuditEvent(NamedTuple):
     kind: Kind
     act: str
     """Kafka's name of the API, the HTTP route, or LOGIN, LOGOUT and HANDSHAKE."""
-    outcome: Outcome
+    outcome: AuditOutcome
     session: Session
     address: str
     client_id: str | None = None
@@ -84,14 +84,14 @@ class AuditEvent(NamedTuple):
     @property
     def priority(self) -> Priority:
         if self.kind is Kind.ACT:
-            has_changed = self.outcome in (Outcome.ALLOWED, Outcome.UNKNOWN)
+            has_changed = self.outcome in (AuditOutcome.ALLOWED, AuditOutcome.UNKNOWN)
             return Priority.ACT if has_changed else Priority.DENIAL
         return Priority.DENIAL if self.kind is Kind.DENIAL else Priority.LOGIN
 
     @property
     def is_by_somebody(self) -> bool:
         """False for a log-in that failed, whose client nobody knows."""
-        is_failed_login = self.kind is Kind.LOGIN and self.outcome is not Outcome.ALLOWED
+        is_failed_login = self.kind is Kind.LOGIN and self.outcome is not AuditOutcome.ALLOWED
         return not is_failed_login or self.session.principal != ANONYMOUS
 
     @property

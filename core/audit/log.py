@@ -1,6 +1,6 @@
 """The audit log of a process: events in, lines out, by one task.
 
-``write`` never waits and never fails: what finds no room is counted (`core.audit.queue`).  When lines cannot be
+``write`` never waits and never fails: what finds no room is counted (``core.audit.queue``).  When lines cannot be
 written, requests go on: the lines wait as far as there is room, the writer tries again, one log line and the metrics
 say so.
 """
@@ -111,7 +111,7 @@ class AuditLog:
         self._tasks.start(self._run(), "audit log")
 
     async def close(self) -> None:
-        """Write what waits, for `CLOSE_S` at most, and end.  Idempotent."""
+        """Write what waits, for ``CLOSE_S`` at most, and end.  Idempotent."""
         if self._is_ending:
             return
         self._is_ending = True

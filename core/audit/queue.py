@@ -121,7 +121,7 @@ class AuditQueue:
         return False
 
     def put(self, event: AuditEvent, line: bytes) -> None:
-        """Let the line of an event wait that `has_room`."""
+        """Let the line of an event wait that ``has_room``."""
         self._waiting[event.priority].put(event.source, line)
 
     def take_left_out(self, now: float, *, is_last: bool = False) -> list[tuple[LeftOut, int]]:

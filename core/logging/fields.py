@@ -91,7 +91,7 @@ def fields(**values: Unpack[Fields]) -> dict[str, object]:
 
 
 def set_fields(record: logging.LogRecord, given: Mapping[str, object]) -> None:
-    """Replace the fields of `record`."""
+    """Replace the fields of ``record``."""
     record.__dict__[_ATTRIBUTE] = given
 
 
@@ -114,26 +114,26 @@ def subject_of(given: Mapping[str, object], message: str) -> tuple[object, ...]:
 
 
 def in_text(given: Mapping[str, object]) -> str:
-    """Return the fields as they follow a text, ` name=value` each: bare, or as a JSON string (logfmt)."""
+    """Return the fields as they follow a text, `` name=value`` each: bare, or as a JSON string (logfmt)."""
     return "".join(f" {name}={_in_text(_plain(value))}" for name, value in given.items() if value is not None)
 
 
 def cut(text: str, longest: int) -> str:
-    """Return at most `longest` characters of `text`, and the number of those left out."""
+    """Return at most ``longest`` characters of ``text``, and the number of those left out."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text) - longest} characters left out)"
 
 
 def escaped_json(value: object) -> str:
-    """Return JSON of `value` on one line.
+    """Return JSON of ``value`` on one line.
 
-    Characters that may drive a terminal are escaped as JSON escapes them, so it parses to `value`.
+    Characters that may drive a terminal are escaped as JSON escapes them, so it parses to ``value``.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _address(connection: object) -> str:
-    """Return the address of `address:port`.  An IPv6 address has brackets if a port follows."""
+    """Return the address of ``address:port``.  An IPv6 address has brackets if a port follows."""
     address, _, port = str(connection).rpartition(":")
     return address if address.endswith("]") or (port.isdigit() and ":" not in address) else str(connection)
 

@@ -78,7 +78,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 def install(stream: TextIO, log_format: str, level: str) -> BoundedHandler:
-    """Make every logger of the process write to ``stream``, from `level` on.  Return the handler."""
+    """Make every logger of the process write to ``stream``, from ``level`` on.  Return the handler."""
     handler = BoundedHandler(stream, log_format)
     root = logging.getLogger()
     root.addHandler(handler)

@@ -44,7 +44,7 @@ class LogLevels:
         return [self.get(ROOT), *(self.get(name) for name in names)]
 
     def get(self, name: str) -> LoggerLevel:
-        """Return the level of the logger `name`.  Raises LogLevelError if there is no such logger."""
+        """Return the level of the logger ``name``.  Raises LogLevelError if there is no such logger."""
         logger = self._find(name)
         return LoggerLevel(name, _name_of(logger.getEffectiveLevel()), logger.level != logging.NOTSET)
 

@@ -1,6 +1,6 @@
 """Counters of the hot path: plain numbers, read at a scrape.  Metric names are given where they are shown.
 
-Bounded: topics' counters are removed with their topics, and topics past `topics_max` share one; APIs are few.
+Bounded: topics' counters are removed with their topics, and topics past ``topics_max`` share one; APIs are few.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOPICS_MAX = 1_000
 
 
 class Histogram:
-    """Durations in milliseconds: how many up to each of `LATENCY_BOUNDS_MS`, and their sum."""
+    """Durations in milliseconds: how many up to each of ``LATENCY_BOUNDS_MS``, and their sum."""
 
     __slots__ = ("buckets", "total_ms")
 
@@ -69,7 +69,7 @@ class ApiCounters:
         self.errors: dict[int, int] = {}  # by error code
 
     def answered(self, ms: float) -> None:
-        """Count a request that took `ms` milliseconds."""
+        """Count a request that took ``ms`` milliseconds."""
         self.count += 1
         self.total_ms += ms
         self.buckets[bisect_left(LATENCY_BOUNDS_MS, ms)] += 1
@@ -83,12 +83,12 @@ class Metrics:
     """One process's counters."""
 
     def __init__(self, topics_max: int = TOPICS_MAX, traffic: TrafficMeter | None = None) -> None:
-        """`traffic` counts what clients move by partition; None counts nothing."""
+        """``traffic`` counts what clients move by partition; None counts nothing."""
         self.traffic = traffic
         self.topics_max = topics_max
         self.topics: dict[str, TopicCounters] = {}
         self.other_topics: TopicCounters | None = None
-        """Counters of all topics that were first used while `topics_max` others had counters of their own."""
+        """Counters of all topics that were first used while ``topics_max`` others had counters of their own."""
         self.apis: dict[int, ApiCounters] = {}
         self.authentications: dict[tuple[str, str, str], int] = {}
         """Outcomes of authentication on SASL listeners, by the metric's name, listener and mechanism."""
@@ -111,7 +111,7 @@ class Metrics:
         self.parked_fetches = 0
 
     def topic(self, name: str) -> TopicCounters:
-        """Return the topic's counters, or those that topics past `topics_max` share."""
+        """Return the topic's counters, or those that topics past ``topics_max`` share."""
         counters = self.topics.get(name)
         if counters is None:
             if len(self.topics) >= self.topics_max:
@@ -125,12 +125,12 @@ class Metrics:
         return self.other_topics
 
     def count_authentication(self, outcome: str, listener: str, mechanism: str) -> None:
-        """Count an outcome of authentication.  `mechanism` is one that the listener enables, or ""."""
+        """Count an outcome of authentication.  ``mechanism`` is one that the listener enables, or ""."""
         key = (outcome, listener, mechanism)
         self.authentications[key] = self.authentications.get(key, 0) + 1
 
     def api(self, key: int) -> ApiCounters:
-        """Return the counters of the API `key`."""
+        """Return the counters of the API ``key``."""
         counters = self.apis.get(key)
         if counters is None:
             counters = self.apis[key] = ApiCounters()

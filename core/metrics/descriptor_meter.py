@@ -44,7 +44,7 @@ class Over(NamedTuple):
 
 
 class DescriptorShortage:
-    """The state machine of the module's drawing.  Pure: `now` is in seconds, and never goes back."""
+    """The state machine of the module's drawing.  Pure: ``now`` is in seconds, and never goes back."""
 
     def __init__(self) -> None:
         self._is_short = False
@@ -67,14 +67,14 @@ class DescriptorShortage:
 
 
 class DescriptorMeter:
-    """A meter that tries between `start` and `stop`, on the running loop.
+    """A meter that tries between ``start`` and ``stop``, on the running loop.
 
-    `is_out` is the result of the last try, `failures` the total of this process
-    (`core.descriptors.DescriptorFailures`).
+    ``is_out`` is the result of the last try, ``failures`` the total of this process
+    (``core.descriptors.DescriptorFailures``).
     """
 
     def __init__(self, failures: DescriptorFailures = FAILURES, open_one: Callable[[], None] | None = None) -> None:
-        """`open_one` raises OSError if no descriptor is left."""
+        """``open_one`` raises OSError if no descriptor is left."""
         self.is_out = False
         self._failures = failures
         self._open_one = open_one or _open_one

@@ -19,9 +19,9 @@ IDLE_TICKS = 600
 class ThreadLoad:
     """Seconds in which the thread that created this has run, or has waited for a processor.
 
-    The wait counts (`/proc/PID/task/TID/schedstat` of Linux). A process with a used-up quota of its container, or with
-    shared processors, gets less than a processor, and is not idle because of it. On a system without that file only the
-    time in which the thread has run counts.
+    The wait counts (``/proc/PID/task/TID/schedstat`` of Linux). A process with a used-up quota of its container, or
+    with shared processors, gets less than a processor, and is not idle because of it. On a system without that file
+    only the time in which the thread has run counts.
     """
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
@@ -49,10 +49,10 @@ class ThreadLoad:
 
 
 class LoopMeter:
-    """A meter of the running loop, between `start` and `stop`.
+    """A meter of the running loop, between ``start`` and ``stop``.
 
-    `delay_ms` counts how late each tick was: what every callback waits that becomes ready meanwhile.  `idle` is the
-    share of time in which the loop's thread had nothing to do, from 0 to 1: `load` returns its busy time, in seconds.
+    ``delay_ms`` counts how late each tick was: what every callback waits that becomes ready meanwhile.  ``idle`` is the
+    share of time in which the loop's thread had nothing to do, from 0 to 1: ``load`` returns its busy time, in seconds.
     """
 
     def __init__(self, tick_s: float = TICK_S, load: Callable[[], float] = time.thread_time) -> None:

@@ -11,14 +11,14 @@ from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.errors import BmqError
 from bmq.core.logging.fields import fields
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Refresh:
-    """Runs of `work` in the background, started by `request`: one at a time.
+    """Runs of ``work`` in the background, started by ``request``: one at a time.
 
-    None is begun within `interval_s` seconds after the beginning of the last; an `interval_s` of 0 turns them off.
-    `request` returns at once.  Its caller shows the numbers of the last run, or waits for this one (`wait`).
+    None is begun within ``interval_s`` seconds after the beginning of the last; an ``interval_s`` of 0 turns them off.
+    ``request`` returns at once.  Its caller shows the numbers of the last run, or waits for this one (``wait``).
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], interval_s: float, name: str) -> None:
@@ -36,7 +36,7 @@ class Refresh:
         return f"<Refresh of {self._name}, {self.runs} runs, every {self._interval_s:g} s at most>"
 
     def request(self) -> None:
-        """Begin a run, unless one is in progress or was begun less than `interval_s` seconds ago."""
+        """Begin a run, unless one is in progress or was begun less than ``interval_s`` seconds ago."""
         loop = asyncio.get_running_loop()
         is_early = loop.time() - self._began < self._interval_s
         if self._is_closed or not self._interval_s or self._task is not None or is_early:
@@ -52,15 +52,15 @@ class Refresh:
         except BmqError as error:
             if not self._is_failing:
                 text = "%s cannot be refreshed; the next request tries again"
-                logger.warning(text, self._name, extra=fields(error=error))
+                _log.warning(text, self._name, extra=fields(error=error))
             self._is_failing = True
-        except Exception:  # a metric that is not refreshed must not end anything else; the next request tries again
-            logger.exception("%s could not be refreshed", self._name)
+        except Exception:  # noqa: BLE001  # the next request tries again, nothing else ends
+            _log.exception("%s could not be refreshed", self._name)
         finally:
             self._task = None
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of the run in progress, if there is one, for `timeout_s` seconds at most."""
+        """Wait for the end of the run in progress, if there is one, for ``timeout_s`` seconds at most."""
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=timeout_s)
 

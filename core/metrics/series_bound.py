@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class SeriesBound(Generic[K]):
-    """The keys that have series of their own, `limit` series in all.
+    """The keys that have series of their own, ``limit`` series in all.
 
     A key keeps its series for as long as it exists: series that come and go cost a time series database most, and leave
     gaps in graphs.  Free room goes to the keys with the largest values.
@@ -24,7 +24,7 @@ class SeriesBound(Generic[K]):
         return f"<SeriesBound {len(self._shown)} keys, at most {self.limit} series>"
 
     def choose(self, values: Mapping[K, float], costs: Mapping[K, int] | None = None) -> set[K]:
-        """Return the keys of `values` that are shown.  `costs` are the series of each key; 1 if it is not given."""
+        """Return the keys of ``values`` that are shown.  ``costs`` are the series of each key; 1 if it is not given."""
         shown = {key for key in self._shown if key in values}
         room = self.limit - sum(1 if costs is None else costs[key] for key in shown)
         if room < 0:  # shown keys have grown

@@ -32,14 +32,14 @@ class Counts:
         return f"<Counts records_in={self.records_in} bytes_in={self.bytes_in} bytes_out={self.bytes_out}>"
 
     def add(self, other: Counts) -> None:
-        """Add the numbers of `other`."""
+        """Add the numbers of ``other``."""
         self.records_in += other.records_in
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
 
 
 class Window(NamedTuple):
-    """Traffic of `seconds` that are over; 0 seconds before the first window's end."""
+    """Traffic of ``seconds`` that are over; 0 seconds before the first window's end."""
 
     seconds: float
     total: Counts
@@ -61,7 +61,7 @@ class Window(NamedTuple):
 
 
 class TrafficMeter:
-    """A process's traffic in windows, which `start` and `stop` end by a timer.  `last` is the last that ended."""
+    """A process's traffic in windows, which ``start`` and ``stop`` end by a timer.  ``last`` is the last that ended."""
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self.last = Window(0.0, Counts(), {})
@@ -75,7 +75,7 @@ class TrafficMeter:
         return f"<TrafficMeter partitions={self._partitions} {self._total!r}>"
 
     def wrote(self, topic: str, partition: int, records: int, size: int) -> None:
-        """Count an accepted batch: `records` of `size` bytes in all."""
+        """Count an accepted batch: ``records`` of ``size`` bytes in all."""
         total = self._total
         total.records_in += records
         total.bytes_in += size
@@ -85,7 +85,7 @@ class TrafficMeter:
             counts.bytes_in += size
 
     def read(self, topic: str, partition: int, size: int) -> None:
-        """Count `size` bytes of batches sent to a consumer."""
+        """Count ``size`` bytes of batches sent to a consumer."""
         self._total.bytes_out += size
         counts = self._counts(topic, partition)
         if counts is not None:
@@ -104,12 +104,12 @@ class TrafficMeter:
         return counts
 
     def roll(self, seconds: float) -> None:
-        """End the window, which took `seconds`."""
+        """End the window, which took ``seconds``."""
         self.last = Window(seconds, self._total, self._topics)
         self._topics, self._partitions, self._total = {}, 0, Counts()
 
     def start(self, window_s: float = WINDOW_S) -> None:
-        """End a window each `window_s` seconds, on the running loop."""
+        """End a window each ``window_s`` seconds, on the running loop."""
         loop = asyncio.get_running_loop()
         self._arm(loop, loop.time(), window_s)
 

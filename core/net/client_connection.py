@@ -55,7 +55,7 @@ _SIZE = struct.Struct(">i")
 
 
 class ConnectionOwner(Protocol):
-    """A connection's view of the listener that accepted it (`core.net.listener.Listener`)."""
+    """A connection's view of the listener that accepted it (``core.net.listener.Listener``)."""
 
     dispatch: Dispatch
     config: NodeConfig

@@ -13,7 +13,7 @@ from functools import partial
 
 from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.subscribers import wait_for
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
@@ -261,7 +261,7 @@ class Listener:
         session = connection.session
         if self.audit.is_on and session.principal != ANONYMOUS:
             event = AuditEvent(
-                Kind.LOGIN, "LOGIN", Outcome.DENIED, session, connection.host, connection.client_id, reason=refusal
+                Kind.LOGIN, "LOGIN", AuditOutcome.DENIED, session, connection.host, connection.client_id, reason=refusal
             )
             self.audit.write(event)
         wait_s = REFUSED_S if self._refused < REFUSED_MAX else 0.0

@@ -1,13 +1,13 @@
 """Kafka's listeners: named addresses of one endpoint, and the addresses advertised to the clients of each.
 
-Settings have Kafka's names, forms and rules (`SocketServerConfigs`, `CoreUtils.listenerListToEndPoints`)::
+Settings have Kafka's names, forms and rules (``SocketServerConfigs``, ``CoreUtils.listenerListToEndPoints``)::
 
     listeners                       INSIDE://0.0.0.0:9092,OUTSIDE://0.0.0.0:9094
     advertised.listeners            INSIDE://proxy-0.bmq:9092,OUTSIDE://kafka.example.org:31000
     listener.security.protocol.map  INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT
 
-A client receives the addresses of the listener that it connected to.  `listen` and `advertise` are the short form of
-one listener named PLAINTEXT.
+A client receives the addresses of the listener that it connected to.  ``listen`` and ``advertise`` are the short form
+of one listener named PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def resolve(
 
 
 def check_apart(listeners: Sequence[ListenerAddress], ports: int) -> None:
-    """Check that no listener's ports reach into the next one's: each has `ports` of them, one after another.
+    """Check that no listener's ports reach into the next one's: each has ``ports`` of them, one after another.
 
     Raises ListenerError if they do.
     """
@@ -122,7 +122,7 @@ def _parse(parts: Sequence[str], setting: str) -> tuple[ListenerAddress, ...]:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Return host and port; port -1 if `text` is not an address."""
+    """Return host and port; port -1 if ``text`` is not an address."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535 or set(host) & set("/ @?#"):

@@ -33,7 +33,7 @@ class LoginBudget(Generic[R]):
     """The count of bytes held by connections without a session.  Pure but for the calls of ``close``."""
 
     is_tight = False
-    """Whether readers wait: see `RequestBudget`.  Here none does."""
+    """Whether readers wait: see ``RequestBudget``.  Here none does."""
 
     def __init__(self, limit: int, metrics: Metrics, close: Callable[[R], None]) -> None:
         """``close`` closes a connection, which gives its bytes back by ``change``."""
@@ -49,7 +49,7 @@ class LoginBudget(Generic[R]):
         return f"<LoginBudget {self.held}/{self.limit} connections={len(self._holders)}>"
 
     def change(self, reader: R, held: int, complete: int, *, has_completed: bool) -> None:
-        """Add to the bytes that ``reader`` holds, or subtract: see `RequestBudget.change`."""
+        """Add to the bytes that ``reader`` holds, or subtract: see ``RequestBudget.change``."""
         self.held += held
         self._metrics.request_bytes_held += held
         holding = self._holders.get(reader)

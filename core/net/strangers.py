@@ -18,9 +18,9 @@ HELLO_BYTES_MAX = 16 << 10
 from a process that has not been accepted yet."""
 HELLO_BOUND = "what a process may send before it is accepted"
 STRANGER_S = 5.0
-"""Seconds in which a connection must become known.  Its caller gives up earlier (`PeerSettings.connect_timeout_s`)."""
+"""Seconds in which a connection must become known.  Its caller gives up first (``PeerSettings.connect_timeout_s``)."""
 STRANGERS_MAX = 1_000
-"""Connections that are not known at most: as many as the kernel accepts ahead (`core.net.listener.BACKLOG`)."""
+"""Connections that are not known at most: as many as the kernel accepts ahead (``core.net.listener.BACKLOG``)."""
 _log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""TLS between a client's socket and its `ClientConnection`: protocol of the one, transport of the other.
+"""TLS between a client's socket and its ``ClientConnection``: protocol of the one, transport of the other.
 
 ::
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import Audit
 from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
@@ -173,7 +173,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._fail(str(error))
             return False
         if session.protocol == "SSL" and self._connection.session.principal != ANONYMOUS:
-            self._write("LOGIN", Outcome.ALLOWED)
+            self._write("LOGIN", AuditOutcome.ALLOWED)
         self._is_secure = True
         self._stop_timer()
         self._send_encrypted()
@@ -192,10 +192,10 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             "closing a connection: its TLS handshake failed",
             extra=fields(connection=self._connection.peer, listener=self._connection.session.listener, error=why),
         )
-        self._write("HANDSHAKE", Outcome.FAILED, why)
+        self._write("HANDSHAKE", AuditOutcome.FAILED, why)
         self._connection.close()
 
-    def _write(self, act: str, outcome: Outcome, reason: str = "") -> None:
+    def _write(self, act: str, outcome: AuditOutcome, reason: str = "") -> None:
         """Write a log-in by certificate, or a failed handshake, into the audit log."""
         audit, connection = self._listener.audit, self._connection
         if audit.is_on:

@@ -148,7 +148,7 @@ def _read_bytes(data: memoryview, at: int, name: str) -> tuple[bytes | None, int
 def read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
     """Return a zig-zag number and the position behind it.
 
-    Raises IndexError if the bytes end first, FormatError if the number is longer than `bytes_max`.
+    Raises IndexError if the bytes end first, FormatError if the number is longer than ``bytes_max``.
     """
     value = shift = 0
     for index in range(at, at + bytes_max):

@@ -6,7 +6,7 @@ records.  Two implementations give the same verdict for the same bytes:
 
 * ``walk_python``: always there; one to two microseconds a record.
 * ``core.records.kernels``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
-  ``load_compiled`` switches to it; the extra `fast` installs numba.
+  ``load_compiled`` switches to it; the extra ``fast`` installs numba.
 
 Stricter than Kafka: offset deltas must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers (compressed) a batch
 whose deltas are not, which no current client sends.

@@ -30,7 +30,7 @@ from bmq.core.net.strangers import HELLO_BOUND, HELLO_BYTES_MAX
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.liveness import Liveness, LivenessVerdict
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
-from bmq.core.security.shared_secret import NO_SECRET, NOT_SHOWN, Caller, SharedSecret
+from bmq.core.security.shared_secret import NO_SECRET, NOT_SHOWN, CallerAuthenticator, SharedSecret
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
@@ -222,14 +222,14 @@ class Peer(asyncio.BufferedProtocol):
         Raises RequestError if the peer refuses, NotShown if it does not show that it has the secret that this process
         has, PeerLost if the connection is lost, FormatError if the response is malformed.
         """
-        exchange = Caller(secret, cluster, own, self.incarnation)
-        greeting = HelloRequest(protocols, cluster, own, self.incarnation, exchange.nonce)
+        authenticator = CallerAuthenticator(secret, cluster, own, self.incarnation)
+        greeting = HelloRequest(protocols, cluster, own, self.incarnation, authenticator.nonce)
         response = await self._say(greeting)
-        if response.nonce and (proof := exchange.on_asked(response.nonce)) is not None:
+        if response.nonce and (proof := authenticator.evaluate_challenge(response.nonce)) is not None:
             response = await self._say(replace(greeting, proof=proof))
         self.refused_by = response.incarnation
         is_judged = response.error in (ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        if is_judged and not exchange.is_convinced(response.proof):
+        if is_judged and not authenticator.verifies(response.proof):
             raise NotShown(NOT_SHOWN)  # its refusal counts no more: anybody at its address could end a membership
         if response.error is not ErrorCode.NONE:
             self.unregistered = response.unregistered if is_judged else None

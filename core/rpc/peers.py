@@ -188,7 +188,7 @@ class Peers:
         tls: InternalTls | None = None,
         standstill: Standstill | None = None,
     ) -> None:
-        """Create no connection yet.  ``here`` serves what this process asks itself.  ``standstill``: see `Peer`."""
+        """Create no connection yet.  ``here`` serves what this process asks itself.  ``standstill``: see ``Peer``."""
         self._standstill = standstill
         self._tls = tls
         self._own = own

@@ -40,15 +40,14 @@ from bmq.core.rpc.messages.member import (
 )
 from bmq.core.rpc.peer import PeerLost
 from bmq.core.rpc.peers import PROTOCOL
+from bmq.core.security.authentication import AuthenticationFailure, Challenge
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.security.shared_secret import (
     NO_SECRET,
     OUT_OF_TURN,
     Accepted,
-    Asked,
-    Callee,
-    Greeting,
-    Refused,
+    CalleeAuthenticator,
+    CallerMessage,
     SharedSecret,
 )
 from bmq.core.wire.primitives import CUT_SHORT, read_nullable_string, skip_tags
@@ -113,7 +112,7 @@ class _Api(NamedTuple):
 class InternalEndpoint:
     """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself.
 
-    It also serves the requests of this process to itself (`call`), without a connection.
+    It also serves the requests of this process to itself (``call``), without a connection.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class InternalEndpoint:
         self._kafka: Dispatch | None = None
         self._admit = admit or _admit_anybody
         self._secret = secret
-        self._greetings: dict[Client, Callee] = {}  # connections that are asked for a proof
+        self._authenticators: dict[Client, CalleeAuthenticator] = {}  # connections that are asked for a proof
         self._apis: dict[int, _Api] = {}
         self._callers: dict[Client, _Caller] = {}  # connections that have said Hello
         self.register(PingRequest, self._ping)
@@ -156,7 +155,7 @@ class InternalEndpoint:
         self._apis[request.KEY] = _Api(handler, request.RESPONSE, request.VERSIONS, role)
 
     def register_kafka(self, dispatch: Dispatch) -> None:
-        """Pass requests of Kafka's own APIs to `dispatch`; without one they close the connection."""
+        """Pass requests of Kafka's own APIs to ``dispatch``; without one they close the connection."""
         self._kafka = dispatch
 
     # ------------------------------------------------------------------------------------------------- as a Dispatch
@@ -242,33 +241,34 @@ class InternalEndpoint:
         response = answer_hello(request, self.incarnation, self._cluster, self._protocols)
         if response.error is not ErrorCode.NONE:
             return response.encode()
-        shown = self._shown(request, client)
-        if not isinstance(shown, Accepted):
-            nonce, why = (shown.nonce, "") if isinstance(shown, Asked) else (b"", shown.told)
+        result = self._authenticate(request, client)
+        if not isinstance(result, Accepted):
+            nonce, why = (result.token, "") if isinstance(result, Challenge) else (b"", result.text)
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             return HelloResponse(code, why, -1, self.incarnation, nonce=nonce).encode()
         self.on_known(client)
-        response = replace(response, proof=shown.proof)
+        response = replace(response, proof=result.proof)
         admission = self._admit(request.from_incarnation)
         if isinstance(admission, Awaitable):
             return self._admit_later(request.from_incarnation, client, response, admission)
         return self._admitted(request.from_incarnation, client, response, admission)
 
-    def _shown(self, request: HelloRequest, client: Client) -> Asked | Accepted | Refused:
-        """Return whether the caller has shown that it has the cluster's secret, or is to show it."""
+    def _authenticate(self, request: HelloRequest, client: Client) -> Challenge | Accepted | AuthenticationFailure:
+        """Return whether the caller has proven that it has the cluster's secret, or the challenge to prove it."""
         if not self._secret.keys:
             return ACCEPTED
-        callee = self._greetings.get(client)
-        if callee is None:
-            callee = self._greetings[client] = Callee(self._secret, self.incarnation)
-            client.on_close(partial(self._forget_greeting, client))
-        shown = callee.on_hello(Greeting(request.cluster, request.from_incarnation, request.nonce, request.proof))
-        if shown is OUT_OF_TURN:
-            raise CloseConnection(OUT_OF_TURN.why)
-        if isinstance(shown, Refused):
-            about = fields(connection=client.peer, member=request.from_incarnation, error=shown.why)
+        authenticator = self._authenticators.get(client)
+        if authenticator is None:
+            authenticator = self._authenticators[client] = CalleeAuthenticator(self._secret, self.incarnation)
+            client.on_close(partial(self._forget_authenticator, client))
+        message = CallerMessage(request.cluster, request.from_incarnation, request.nonce, request.proof)
+        result = authenticator.evaluate(message)
+        if result is OUT_OF_TURN:
+            raise CloseConnection(OUT_OF_TURN.reason)
+        if isinstance(result, AuthenticationFailure):
+            about = fields(connection=client.peer, member=request.from_incarnation, error=result.reason)
             _log.warning("a process is refused on the internal port", extra=about)
-        return shown
+        return result
 
     async def _admit_later(
         self, incarnation: str, client: Client, response: HelloResponse, admission: Awaitable[Admission]
@@ -286,8 +286,8 @@ class InternalEndpoint:
             client.on_close(partial(self._forget, client))
         return response.encode()
 
-    def _forget_greeting(self, client: Client) -> None:
-        del self._greetings[client]
+    def _forget_authenticator(self, client: Client) -> None:
+        del self._authenticators[client]
 
     def _forget(self, client: Client) -> None:
         del self._callers[client]

@@ -3,11 +3,11 @@
 | checked | how |
 |---|---|
 | signature | by a key of the issuer's key set, with an algorithm of ``jwks.ALGORITHMS`` |
-| `exp` | required: later than now, less the clock skew |
-| `nbf` | if there is one: not later than now, plus the clock skew |
-| `iat` | required: a time |
-| `iss` | as expected, if something is |
-| `aud` | one of those expected; if none is, a token with an audience is refused: it is for somebody else |
+| ``exp`` | required: later than now, less the clock skew |
+| ``nbf`` | if there is one: not later than now, plus the clock skew |
+| ``iat`` | required: a time |
+| ``iss`` | as expected, if something is |
+| ``aud`` | one of those expected; if none is, a token with an audience is refused: it is for somebody else |
 | the claim of the subject | required: a text that is not empty, the name of the principal |
 | the claim of the scope | a text, or a list of texts without repetition, if there is one |
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import jwt
 
-from bmq.core.security.jwks import ALGORITHMS, Key, KeySet
+from bmq.core.security.jwks import ALGORITHMS, JsonWebKey, JsonWebKeySet
 from bmq.core.security.principal import has_outer_space, java_trim
 
 CHARS_MAX = 64 << 10
@@ -31,7 +31,7 @@ CHARS_MAX = 64 << 10
 KEY_ID_CHARS_MAX = 1_000
 """Longest key id that is looked for (Kafka: ``RefreshingHttpsJwks.MISSING_KEY_ID_MAX_KEY_LENGTH``)."""
 TIME_MAX = 253_402_300_799.0
-"""The end of the year 9999, in seconds: a later `exp` is as good as that, and fits no field in milliseconds."""
+"""The end of the year 9999, in seconds: a later ``exp`` is as good as that, and fits no field in milliseconds."""
 _OPTIONS: Any = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}  # by `now`, below
 
 
@@ -69,8 +69,8 @@ class AccessToken:
     scopes: frozenset[str]
 
 
-def validate(token: str, keys: KeySet, rules: TokenRules, now: float) -> AccessToken:
-    """Return what a token says, if it is right at the wall time `now` in seconds.
+def validate(token: str, keys: JsonWebKeySet, rules: TokenRules, now: float) -> AccessToken:
+    """Return what a token says, if it is right at the wall time ``now`` in seconds.
 
     Raises InvalidToken; UnknownKey if only a key is missing.
     """
@@ -90,7 +90,7 @@ def validate(token: str, keys: KeySet, rules: TokenRules, now: float) -> AccessT
     return AccessToken(name, expires_at, _scopes(claims.get(rules.scope_claim), rules.scope_claim))
 
 
-def _verified_claims(token: str, keys: KeySet, rules: TokenRules) -> Mapping[str, Any]:
+def _verified_claims(token: str, keys: JsonWebKeySet, rules: TokenRules) -> Mapping[str, Any]:
     key_id, algorithm = _header(token)
     candidates = keys.find(key_id, algorithm)
     if not candidates:
@@ -105,11 +105,11 @@ def _verified_claims(token: str, keys: KeySet, rules: TokenRules) -> Mapping[str
     raise InvalidToken("the signature is wrong")
 
 
-def _decode(token: str, key: Key, algorithm: str, rules: TokenRules) -> Mapping[str, Any]:
+def _decode(token: str, key: JsonWebKey, algorithm: str, rules: TokenRules) -> Mapping[str, Any]:
     return jwt.decode(
         token,
         key=key.public,
-        algorithms=[algorithm],  # one that the key may be used with: KeySet.find has checked it
+        algorithms=[algorithm],  # one that the key may be used with: JsonWebKeySet.find has checked it
         audience=list(rules.audiences) or None,
         issuer=rules.issuer,
         options=_OPTIONS,

@@ -31,7 +31,7 @@ class Login:
     password: str = field(default="", repr=False)
     """Password of PLAIN and SCRAM, client secret of OAUTHBEARER."""
     is_token: bool = False
-    """True if `user` is the id of a delegation token."""
+    """True if ``user`` is the id of a delegation token."""
     token_url: str = ""
     scope: str = ""
     extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -40,7 +40,7 @@ class Login:
 
 
 def login_of(get: Callable[[str], str]) -> Login:
-    """Return the log-in of client settings, read by `get`.  Raises ConfigError, which shows no secret."""
+    """Return the log-in of client settings, read by ``get``.  Raises ConfigError, which shows no secret."""
     mechanism = get("sasl.mechanism") or DEFAULT_MECHANISM
     if mechanism not in SASL_MECHANISMS:
         hint = meant(mechanism, SASL_MECHANISMS) or f"; there are {', '.join(SASL_MECHANISMS)}"

@@ -1,6 +1,6 @@
 """Security settings of a Kafka client, by Kafka's names: of a file for ``--command-config``, or of Spark's options.
 
-Files that they name are not read here: `core.security.client_tls` does that, on the machine that connects.
+Files that they name are not read here: ``core.security.client_tls`` does that, on the machine that connects.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FAMILIES = ("ssl.", "sasl.", "security.")
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSecurity:
+class ClientSecuritySettings:
     """The way in which one client connects: immutable, with all settings checked that need no file."""
 
     protocol: str = "PLAINTEXT"
@@ -74,7 +74,7 @@ class ClientSecurity:
         return self.get("ssl.endpoint.identification.algorithm", "https") != ""
 
     def get(self, key: str, default: str = "") -> str:
-        """Return the value of a setting, `default` if it is not given."""
+        """Return the value of a setting, ``default`` if it is not given."""
         return self.values.get(key, default)
 
     def listed(self, key: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class ClientSecurity:
         return tuple(each.strip() for each in self.get(key).split(",") if each.strip())
 
 
-PLAINTEXT = ClientSecurity()
+PLAINTEXT = ClientSecuritySettings()
 
 
 def is_security(key: str) -> bool:
@@ -95,15 +95,15 @@ def known_settings() -> frozenset[str]:
     return _TAKEN
 
 
-def security_of_client(given: Mapping[str, str]) -> tuple[ClientSecurity, tuple[str, ...]]:
-    """Return the security settings among `given`, and those keys that have no effect.
+def security_of_client(given: Mapping[str, str]) -> tuple[ClientSecuritySettings, tuple[str, ...]]:
+    """Return the security settings among ``given``, and those keys that have no effect.
 
     Others than those of security are left to the caller.  Raises ConfigError, which shows no secret, if one is unknown
     or wrong.
     """
     values = {key: value.strip() for key, value in given.items() if is_security(key)}
     _refuse(values)
-    security = ClientSecurity(values={key: value for key, value in values.items() if key in _TAKEN})
+    security = ClientSecuritySettings(values={key: value for key, value in values.items() if key in _TAKEN})
     protocol = security.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         hint = meant(protocol, PROTOCOLS) or f"; there are {', '.join(PROTOCOLS)}"
@@ -112,7 +112,7 @@ def security_of_client(given: Mapping[str, str]) -> tuple[ClientSecurity, tuple[
         raise ConfigError("security.protocol is PLAINTEXT, and would use no log-in: give SASL_SSL or SASL_PLAINTEXT")
     _check_tls(security)
     login = login_of(security.get) if protocol in SASL else None
-    return ClientSecurity(protocol, login, security.values), tuple(sorted(set(values) & _OF_JAVA))
+    return ClientSecuritySettings(protocol, login, security.values), tuple(sorted(set(values) & _OF_JAVA))
 
 
 def _refuse(values: Mapping[str, str]) -> None:
@@ -126,7 +126,7 @@ def _refuse(values: Mapping[str, str]) -> None:
         raise ConfigError("sasl.login.callback.handler.class: classes of Java cannot be run")
 
 
-def _check_tls(security: ClientSecurity) -> None:
+def _check_tls(security: ClientSecuritySettings) -> None:
     for key in ("ssl.keystore.type", "ssl.truststore.type"):
         _check_choices(key, [security.get(key)], STORE_TYPES)
     _check_choices("ssl.enabled.protocols", security.listed("ssl.enabled.protocols"), TLS_VERSIONS)

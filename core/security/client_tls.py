@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from bmq.core.security.client_settings import ClientSecurity
+from bmq.core.security.client_settings import ClientSecuritySettings
 from bmq.core.security.stores import (
     TLS_VERSIONS,
     authorities_of,
@@ -15,10 +15,10 @@ from bmq.core.security.stores import (
 )
 
 
-def context_of_client(security: ClientSecurity, where: str) -> ssl.SSLContext:
+def context_of_client(security: ClientSecuritySettings, where: str) -> ssl.SSLContext:
     """Return a new context.  Without a truststore it trusts the machine's authorities.
 
-    Raises ConfigError, which begins with `where`, if a file cannot be used.
+    Raises ConfigError, which begins with ``where``, if a file cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = security.checks_name

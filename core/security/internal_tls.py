@@ -25,7 +25,7 @@ class InternalTls(ServerTls):
     def __init__(
         self, own: Mapping[str, Any], common: SecuritySettings, *, checks_name: bool, is_required: bool = True
     ) -> None:
-        """Make them of the settings `own`, by their keys without ``internal.``; the others are as in `common`.
+        """Make them of the settings ``own``, by their keys without ``internal.``; the others are as in ``common``.
 
         ``is_required`` False, while a cluster gets TLS process by process: a process without it is talked to without.
         Raises ConfigError, which names the setting.

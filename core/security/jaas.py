@@ -51,7 +51,7 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> tuple[LoginModule, ...]:
-    """Return the login modules of `text`, at least one.
+    """Return the login modules of ``text``, at least one.
 
     Raises JaasError if it is not of JAAS's form.
     """
@@ -105,7 +105,7 @@ def _unquoted(text: str) -> str:
 
 
 def _module(tokens: list[_Token], at: int) -> tuple[LoginModule, int]:
-    """Return the module whose class is the token `at`, and the position after its semicolon."""
+    """Return the module whose class is the token ``at``, and the position after its semicolon."""
     name = tokens[at]
     if name.kind != "word":
         raise JaasError(f"expected the class of a login module at character {name.position}")

@@ -37,24 +37,24 @@ class JwksError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class JsonWebKey:
     """One public key, and the algorithms whose signatures it may verify."""
 
     id: str | None
     algorithms: frozenset[str]
     public: Any
-    """The key as `cryptography` has it."""
+    """The key as ``cryptography`` has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeySet:
+class JsonWebKeySet:
     """The usable keys of an issuer; empty before the first was fetched."""
 
-    keys: tuple[Key, ...] = ()
+    keys: tuple[JsonWebKey, ...] = ()
     unusable: tuple[str, ...] = ()
     """Reasons why other keys of the set are not used, for log lines."""
 
-    def find(self, key_id: str | None, algorithm: str) -> list[Key]:
+    def find(self, key_id: str | None, algorithm: str) -> list[JsonWebKey]:
         """Return the keys that may have signed a token with this header.
 
         Without a key id these are all of the algorithm, as RFC 7515 D allows.
@@ -68,11 +68,11 @@ class KeySet:
         return any(key.id == key_id for key in self.keys)
 
 
-def parse_key_set(data: bytes) -> KeySet:
+def parse_key_set(data: bytes) -> JsonWebKeySet:
     """Return the keys of a JSON Web Key Set.
 
-    Keys of other kinds, uses or lengths are left out (RFC 7517 5).  Raises JwksError if `data` is not a key set, or has
-    no usable key.
+    Keys of other kinds, uses or lengths are left out (RFC 7517 5).  Raises JwksError if ``data`` is not a key set, or
+    has no usable key.
     """
     if len(data) > BYTES_MAX:
         raise JwksError(f"the key set is over {BYTES_MAX} bytes")
@@ -93,10 +93,10 @@ def parse_key_set(data: bytes) -> KeySet:
             unusable.append(f"key {number}: {error}")
     if not usable:
         raise JwksError(f"the key set has no usable key: {'; '.join(unusable)[:1000] or 'it is empty'}")
-    return KeySet(tuple(usable), tuple(unusable))
+    return JsonWebKeySet(tuple(usable), tuple(unusable))
 
 
-def _parse_key(described: Any) -> Key:
+def _parse_key(described: Any) -> JsonWebKey:
     if not isinstance(described, dict):
         raise JwksError("is not a JSON object")
     key_id = described.get("kid")
@@ -113,11 +113,11 @@ def _parse_key(described: Any) -> Key:
         raise JwksError(f"cannot be read: {type(error).__name__}") from None
     if described["kty"] == "RSA" and not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX:
         raise JwksError(f"has {key.key_size} bits; RSA keys from {RSA_BITS_MIN} to {RSA_BITS_MAX} bits are used")
-    return Key(key_id, algorithms, key)
+    return JsonWebKey(key_id, algorithms, key)
 
 
 def _algorithms_of(described: dict[str, Any]) -> frozenset[str]:
-    """Return what a key's type allows, or of that only its `alg`."""
+    """Return what a key's type allows, or of that only its ``alg``."""
     kind, curve, only = described.get("kty"), described.get("crv"), described.get("alg")
     allowed = RSA_ALGORITHMS if kind == "RSA" else _OF_CURVE.get((str(kind), str(curve)), frozenset())
     if not allowed:
@@ -129,6 +129,6 @@ def _algorithms_of(described: dict[str, Any]) -> frozenset[str]:
     return allowed
 
 
-def ids_of(keys: Iterable[Key]) -> str:
-    """Return the ids of `keys`, for a log line."""
+def ids_of(keys: Iterable[JsonWebKey]) -> str:
+    """Return the ids of ``keys``, for a log line."""
     return ", ".join(key.id or "(none)" for key in keys)

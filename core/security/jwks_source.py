@@ -4,8 +4,8 @@
 |---|---|
 | it is as old as ``sasl.oauthbearer.jwks.endpoint.refresh.ms`` | it is fetched, and the new one replaces it |
 | a fetch fails | the old set stays; the next try is after ``…retry.backoff.ms``, then twice that, and so on |
-| a token names another key | it is fetched at once: the issuer may have new keys; the token waits, `WAIT_S` at most |
-| tokens name other keys often | for one key it is fetched every `SAME_KEY_S`, for all of them every `EXPEDITED_S` |
+| a token names another key | it is fetched at once: the issuer may have new keys; the token waits, ``WAIT_S`` at most |
+| tokens name other keys often | for one key it is fetched every ``SAME_KEY_S``, for all of them every ``EXPEDITED_S`` |
 
 The address is a setting of the operator: no token and no request can name one, and redirects are not followed.  Kafka
 has a list of allowed addresses beside it (``org.apache.kafka.sasl.oauthbearer.allowed.urls``), since there clients of
@@ -31,7 +31,7 @@ from bmq.core.aio.lru import LruCache
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.waiters import Waiters
 from bmq.core.logging.fields import fields
-from bmq.core.security.jwks import BYTES_MAX, JwksError, KeySet, ids_of, parse_key_set
+from bmq.core.security.jwks import BYTES_MAX, JsonWebKeySet, JwksError, ids_of, parse_key_set
 from bmq.core.urls import split_url, without_userinfo
 
 FETCH_S = 10.0
@@ -43,7 +43,7 @@ EXPEDITED_S = 5.0
 SAME_KEY_S = 60.0
 """Least time between two fetches for one key id (Kafka: ``MISSING_KEY_ID_CACHE_IN_FLIGHT_MS``)."""
 MISSING_KEYS_MAX = 64
-"""Key ids that are remembered as unknown; those past it may cause a fetch again, as far as `EXPEDITED_S` allows."""
+"""Key ids that are remembered as unknown; those past it may cause a fetch again, as far as ``EXPEDITED_S`` allows."""
 _log = logging.getLogger(__name__)
 
 Fetch = Callable[[], Awaitable[bytes]]
@@ -54,12 +54,12 @@ class JwksSource:
     """One issuer's key set, kept up to date by a task."""
 
     def __init__(self, fetch: Fetch, name: str, *, refresh_s: float, retry_s: Backoff[float]) -> None:
-        """Create a source of what `fetch` reads; `name` is its address, for log lines."""
+        """Create a source of what ``fetch`` reads; ``name`` is its address, for log lines."""
         self._fetch = fetch
         self._name = name
         self._refresh_s = refresh_s
         self._retry_s = retry_s
-        self._keys = KeySet()
+        self._keys = JsonWebKeySet()
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._waiters = Waiters()
@@ -68,7 +68,7 @@ class JwksSource:
         self._is_fetching = False
 
     @property
-    def keys(self) -> KeySet:
+    def keys(self) -> JsonWebKeySet:
         """The newest key set; an empty one as long as none was fetched."""
         return self._keys
 
@@ -83,10 +83,10 @@ class JwksSource:
         await cancel_and_wait(self._task)
         self._waiters.wake_all()
 
-    async def fetch_for(self, key_id: str) -> KeySet:
-        """Return a key set that was fetched because of `key_id`, which the present one does not have.
+    async def fetch_for(self, key_id: str) -> JsonWebKeySet:
+        """Return a key set that was fetched because of ``key_id``, which the present one does not have.
 
-        Returns the present one if a fetch is not due yet, fails, or takes longer than `WAIT_S`.
+        Returns the present one if a fetch is not due yet, fails, or takes longer than ``WAIT_S``.
         """
         if self._task is None or self._task.done():
             return self._keys
@@ -99,7 +99,7 @@ class JwksSource:
         return self._keys
 
     def _is_due(self, key_id: str) -> bool:
-        """Return whether `key_id` may cause a fetch; note that it does."""
+        """Return whether ``key_id`` may cause a fetch; note that it does."""
         now = asyncio.get_running_loop().time()
         asked = self._missing.get(key_id)
         if now - self._expedited < EXPEDITED_S or (asked is not None and now - asked < SAME_KEY_S):
@@ -131,7 +131,7 @@ class JwksSource:
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()
 
-    def _use(self, keys: KeySet) -> None:
+    def _use(self, keys: JsonWebKeySet) -> None:
         if keys != self._keys:
             left_out = f"; left out: {'; '.join(keys.unusable)}" if keys.unusable else ""
             _log.info(
@@ -146,10 +146,10 @@ class JwksSource:
 def open_source(
     url: str, *, refresh_s: float, retry_s: Backoff[float], trust: ssl.SSLContext | None = None
 ) -> JwksSource:
-    """Return a source of the key set at `url`, not started.
+    """Return a source of the key set at ``url``, not started.
 
-    `trust` says which certificates of servers are right; None: those of the system's authorities.  Raises JwksError if
-    `url` is wrong.
+    ``trust`` says which certificates of servers are right; None: those of the system's authorities.  Raises JwksError
+    if ``url`` is wrong.
     """
     name, fetch = _fetcher(url, trust)
     return JwksSource(fetch, name, refresh_s=refresh_s, retry_s=retry_s)

@@ -6,8 +6,9 @@ r"""Kerberos principals, and the rules by which they become users' names (``Kerb
     RULE:[1:$1@$0](.*@OTHER)s/@.*//         [components:format](pattern)s/pattern/replacement/g/L
     RULE:[2:$1](kafka)                      a principal with two components, as kafka/host@REALM
 
-In a format `$0` is the realm, `$1` and `$2` are the components.  `g` replaces every match, `/L` and `/U` change the
-case.  A principal that no rule applies to does not authenticate, nor one whose name then has a slash or an at sign.
+In a format ``$0`` is the realm, ``$1`` and ``$2`` are the components.  ``g`` replaces every match, ``/L`` and ``/U``
+change the case.  A principal that no rule applies to does not authenticate, nor one whose name then has a slash or an
+at sign.
 
 Departures: a principal with an escaped character, an empty name, and a name with white space at an end are refused.
 As in Java, ``\w``, ``\d``, ``\s`` and ``(?i)`` of a pattern mean ASCII.

@@ -1,7 +1,7 @@
 """Settings of one listener: ``listener.name.<name>.<key>``, and ``listener.name.<name>.<mechanism>.<key>``.
 
-Names of listeners and mechanisms are in lower case there, as in Kafka (`ListenerName.configPrefix`).  The more special
-setting wins::
+Names of listeners and mechanisms are in lower case there, as in Kafka (``ListenerName.configPrefix``).  The more
+special setting wins::
 
     listener.name.outside.scram-sha-512.connections.max.reauth.ms   of this mechanism of this listener
     listener.name.outside.connections.max.reauth.ms                 of this listener
@@ -72,7 +72,7 @@ class ListenerSecurity:
 
 
 class _Split(NamedTuple):
-    """The parts of a key: `own` is what follows the listener's name."""
+    """The parts of a key: ``own`` is what follows the listener's name."""
 
     listener: str
     own: str
@@ -83,7 +83,7 @@ class _Split(NamedTuple):
 def security_of(
     name: str, protocol: str, common: SecuritySettings, settings: Iterable[tuple[str, Any]]
 ) -> ListenerSecurity:
-    """Return the settings of the listener `name`, from all that were made by `parse`."""
+    """Return the settings of the listener ``name``, from all that were made by ``parse``."""
     prefix = f"{PREFIX}{name.lower()}."
     legal = {own for own, _ in _legal()}
     own = {key.removeprefix(prefix): value for key, value in settings if key.startswith(prefix)}
@@ -98,7 +98,7 @@ def legal_keys(names: Iterable[str]) -> list[str]:
 def parse(key: str, value: object, names: Iterable[str], where: str) -> tuple[str, Any, str]:
     """Return the key that is meant, its value, and "": or for a secret's other names the text, and FILE or COMMAND.
 
-    Raises ConfigError, which begins with `where`, if there is no such listener or setting, or the value is wrong.
+    Raises ConfigError, which begins with ``where``, if there is no such listener or setting, or the value is wrong.
     """
     keys = _by_key(names)
     split = keys.get(key)
@@ -113,12 +113,12 @@ def parse(key: str, value: object, names: Iterable[str], where: str) -> tuple[st
 
 
 def option_of(key: str, names: Iterable[str]) -> Field[Any]:
-    """Return the setting of a key that `parse` has returned."""
+    """Return the setting of a key that ``parse`` has returned."""
     return _by_key(names)[key].option
 
 
 def split(key: str, names: Iterable[str]) -> tuple[str, str]:
-    """Return the listener's name in lower case, and the rest of a key that `parse` has returned."""
+    """Return the listener's name in lower case, and the rest of a key that ``parse`` has returned."""
     found = _by_key(names)[key]
     return found.listener, found.own
 

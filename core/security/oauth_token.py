@@ -35,7 +35,7 @@ class TokenSource:
     """The tokens of one client.  Any thread may ask."""
 
     def __init__(self, login: Login, trust: ssl.SSLContext | None = None) -> None:
-        """Take `trust`, which says which certificates of the endpoint are right; None: the machine's authorities."""
+        """Take ``trust``, which says which certificates of the endpoint are right; None: the machine's authorities."""
         self._login = login
         self._trust = trust
         self._lock = threading.Lock()
@@ -84,8 +84,8 @@ class TokenSource:
         )
         try:
             with opener.open(request, timeout=FETCH_S) as response:
-                answer = json.loads(response.read(TOKEN_BYTES_MAX))
-            return str(answer["access_token"]), float(answer.get("expires_in") or UNKNOWN_LIFE_S)
+                token = json.loads(response.read(TOKEN_BYTES_MAX))
+            return str(token["access_token"]), float(token.get("expires_in") or UNKNOWN_LIFE_S)
         except urllib.error.HTTPError as error:
             with error:
                 raise TokenError(f"the token endpoint refused: {error.code} {error.reason}") from None

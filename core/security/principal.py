@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 USER_TYPE = "User"
 _JAVA_SPACE = "".join(map(chr, range(0x21)))
-"""The characters that Java's `String.trim` removes.  Python's `str.strip` also removes U+00A0, U+2003 and others."""
+"""The characters that Java's ``String.trim`` removes.  Python's ``str.strip`` removes U+00A0 and others as well."""
 
 
 class Principal(NamedTuple):
@@ -43,7 +43,7 @@ def parse_principal(text: str) -> Principal:
 
 
 def java_trim(text: str) -> str:
-    """Return `text` without the characters up to U+0020 at its ends, as Java's `String.trim` does."""
+    """Return ``text`` without the characters up to U+0020 at its ends, as Java's ``String.trim`` does."""
     return text.strip(_JAVA_SPACE)
 
 

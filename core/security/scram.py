@@ -118,7 +118,7 @@ class CredentialForm(NamedTuple):
 
 
 USUAL_FORM = CredentialForm(ITERATIONS_LEAST, 0, is_text=True)
-"""The form of the credentials that Kafka's tools and `bmq cluster add-scram` make without further options."""
+"""The form of the credentials that Kafka's tools and ``bmq cluster add-scram`` make without further options."""
 
 
 def form_of(credential: ScramCredential) -> CredentialForm:
@@ -129,7 +129,7 @@ def form_of(credential: ScramCredential) -> CredentialForm:
 
 
 def decoy_form(secret: bytes, name: str, counts: Mapping[CredentialForm, int]) -> CredentialForm:
-    """Return the form of the decoy of `name`: each form as often as users have it, by the cluster's ``secret``.
+    """Return the form of the decoy of ``name``: each form as often as users have it, by the cluster's ``secret``.
 
     A change of the counts changes as few names' forms as it can: a form has the chance of its count to win (weighted
     rendezvous hashing).
@@ -220,8 +220,8 @@ def parse_client_final(message: bytes) -> ClientFinal:
     return ClientFinal(binding, found["nonce"], proof, found["bare"])
 
 
-class ScramServer:
-    """The server's side of one exchange, from the client's first message on."""
+class ScramServerMessages:
+    """The server's messages of one exchange, from the client's first message on."""
 
     def __init__(
         self, mechanism: ScramMechanism, first: ClientFirst, credential: ScramCredential, nonce: str | None = None
@@ -236,7 +236,7 @@ class ScramServer:
         """The server's first message."""
 
     def __repr__(self) -> str:
-        return f"<ScramServer {self._mechanism.name}>"
+        return f"<ScramServerMessages {self._mechanism.name}>"
 
     def has_nonce(self, final: ClientFinal) -> bool:
         """Return whether the client's final message has the nonce of the server's first one.

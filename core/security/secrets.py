@@ -15,10 +15,10 @@ COMMAND_S = 30.0
 
 
 def read_secret(source: str, text: str, where: str) -> str:
-    """Return the secret in the file `text`, or that the command `text` writes, without one newline at its end.
+    """Return the secret in the file ``text``, or that the command ``text`` writes, without one newline at its end.
 
     A command is run without a shell.  What it writes to standard error goes to this process's.  Raises ConfigError,
-    which begins with `where`, if there is none.  No error shows a part of a secret.
+    which begins with ``where``, if there is none.  No error shows a part of a secret.
     """
     data = _from_file(text, where) if source == FILE else _from_command(text, where)
     if len(data) > SECRET_BYTES_MAX:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bmq.core.security.principal import ANONYMOUS, Principal
 
-NEVER = float("-inf")
+NOT_BEGUN = float("-inf")
 """End of the session of a client that has yet to log in, or to log in again: it is over at any time."""
 
 
@@ -35,7 +35,7 @@ class Session:
     @property
     def has_begun(self) -> bool:
         """False before the log-in of a client that has to log in, and while it logs in again."""
-        return self.expires_at != NEVER
+        return self.expires_at != NOT_BEGUN
 
 
 ANONYMOUS_SESSION = Session()

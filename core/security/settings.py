@@ -1,4 +1,4 @@
-"""Settings of security that Kafka's brokers have: a part of a process's settings (`core.config.NodeConfig`).
+"""Settings of security that Kafka's brokers have: a part of a process's settings (``core.config.NodeConfig``).
 
 A setting with a scope may be set for one listener, a setting of scope MECHANISM for one SASL mechanism of a listener:
 ``core.security.listener_settings``.

@@ -30,6 +30,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from bmq.core.security.authentication import AuthenticationFailure, Challenge
+
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 SECRET_LENGTH_MIN = 16
@@ -54,7 +56,7 @@ class SharedSecret:
     """The cluster's secrets, as one process has them.
 
     The first is used to prove, all are accepted.  Without any, the process asks nobody and shows nothing.  If
-    `is_required` is False, a process that shows nothing is accepted as well, so that a cluster without a secret gets
+    ``is_required`` is False, a process that shows nothing is accepted as well, so that a cluster without a secret gets
     one process by process.
     """
 
@@ -94,8 +96,8 @@ class Side(Enum):
     CALLEE = b"bmq internal callee 1"
 
 
-class Challenge(NamedTuple):
-    """The parts that both proofs of one connection are computed from."""
+class AuthMessage(NamedTuple):
+    """The parts that both proofs of one connection are computed from (RFC 5802)."""
 
     cluster: str
     caller: str
@@ -105,26 +107,26 @@ class Challenge(NamedTuple):
     callee_nonce: bytes
 
 
-def prove(key: bytes, side: Side, challenge: Challenge) -> bytes:
+def prove(key: bytes, side: Side, message: AuthMessage) -> bytes:
     """Return the proof of one side."""
     digest = hmac.new(key, digestmod="sha256")
-    parts = (challenge.cluster.encode(), challenge.caller.encode(), challenge.callee.encode(), *challenge[3:])
+    parts = (message.cluster.encode(), message.caller.encode(), message.callee.encode(), *message[3:])
     for part in (side.value, *parts):
         digest.update(_LENGTH.pack(len(part)))
         digest.update(part)
     return digest.digest()
 
 
-def proving_key(keys: tuple[bytes, ...], side: Side, challenge: Challenge, proof: bytes) -> bytes | None:
-    """Return the key that `proof` was made with, None if it is none of these."""
+def proving_key(keys: tuple[bytes, ...], side: Side, message: AuthMessage, proof: bytes) -> bytes | None:
+    """Return the key that ``proof`` was made with, None if it is none of these."""
     for key in keys:
-        if hmac.compare_digest(prove(key, side, challenge), proof):
+        if hmac.compare_digest(prove(key, side, message), proof):
             return key
     return None
 
 
-class Greeting(NamedTuple):
-    """The part of a Hello that counts here."""
+class CallerMessage(NamedTuple):
+    """The part of a Hello that the proof is about."""
 
     cluster: str
     caller: str
@@ -132,102 +134,95 @@ class Greeting(NamedTuple):
     proof: bytes
 
 
-class Asked(NamedTuple):
-    """The callee's response to a first Hello: show that you have the secret."""
-
-    nonce: bytes
-
-
 class Accepted(NamedTuple):
-    """The callee's response to a caller that it serves; `proof` is empty if none was asked for."""
+    """The callee's response to a caller that it serves; ``proof`` is empty if none was asked for."""
 
     proof: bytes = b""
 
 
-class Refused(NamedTuple):
-    """The callee's response to a caller that it does not serve: `why` for its own log, `told` for the caller's."""
-
-    why: str
-    told: str
-
-
-NOT_CONVINCED = Refused(NOT_SHOWN, "this process does not have the secret of the other one's cluster (internal.secret)")
-NO_PROOF = Refused(
+WRONG_PROOF = AuthenticationFailure(
+    NOT_SHOWN, "this process does not have the secret of the other one's cluster (internal.secret)"
+)
+NO_PROOF = AuthenticationFailure(
     NOT_SHOWN, "the other process asks for its cluster's secret, which this one has not (internal.secret)"
 )
-OUT_OF_TURN = Refused("it began its proof again on the same connection", "a proof was begun twice on one connection")
+OUT_OF_TURN = AuthenticationFailure(
+    "it began its proof again on the same connection", "a proof was begun twice on one connection"
+)
 
 
-class Callee:
-    """The called side of one connection, until its caller is accepted or refused."""
+class CalleeAuthenticator:
+    """The authentication of one connection's caller, until it is accepted or refused."""
 
-    __slots__ = ("_challenge", "_is_over", "_nonce", "_own", "_secret")
+    __slots__ = ("_auth_message", "_is_over", "_nonce", "_own", "_secret")
 
     def __init__(self, secret: SharedSecret, own: str, nonce: MakeNonce = new_nonce) -> None:
-        """`own` is this process's incarnation."""
+        """``own`` is this process's incarnation."""
         self._secret = secret
         self._own = own
         self._nonce = nonce
-        self._challenge: Challenge | None = None
+        self._auth_message: AuthMessage | None = None
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<Callee {self._own} {'over' if self._is_over else 'asked' if self._challenge else 'new'}>"
+        return (
+            f"<CalleeAuthenticator {self._own} {'over' if self._is_over else 'asked' if self._auth_message else 'new'}>"
+        )
 
-    def on_hello(self, hello: Greeting) -> Asked | Accepted | Refused:
-        """Return the response to a Hello.  A caller has one challenge and one proof; after a refusal, no other."""
-        result = OUT_OF_TURN if self._is_over else self._judge(hello)
-        self._is_over = not isinstance(result, Asked)
+    def evaluate(self, message: CallerMessage) -> Challenge | Accepted | AuthenticationFailure:
+        """Return the result of a Hello.  A caller has one challenge and one proof; after a failure, no other."""
+        result = OUT_OF_TURN if self._is_over else self._judge(message)
+        self._is_over = not isinstance(result, Challenge)
         return result
 
-    def _judge(self, hello: Greeting) -> Asked | Accepted | Refused:
+    def _judge(self, message: CallerMessage) -> Challenge | Accepted | AuthenticationFailure:
         if not self._secret.keys:
             return Accepted()
-        if not hello.nonce:
-            return NO_PROOF if self._challenge is not None or self._secret.is_required else Accepted()
-        if self._challenge is None:
-            if hello.proof or len(hello.nonce) != NONCE_BYTES:
-                return NOT_CONVINCED  # of another connection, or of no version of ours
+        if not message.nonce:
+            return NO_PROOF if self._auth_message is not None or self._secret.is_required else Accepted()
+        if self._auth_message is None:
+            if message.proof or len(message.nonce) != NONCE_BYTES:
+                return WRONG_PROOF  # of another connection, or of no version of ours
             nonce = self._nonce()
-            self._challenge = Challenge(hello.cluster, hello.caller, self._own, hello.nonce, nonce)
-            return Asked(nonce)
-        if (hello.cluster, hello.caller, hello.nonce) != (
-            self._challenge.cluster,
-            self._challenge.caller,
-            self._challenge.caller_nonce,
+            self._auth_message = AuthMessage(message.cluster, message.caller, self._own, message.nonce, nonce)
+            return Challenge(nonce)
+        if (message.cluster, message.caller, message.nonce) != (
+            self._auth_message.cluster,
+            self._auth_message.caller,
+            self._auth_message.caller_nonce,
         ):
             return OUT_OF_TURN
-        key = proving_key(self._secret.keys, Side.CALLER, self._challenge, hello.proof)
+        key = proving_key(self._secret.keys, Side.CALLER, self._auth_message, message.proof)
         if key is None:
-            return NOT_CONVINCED
-        return Accepted(prove(key, Side.CALLEE, self._challenge))
+            return WRONG_PROOF
+        return Accepted(prove(key, Side.CALLEE, self._auth_message))
 
 
-class Caller:
-    """The calling side of one connection: its nonce, its proof when asked for one, and its check of the other's."""
+class CallerAuthenticator:
+    """The calling side of one connection: its nonce, its proof after a challenge, and its check of the callee's."""
 
-    __slots__ = ("_challenge", "_names", "_secret", "nonce")
+    __slots__ = ("_auth_message", "_names", "_secret", "nonce")
 
     def __init__(self, secret: SharedSecret, cluster: str, own: str, callee: str, nonce: MakeNonce = new_nonce) -> None:
-        """`own` and `callee` are the incarnations of this process and of the one that it expects there."""
+        """``own`` and ``callee`` are the incarnations of this process and of the one that it expects there."""
         self._secret = secret
         self._names = (cluster, own, callee)
-        self._challenge: Challenge | None = None
+        self._auth_message: AuthMessage | None = None
         self.nonce = nonce() if secret.keys else b""
         """The nonce of each Hello; empty without a secret."""
 
     def __repr__(self) -> str:
-        return f"<Caller {self._names[1]} of {self._names[2]} {'asked' if self._challenge else 'new'}>"
+        return f"<CallerAuthenticator {self._names[1]} of {self._names[2]} {'asked' if self._auth_message else 'new'}>"
 
-    def on_asked(self, callee_nonce: bytes) -> bytes | None:
-        """Return the proof that the other side asks for; None if it may not ask now, or has asked before."""
-        if not self._secret.keys or self._challenge is not None or len(callee_nonce) != NONCE_BYTES:
+    def evaluate_challenge(self, callee_nonce: bytes) -> bytes | None:
+        """Return the proof for the callee's challenge; None if it may not ask now, or has asked before."""
+        if not self._secret.keys or self._auth_message is not None or len(callee_nonce) != NONCE_BYTES:
             return None
-        self._challenge = Challenge(*self._names, self.nonce, callee_nonce)
-        return prove(self._secret.keys[0], Side.CALLER, self._challenge)
+        self._auth_message = AuthMessage(*self._names, self.nonce, callee_nonce)
+        return prove(self._secret.keys[0], Side.CALLER, self._auth_message)
 
-    def is_convinced(self, proof: bytes) -> bool:
+    def verifies(self, proof: bytes) -> bool:
         """Return whether a callee that has accepted this process may be used."""
-        if self._challenge is None:
+        if self._auth_message is None:
             return not self._secret.is_enforced  # it has not asked
-        return proving_key(self._secret.keys, Side.CALLEE, self._challenge, proof) is not None
+        return proving_key(self._secret.keys, Side.CALLEE, self._auth_message, proof) is not None

@@ -39,7 +39,7 @@ Get = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Identity:
+class PrivateKeyEntry:
     """A certificate with its chain, and its private key, in PEM."""
 
     source: str
@@ -49,7 +49,7 @@ class Identity:
     password: str = ""
 
 
-def load_identity(context: ssl.SSLContext, identity: Identity, where: str) -> None:
+def load_identity(context: ssl.SSLContext, identity: PrivateKeyEntry, where: str) -> None:
     """Make a context show this certificate.  Raises ConfigError if OpenSSL cannot use it with its key."""
     try:
         with _unnamed_file(identity.key + b"\n" + identity.chain) as path:
@@ -67,7 +67,7 @@ def load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) ->
         raise ConfigError(f"{where}: the truststore cannot be used: {_reason(error)}") from None
 
 
-def _reason(error: Exception, identity: Identity | None = None) -> str:
+def _reason(error: Exception, identity: PrivateKeyEntry | None = None) -> str:
     """Return OpenSSL's reason in words.  It has none for a key that it cannot decrypt, nor for one that is missing."""
     reason = getattr(error, "reason", None)
     if reason is None and identity is not None:
@@ -107,8 +107,8 @@ def _openssl_name(suite: str) -> str:
     return "-".join(parts).replace("_", "-")
 
 
-def identity_of(get: Get, where: str) -> Identity | None:
-    """Return the certificate of the settings `ssl.keystore.…`; None if there is none.  Raises ConfigError."""
+def identity_of(get: Get, where: str) -> PrivateKeyEntry | None:
+    """Return the certificate of the settings ``ssl.keystore.…``; None if there is none.  Raises ConfigError."""
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
     location = get("ssl.keystore.location")
@@ -120,7 +120,7 @@ def identity_of(get: Get, where: str) -> Identity | None:
                 " belong together"
             )
         source = "ssl.keystore.certificate.chain, ssl.keystore.key"
-        return Identity(source, _pem(chain), _pem(key), get("ssl.key.password")) if key else None
+        return PrivateKeyEntry(source, _pem(chain), _pem(key), get("ssl.key.password")) if key else None
     if key or chain:
         raise ConfigError(f"{where}: give either ssl.keystore.location or ssl.keystore.key, not both")
     setting = f"{where}: ssl.keystore.location"
@@ -129,11 +129,11 @@ def identity_of(get: Get, where: str) -> Identity | None:
         swapped = Path(location, _SWAPPED)  # both files of one moment, also while Kubernetes replaces them
         folder = swapped.resolve() if swapped.is_dir() else Path(location)
         chain, key = (_pem_file(folder / each, setting) for each in (CERTIFICATE, KEY))
-        return Identity(source, chain, key, get("ssl.key.password"))
+        return PrivateKeyEntry(source, chain, key, get("ssl.key.password"))
     data, is_pem = _store(location, get("ssl.keystore.type"), setting)
     if is_pem:
         pem = _pem(data.decode("latin-1"))
-        return Identity(source, pem, b"", get("ssl.key.password"))
+        return PrivateKeyEntry(source, pem, b"", get("ssl.key.password"))
     store = _pkcs12(data, get("ssl.keystore.password"), f"{setting}={location}", "ssl.keystore.password")
     if store.key is None or store.cert is None:
         raise ConfigError(f"{setting}={location} holds no private key with a certificate")
@@ -141,11 +141,11 @@ def identity_of(get: Get, where: str) -> Identity | None:
     password = os.urandom(16).hex()
     encrypted = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
     chain = b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
-    return Identity(source, chain, encrypted, password)
+    return PrivateKeyEntry(source, chain, encrypted, password)
 
 
 def authorities_of(get: Get, where: str) -> bytes | None:
-    """Return the authorities of the settings `ssl.truststore.…` in PEM; None if there are none.  Raises ConfigError."""
+    """Return the authorities of ``ssl.truststore.…`` in PEM; None if there are none.  Raises ConfigError."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     location, given = get("ssl.truststore.location"), get("ssl.truststore.certificates")
@@ -226,7 +226,7 @@ def _in_order(leaf: x509.Certificate, others: list[x509.Certificate]) -> list[x5
 
 @contextlib.contextmanager
 def _unnamed_file(data: bytes) -> Iterator[str]:
-    """Yield the path of a file in memory that holds `data` until the end of the body.
+    """Yield the path of a file in memory that holds ``data`` until the end of the body.
 
     Where there is no such memory, of a file that nobody else may read and that is removed then.
     """

@@ -1,6 +1,6 @@
 """TLS contexts of listeners, from their settings.
 
-`ServerTls` keeps a listener's context, and makes a new one when a file has changed.
+``ServerTls`` keeps a listener's context, and makes a new one when a file has changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class ServerTls:
     """The TLS of one listener.  Its context is replaced when a file that it is made of has changed.
 
-    `reload` may run in another thread than those that use the rest.
+    ``reload`` may run in another thread than those that use the rest.
     """
 
     def __init__(self, security: ListenerSecurity) -> None:
@@ -138,7 +138,7 @@ def _rules(security: ListenerSecurity) -> MappingRules:
 def client_context(security: ListenerSecurity, *, checks_name: bool) -> ssl.SSLContext:
     """Return the context of connections that this process makes with a listener's certificate and authorities.
 
-    The other side must show a certificate of these authorities; with `checks_name`, one that has its host's name.
+    The other side must show a certificate of these authorities; with ``checks_name``, one that has its host's name.
     Raises ConfigError.
     """
     context, _ = _made(security, ssl.PROTOCOL_TLS_CLIENT)

@@ -80,8 +80,8 @@ def decode_produce_response(body: memoryview) -> list[TopicAnswer]:
                 raise FormatError(f"response to Produce: more than {ELEMENTS_MAX} partitions")
             answers = []
             for _ in range(size):
-                answer, pos = _read_answer(body, pos)
-                answers.append(answer)
+                response, pos = _read_answer(body, pos)
+                answers.append(response)
             pos = skip_tags(body, pos)
             topics.append(TopicAnswer(None, topic_id, answers))
         pos = skip_tags(body, pos + INT32.size)  # behind the throttle time
@@ -103,5 +103,5 @@ def _read_answer(body: memoryview, pos: int) -> tuple[PartitionAnswer, int]:
         record_errors.append((index, text))
         pos = skip_tags(body, pos)
     message, pos = read_nullable_string(body, pos, flexible=True)
-    answer = PartitionAnswer(partition, code, base_offset, append_time, log_start, message, record_errors or ())
-    return answer, skip_tags(body, pos)
+    response = PartitionAnswer(partition, code, base_offset, append_time, log_start, message, record_errors or ())
+    return response, skip_tags(body, pos)

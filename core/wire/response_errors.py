@@ -1,4 +1,4 @@
-"""Error codes of a response, from every place of its schema: Kafka counts them as `RequestMetrics` errors.  Pure."""
+"""Error codes of a response, from every place of its schema: Kafka counts them as ``RequestMetrics`` errors.  Pure."""
 
 from __future__ import annotations
 

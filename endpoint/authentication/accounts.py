@@ -20,7 +20,10 @@ class ScramUsers(Protocol):
         """Return the credential of a user that does not exist: the same one each time."""
 
     async def prepare_decoys(self) -> None:
-        """Get what `decoy` needs."""
+        """Get what ``decoy`` needs."""
+
+    def usual_iterations(self, mechanism: ScramMechanism) -> int:
+        """Return the iterations that most users of a mechanism have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bmq.core.errors import ErrorCode
-from bmq.core.security.principal import Principal
+from bmq.core.security.authentication import Authenticated, AuthenticationFailure, Challenge
 
 
-class Outcome(Enum):
-    """Kafka's metrics of authentication, by the names that they have in `/metrics`."""
+class AuthenticationMetric(Enum):
+    """Kafka's metrics of authentication, by the names that they have in ``/metrics``."""
 
     SUCCESS = "successful_authentication"
     SUCCESS_NO_REAUTH = "successful_authentication_no_reauth"
     FAILURE = "failed_authentication"
-    AGAIN_SUCCESS = "successful_reauthentication"
-    AGAIN_FAILURE = "failed_reauthentication"
+    REAUTH_SUCCESS = "successful_reauthentication"
+    REAUTH_FAILURE = "failed_reauthentication"
     EXPIRED = "expired_connections_killed_count"
 
 
@@ -56,30 +56,12 @@ class OtherRequested:
     what: str
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Challenged:
-    """A result of the mechanism: the client must go on."""
-
-    token: bytes
-
-
 @dataclass(frozen=True, slots=True)
-class Proven:
-    """A result of the mechanism: the client is this principal, for ``lifetime_ms`` at most if that is not None."""
+class SaslCompleted:
+    """A success of the mechanism; the credential expires in ``lifetime_ms``, never if None."""
 
-    principal: Principal
-    token: bytes
+    result: Authenticated
     lifetime_ms: int | None
-    by_token: bool
-    requester: Principal | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A result of the mechanism: the client has not shown who it is."""
-
-    reason: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +80,9 @@ Event = (
     | HandshakeRequested
     | TokenReceived
     | OtherRequested
-    | Challenged
-    | Proven
-    | Refused
+    | Challenge
+    | SaslCompleted
+    | AuthenticationFailure
     | TimedOut
     | ConnectionClosed
 )
@@ -125,15 +107,15 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """Begin an exchange of this mechanism."""
+class CreateSaslServer:
+    """Let the mechanism create the server of a new attempt."""
 
     mechanism: str
     is_again: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerHandshake:
+class RespondToHandshake:
     """Send the response to SaslHandshake: the mechanism is taken."""
 
 
@@ -145,7 +127,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AnswerToken:
+class RespondToToken:
     """Send the mechanism's token; ``is_raw``: without Kafka's header."""
 
     token: bytes
@@ -155,17 +137,15 @@ class AnswerToken:
 
 @dataclass(frozen=True, slots=True)
 class StartSession:
-    """Give the connection a session, which ends the exchange and its time."""
+    """Give the connection the session of a success, which ends the attempt and its time."""
 
-    principal: Principal
+    result: Authenticated
     mechanism: str
     expires_at: float | None
-    by_token: bool
-    requester: Principal | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailAuthentication:
     """Log the reason, wait for the delay, send the response, close the connection.
 
     ``code`` tells which response: UNSUPPORTED_SASL_MECHANISM is one to SaslHandshake, SASL_AUTHENTICATION_FAILED one
@@ -187,14 +167,14 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Dispose:
-    """Free the exchange."""
+    """Free the server of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Count an outcome, by mechanism; "" if none was chosen."""
+class CountAuthentication:
+    """Count in a metric, by mechanism; "" if none was chosen."""
 
-    outcome: Outcome
+    metric: AuthenticationMetric
     mechanism: str
 
 
@@ -202,13 +182,13 @@ Effect = (
     PassOn
     | ServeVersions
     | Suspend
-    | Begin
-    | AnswerHandshake
+    | CreateSaslServer
+    | RespondToHandshake
     | Evaluate
-    | AnswerToken
+    | RespondToToken
     | StartSession
-    | Fail
+    | FailAuthentication
     | Close
     | Dispose
-    | Count
+    | CountAuthentication
 )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from bmq.core.aio.eager import start
 from bmq.core.aio.timers import Deadlines
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError
@@ -26,15 +26,16 @@ from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.frames import SIZE_LEAST
 from bmq.core.net.request import NO_RESPONSE, Client, CloseConnection, Dispatch, Response
+from bmq.core.security.authentication import Authenticated, AuthenticationContext, AuthenticationResult
 from bmq.core.security.principal import ANONYMOUS
-from bmq.core.security.session import NEVER, Session
+from bmq.core.security.session import NOT_BEGUN, Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse, stable_range
 from bmq.endpoint.authentication import events as ev
 from bmq.endpoint.authentication.machine import AuthenticationMachine, State
-from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Exchange, Mechanism, Peer, Result
+from bmq.endpoint.authentication.mechanism import SaslMechanism, SaslServer
 from bmq.endpoint.large_requests import INLINE_BYTES
 
 AUTHENTICATION_S = 30.0
@@ -85,7 +86,7 @@ class AuthenticationGate:
         self,
         inner: Dispatch,
         settings: GateSettings,
-        mechanisms: Mapping[str, Mechanism],
+        mechanisms: Mapping[str, SaslMechanism],
         clock: Clock,
         metrics: Metrics,
         audit: Audit = NO_AUDIT,
@@ -102,10 +103,10 @@ class AuthenticationGate:
         self.is_pipelined = inner.is_pipelined
         self._connections: dict[Client, _Connection] = {}
         self._now = clock.monotonic
-        for outcome in ev.Outcome:
+        for metric in ev.AuthenticationMetric:
             for mechanism in mechanisms:
-                metrics.authentications.setdefault((outcome.value, settings.listener, mechanism), 0)
-        self._nobody = Session(listener=settings.listener, protocol=settings.protocol, expires_at=NEVER)
+                metrics.authentications.setdefault((metric.value, settings.listener, mechanism), 0)
+        self._nobody = Session(listener=settings.listener, protocol=settings.protocol, expires_at=NOT_BEGUN)
 
     def __repr__(self) -> str:
         return f"<AuthenticationGate {self.settings.listener} connections={len(self._connections)}>"
@@ -150,13 +151,13 @@ class _Request:
 class _Connection:
     """One connection's machine, and what its effects need."""
 
-    __slots__ = ("_client", "_due", "_exchange", "_gate", "_has_failed", "_machine", "_work")
+    __slots__ = ("_client", "_due", "_gate", "_has_failed", "_machine", "_server", "_work")
 
     def __init__(self, gate: AuthenticationGate, client: GatedClient) -> None:
         self._gate = gate
         self._client = client
         self._machine = AuthenticationMachine(gate.settings.reauth_ms)
-        self._exchange: Exchange | None = None
+        self._server: SaslServer | None = None
         self._has_failed = False
         self._due: int | None = gate.deadlines.add(self, AUTHENTICATION_S)
 
@@ -225,13 +226,13 @@ class _Connection:
                 response = self._gate.inner(request.frame, self._client)
             elif isinstance(effect, ev.ServeVersions):
                 response = self._serve_versions(request)
-            elif isinstance(effect, ev.AnswerHandshake):
+            elif isinstance(effect, ev.RespondToHandshake):
                 response = self._handshake_response(request, ErrorCode.NONE)
             elif isinstance(effect, ev.Evaluate):
                 response = self._evaluate(effect.token, request)
-            elif isinstance(effect, ev.AnswerToken):
+            elif isinstance(effect, ev.RespondToToken):
                 response = self._token_response(request, effect)
-            elif isinstance(effect, ev.Fail):
+            elif isinstance(effect, ev.FailAuthentication):
                 _log.warning("authentication failed", extra=self._about(effect.reason))
                 self._refused(effect.reason)
                 response = self._fail(effect, request)
@@ -245,34 +246,35 @@ class _Connection:
     def _perform(self, effect: ev.Effect) -> None:
         """Perform an effect that is not a response."""
         gate, client = self._gate, self._client
-        if isinstance(effect, ev.Count):
-            gate.metrics.count_authentication(effect.outcome.value, gate.settings.listener, effect.mechanism)
+        if isinstance(effect, ev.CountAuthentication):
+            gate.metrics.count_authentication(effect.metric.value, gate.settings.listener, effect.mechanism)
         elif isinstance(effect, ev.Dispose):
-            exchange, self._exchange = self._exchange, None
-            if exchange is not None:
-                exchange.dispose()
+            server, self._server = self._server, None
+            if server is not None:
+                server.dispose()
         elif isinstance(effect, ev.Suspend):
-            client.session = replace(client.session, expires_at=NEVER)
+            client.session = replace(client.session, expires_at=NOT_BEGUN)
             self._due = gate.deadlines.add(self, AUTHENTICATION_S)
-        elif isinstance(effect, ev.Begin):
-            self._exchange = gate.mechanisms[effect.mechanism].begin(Peer(client.host, effect.is_again))
+        elif isinstance(effect, ev.CreateSaslServer):
+            context = AuthenticationContext(client.host, gate.settings.protocol, effect.is_again)
+            self._server = gate.mechanisms[effect.mechanism].create_server(context)
             if self._machine.is_raw:
                 client.limit_frames(gate.settings.receive_max, _RECEIVE_MAX, 0)
         else:
             assert isinstance(effect, ev.StartSession)
             is_again = client.session.principal != ANONYMOUS
             client.session = Session(
-                principal=effect.principal,
+                principal=effect.result.principal,
                 listener=gate.settings.listener,
                 protocol=gate.settings.protocol,
                 mechanism=effect.mechanism,
                 expires_at=effect.expires_at,
-                by_token=effect.by_token,
-                requester=effect.requester,
+                by_token=effect.result.by_token,
+                requester=effect.result.requester,
             )
             client.unlimit_frames()
             self._stop_time()
-            self._write(Outcome.ALLOWED, is_again=is_again)
+            self._write(AuditOutcome.ALLOWED, is_again=is_again)
             if not is_again:
                 client.identified()
 
@@ -294,26 +296,24 @@ class _Connection:
             self._machine.handle(ev.VersionsGiven(), self._gate.clock.monotonic())
 
     def _evaluate(self, token: bytes, request: _Request) -> Response | Awaitable[Response]:
-        assert self._exchange is not None
-        result = self._exchange.evaluate(token)
+        assert self._server is not None
+        result = self._server.evaluate(token)
         if isinstance(result, Awaitable):
             return start(self._evaluated(result, request))
         return self._handle(self._event_of_result(result), request)
 
-    async def _evaluated(self, work: Awaitable[Result], request: _Request) -> Response:
+    async def _evaluated(self, work: Awaitable[AuthenticationResult], request: _Request) -> Response:
         response = self._handle(self._event_of_result(await work), request)
         return response if isinstance(response, Response) else await response
 
-    def _event_of_result(self, result: Result) -> ev.Event:
-        if isinstance(result, Challenge):
-            return ev.Challenged(result.token)
-        if isinstance(result, Authenticated):
-            expires_at_ms = result.expires_at_ms
-            lifetime_ms = None if expires_at_ms is None else expires_at_ms - self._gate.clock.now_ms()
-            return ev.Proven(result.principal, result.token, lifetime_ms, result.by_token, result.requester)
-        return ev.Refused(result.reason, result.text)
+    def _event_of_result(self, result: AuthenticationResult) -> ev.Event:
+        if not isinstance(result, Authenticated):
+            return result
+        expires_at_ms = result.expires_at_ms
+        lifetime_ms = None if expires_at_ms is None else expires_at_ms - self._gate.clock.now_ms()
+        return ev.SaslCompleted(result, lifetime_ms)
 
-    async def _fail(self, effect: ev.Fail, request: _Request) -> Response:
+    async def _fail(self, effect: ev.FailAuthentication, request: _Request) -> Response:
         await asyncio.sleep(self._gate.settings.delay_s)
         self._client.drain()
         if effect.is_raw:
@@ -328,7 +328,7 @@ class _Connection:
         message = SaslHandshakeResponse(error_code=code, mechanisms=list(self._gate.mechanisms))
         return _encoded(request, message)
 
-    def _token_response(self, request: _Request, effect: ev.AnswerToken) -> Response:
+    def _token_response(self, request: _Request, effect: ev.RespondToToken) -> Response:
         if effect.is_raw:
             return Response([effect.token])
         return self._authenticate_response(request, token=effect.token, lifetime_ms=effect.lifetime_ms)
@@ -352,9 +352,9 @@ class _Connection:
     def _refused(self, why: str) -> None:
         """Write into the audit log that the client did not show who it is."""
         self._has_failed = True
-        self._write(Outcome.DENIED, is_again=self._client.session.principal != ANONYMOUS, reason=why)
+        self._write(AuditOutcome.DENIED, is_again=self._client.session.principal != ANONYMOUS, reason=why)
 
-    def _write(self, outcome: Outcome, *, is_again: bool, reason: str = "") -> None:
+    def _write(self, outcome: AuditOutcome, *, is_again: bool, reason: str = "") -> None:
         """Write a log-in into the audit log."""
         audit, client = self._gate.audit, self._client
         if audit.is_on:

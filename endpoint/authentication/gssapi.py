@@ -18,7 +18,7 @@ from bmq.core.config import ConfigError
 from bmq.core.extras import how_to_install
 from bmq.core.security.jaas import JaasError, parse_single_jaas
 from bmq.core.security.kerberos_names import DEFAULT, KerberosNameError, ShortNamer
-from bmq.endpoint.authentication.mechanism import Mechanism, MechanismContext
+from bmq.endpoint.authentication.mechanism import MechanismContext, SaslMechanism
 
 LOGIN_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 _RULES = "sasl.kerberos.principal.to.local.rules"
@@ -26,14 +26,14 @@ _SERVICE = "sasl.kerberos.service.name"
 _EXAMPLE = f'{LOGIN_MODULE} required useKeyTab=true keyTab="/etc/bmq/kafka.keytab" principal="kafka/host@REALM";'
 
 
-def make_gssapi(context: MechanismContext) -> Mechanism:
+def make_gssapi(context: MechanismContext) -> SaslMechanism:
     """Return the mechanism.  Raises ConfigError if a setting is wrong, or python-gssapi is not installed."""
     where = f"listener {context.listener}: gssapi."
     try:
         import gssapi
         from gssapi.raw.misc import GSSError
 
-        from bmq.endpoint.authentication.gssapi_exchange import GssapiMechanism
+        from bmq.endpoint.authentication.gssapi_mechanism import GssapiSaslMechanism
     except (ModuleNotFoundError, OSError) as error:  # OSError: the package is there, Kerberos's library is not
         raise ConfigError(
             f"{where[:-1]} needs the package gssapi and Kerberos's library ({error}): {how_to_install('kerberos')}"
@@ -57,7 +57,7 @@ def make_gssapi(context: MechanismContext) -> Mechanism:
         raise ConfigError(f"{where}sasl.jaas.config: {principal!r} in {keytab}: {reason}") from None
     rules = [rule.strip() for rule in context.setting(_RULES, DEFAULT).split(",")]
     try:
-        return GssapiMechanism(credentials, ShortNamer(rules, default_realm))
+        return GssapiSaslMechanism(credentials, ShortNamer(rules, default_realm))
     except KerberosNameError as error:
         raise ConfigError(f"{where}{_RULES}: {error}") from None
 
@@ -81,7 +81,7 @@ def _jaas_options(context: MechanismContext, where: str) -> Mapping[str, str]:
 
 def _default_realm(principal: str) -> str:
     """Return the default realm of krb5.conf, which the library adds to a name without one; if it has none, that of
-    `principal`."""
+    ``principal``."""
     import gssapi
     from gssapi.raw.misc import GSSError
 

@@ -4,8 +4,8 @@ Events go into ``AuthenticationMachine.handle``, effects come out; time is an ar
 ``TABLE`` has a function for each (state, event) pair (``core.transitions``).  As in Kafka (``SaslServerAuthenticator``,
 ``KafkaChannel``)::
 
-    NEW ── ApiVersions ──> VERSIONED ── SaslHandshake ──> TOKEN ── token ──> EVALUATE ── proven ──> READY
-     └────────────── SaslHandshake ───────────────────────^ └── challenge ──────┘ └─ refused ─> FAILED
+    NEW ── ApiVersions ──> VERSIONED ── SaslHandshake ──> TOKEN ── token ──> EVALUATE ─ complete ─> READY
+     └────────────── SaslHandshake ───────────────────────^ └── challenge ──────┘ └─ failure ─> FAILED
 
     READY ── SaslHandshake, if its session ends some time ──> TOKEN ... (KIP-368)
 
@@ -25,27 +25,26 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from bmq.core.errors import ErrorCode
+from bmq.core.security.authentication import AuthenticationFailure, Challenge
 from bmq.core.security.principal import Principal
 from bmq.core.transitions import Cell
 from bmq.endpoint.authentication.events import (
-    AnswerHandshake,
-    AnswerToken,
-    Begin,
-    Challenged,
+    AuthenticationMetric,
     Close,
     ConnectionClosed,
-    Count,
+    CountAuthentication,
+    CreateSaslServer,
     Dispose,
     Effect,
     Evaluate,
     Event,
-    Fail,
+    FailAuthentication,
     HandshakeRequested,
     OtherRequested,
-    Outcome,
     PassOn,
-    Proven,
-    Refused,
+    RespondToHandshake,
+    RespondToToken,
+    SaslCompleted,
     ServeVersions,
     StartSession,
     Suspend,
@@ -106,8 +105,8 @@ class AuthenticationMachine:
             return []
         return cell(self, event, now)
 
-    def count(self, outcome: Outcome, again: Outcome) -> Count:
-        return Count(again if self.is_again else outcome, self.mechanism)
+    def count(self, first: AuthenticationMetric, again: AuthenticationMetric) -> CountAuthentication:
+        return CountAuthentication(again if self.is_again else first, self.mechanism)
 
 
 Machine = AuthenticationMachine
@@ -130,14 +129,14 @@ def on_handshake(machine: Machine, event: HandshakeRequested, now: float) -> lis
         machine.state = State.FAILED
         reason = f"the mechanism {event.mechanism[:64]!r} is not enabled"
         return [
-            machine.count(Outcome.FAILURE, Outcome.AGAIN_FAILURE),
-            Fail(reason, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ""),
+            machine.count(AuthenticationMetric.FAILURE, AuthenticationMetric.REAUTH_FAILURE),
+            FailAuthentication(reason, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ""),
         ]
     if machine.is_again and event.mechanism != machine.mechanism:
         machine.changed_to = event.mechanism
     machine.mechanism = machine.mechanism or event.mechanism
     machine.state = State.TOKEN
-    return [Begin(machine.mechanism, machine.is_again), AnswerHandshake()]
+    return [CreateSaslServer(machine.mechanism, machine.is_again), RespondToHandshake()]
 
 
 def on_handshake_again(machine: Machine, event: HandshakeRequested, now: float) -> list[Effect]:
@@ -160,33 +159,34 @@ def on_token(machine: Machine, event: TokenReceived, now: float) -> list[Effect]
     return [Evaluate(event.token)]
 
 
-def on_challenged(machine: Machine, event: Challenged, now: float) -> list[Effect]:
+def on_challenge(machine: Machine, event: Challenge, now: float) -> list[Effect]:
     machine.state = State.TOKEN
-    return [AnswerToken(event.token, 0, machine.is_raw)]
+    return [RespondToToken(event.token, 0, machine.is_raw)]
 
 
-def on_proven(machine: Machine, event: Proven, now: float) -> list[Effect]:
-    if machine.is_again and event.principal != machine.principal:
-        before, after = machine.principal, event.principal
+def on_completed(machine: Machine, event: SaslCompleted, now: float) -> list[Effect]:
+    result = event.result
+    if machine.is_again and result.principal != machine.principal:
+        before, after = machine.principal, result.principal
         text = f"Cannot change principals during re-authentication from {_dotted(before)}: {_dotted(after)}"
         return _fail(machine, text, text)
     limits = [each for each in (event.lifetime_ms, machine.reauth_ms[machine.mechanism] or None) if each is not None]
     lifetime_ms = max(0, min(limits)) if limits else 0
-    machine.principal = event.principal
+    machine.principal = result.principal
     machine.expires_at = now + lifetime_ms / 1000 if limits else None
-    effects: list[Effect] = [machine.count(Outcome.SUCCESS, Outcome.AGAIN_SUCCESS)]
+    effects: list[Effect] = [machine.count(AuthenticationMetric.SUCCESS, AuthenticationMetric.REAUTH_SUCCESS)]
     if not machine.is_again and not machine.knows_reauth:
-        effects.append(Count(Outcome.SUCCESS_NO_REAUTH, machine.mechanism))
+        effects.append(CountAuthentication(AuthenticationMetric.SUCCESS_NO_REAUTH, machine.mechanism))
     machine.state = State.READY
     return [
         *effects,
-        StartSession(event.principal, machine.mechanism, machine.expires_at, event.by_token, event.requester),
+        StartSession(result, machine.mechanism, machine.expires_at),
         Dispose(),
-        AnswerToken(event.token, lifetime_ms, machine.is_raw),
+        RespondToToken(result.token, lifetime_ms, machine.is_raw),
     ]
 
 
-def on_refused(machine: Machine, event: Refused, now: float) -> list[Effect]:
+def on_failure(machine: Machine, event: AuthenticationFailure, now: float) -> list[Effect]:
     which = "re-authentication" if machine.is_again else "authentication"
     text = event.text or (
         f"Authentication failed during {which} due to invalid credentials with SASL mechanism {machine.mechanism}"
@@ -219,14 +219,14 @@ def on_closed(machine: Machine, event: ConnectionClosed, now: float) -> list[Eff
 def _fail(machine: Machine, reason: str, text: str) -> list[Effect]:
     machine.state = State.FAILED
     return [
-        machine.count(Outcome.FAILURE, Outcome.AGAIN_FAILURE),
+        machine.count(AuthenticationMetric.FAILURE, AuthenticationMetric.REAUTH_FAILURE),
         Dispose(),
-        Fail(reason, ErrorCode.SASL_AUTHENTICATION_FAILED, text, machine.is_raw),
+        FailAuthentication(reason, ErrorCode.SASL_AUTHENTICATION_FAILED, text, machine.is_raw),
     ]
 
 
 def _close(machine: Machine, why: str) -> list[Effect]:
-    count = machine.count(Outcome.FAILURE, Outcome.AGAIN_FAILURE)
+    count = machine.count(AuthenticationMetric.FAILURE, AuthenticationMetric.REAUTH_FAILURE)
     machine.state = State.CLOSED
     return [count, Dispose(), Close(why)]
 
@@ -236,7 +236,10 @@ def _pass_on(machine: Machine, what: str, now: float) -> list[Effect]:
     if machine.expires_at is None or now < machine.expires_at:
         return [PassOn()]
     machine.state = State.CLOSED
-    return [Count(Outcome.EXPIRED, machine.mechanism), Close(f"{what} after its session was over")]
+    return [
+        CountAuthentication(AuthenticationMetric.EXPIRED, machine.mechanism),
+        Close(f"{what} after its session was over"),
+    ]
 
 
 def _what(event: Event) -> str:
@@ -278,9 +281,9 @@ _ROWS = (
     _on(HandshakeRequested,  on_handshake,      on_handshake, on_early,     on_early,      on_handshake_again),
     _on(TokenReceived,       on_early,          on_early,     on_token,     on_early,      on_request),
     _on(OtherRequested,      on_early,          on_early,     on_early,     on_early,      on_request),
-    _on(Challenged,          NEVER,             NEVER,        NEVER,        on_challenged, NEVER),
-    _on(Proven,              NEVER,             NEVER,        NEVER,        on_proven,     NEVER),
-    _on(Refused,             NEVER,             NEVER,        NEVER,        on_refused,    NEVER),
+    _on(Challenge,          NEVER,             NEVER,        NEVER,        on_challenge, NEVER),
+    _on(SaslCompleted,              NEVER,             NEVER,        NEVER,        on_completed,     NEVER),
+    _on(AuthenticationFailure,             NEVER,             NEVER,        NEVER,        on_failure,    NEVER),
     _on(TimedOut,            on_timed_out,      on_timed_out, on_timed_out, on_timed_out,  LATE),
     _on(ConnectionClosed,    on_closed,         on_closed,    on_closed,    on_closed,     on_closed),
 )

@@ -16,12 +16,12 @@ from bmq.core.security.scram import BY_NAME
 from bmq.endpoint.authentication.accounts import ScramTokens, ScramUsers
 from bmq.endpoint.authentication.gate import AuthenticationGate, GateSettings
 from bmq.endpoint.authentication.gssapi import make_gssapi
-from bmq.endpoint.authentication.mechanism import Factory, Mechanism, MechanismContext
+from bmq.endpoint.authentication.mechanism import MechanismContext, MechanismFactory, SaslMechanism
 from bmq.endpoint.authentication.oauthbearer import make_oauthbearer
 from bmq.endpoint.authentication.plain import PLAIN, make_plain
 from bmq.endpoint.authentication.scram import make_scram
 
-FACTORIES: Mapping[str, Factory] = {
+FACTORIES: Mapping[str, MechanismFactory] = {
     PLAIN: make_plain,
     **dict.fromkeys(BY_NAME, make_scram),
     "OAUTHBEARER": make_oauthbearer,
@@ -48,7 +48,7 @@ def make_gate(
     enabled = security.get("sasl.enabled.mechanisms")
     if not enabled:
         raise ConfigError(f"listener {security.name}: sasl.enabled.mechanisms is empty; nobody could authenticate")
-    mechanisms: dict[str, Mechanism] = {}
+    mechanisms: dict[str, SaslMechanism] = {}
     for name in enabled:
         context = MechanismContext(
             mechanism=name, listener=security.name, protocol=security.protocol, settings=_settings(security, name),

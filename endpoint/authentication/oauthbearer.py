@@ -16,21 +16,21 @@ from bmq.core.aio.backoff import Backoff
 from bmq.core.config import ConfigError
 from bmq.core.extras import how_to_install
 from bmq.core.security.jaas import JaasError, parse_single_jaas
-from bmq.endpoint.authentication.mechanism import Mechanism, MechanismContext
+from bmq.endpoint.authentication.mechanism import MechanismContext, SaslMechanism
 
 LOGIN_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 _SETTING = "sasl.oauthbearer."
 _TRUST_FILE, _TRUST_TEXT = "ssl.truststore.location", "ssl.truststore.certificates"
 
 
-def make_oauthbearer(context: MechanismContext) -> Mechanism:
+def make_oauthbearer(context: MechanismContext) -> SaslMechanism:
     """Return the mechanism.  Raises ConfigError if a setting is wrong, or PyJWT is not installed."""
     where = f"listener {context.listener}: oauthbearer."
     try:
         from bmq.core.security.access_token import TokenRules
         from bmq.core.security.jwks import JwksError
         from bmq.core.security.jwks_source import open_source
-        from bmq.endpoint.authentication.oauthbearer_exchange import OAuthBearerMechanism
+        from bmq.endpoint.authentication.oauthbearer_mechanism import OAuthBearerSaslMechanism
     except ModuleNotFoundError as error:
         raise ConfigError(f"{where[:-1]} needs the package {error.name}: {how_to_install('oauth')}") from None
 
@@ -61,7 +61,7 @@ def make_oauthbearer(context: MechanismContext) -> Mechanism:
         subject_claim=context.setting(f"{_SETTING}sub.claim.name", "sub"),
         clock_skew_s=_number(context, "clock.skew.seconds", 30),
     )
-    return OAuthBearerMechanism(source, rules, context.clock)
+    return OAuthBearerSaslMechanism(source, rules, context.clock)
 
 
 _BACKOFFS = (("ms", 100), ("max.ms", 10_000))

@@ -14,9 +14,15 @@ import secrets
 from collections.abc import Mapping
 
 from bmq.core.config import ConfigError
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+)
 from bmq.core.security.jaas import JaasError, parse_single_jaas
 from bmq.core.security.principal import has_outer_space, user
-from bmq.endpoint.authentication.mechanism import Authenticated, Failure, MechanismContext, Peer, Result, Stateless
+from bmq.endpoint.authentication.mechanism import MechanismContext, Stateless
 
 PLAIN = "PLAIN"
 LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -24,7 +30,7 @@ _USER = "user_"
 _WRONG = "Authentication failed: Invalid username or password"
 
 
-class PlainMechanism(Stateless):
+class PlainSaslMechanism(Stateless):
     """The users of one listener."""
 
     name = PLAIN
@@ -35,35 +41,37 @@ class PlainMechanism(Stateless):
         self._nobody = secrets.token_bytes(32)
 
     def __repr__(self) -> str:
-        return f"<PlainMechanism {len(self._digests)} users>"
+        return f"<PlainSaslMechanism {len(self._digests)} users>"
 
-    def begin(self, peer: Peer) -> PlainMechanism:
-        """Return itself: an exchange is one message."""
+    def create_server(self, context: AuthenticationContext) -> PlainSaslMechanism:
+        """Return itself: an attempt is one message, and leaves nothing behind."""
         return self
 
-    def evaluate(self, token: bytes) -> Result:
+    def evaluate(self, token: bytes) -> AuthenticationResult:
         """Check ``[authzid] NUL authcid NUL passwd`` (``PlainSaslServer``)."""
         try:
             parts = token.decode().split("\0", 3)
         except UnicodeDecodeError:
-            return Failure("the message is not UTF-8", "Authentication failed: the SASL/PLAIN message is not UTF-8")
+            return AuthenticationFailure(
+                "the message is not UTF-8", "Authentication failed: the SASL/PLAIN message is not UTF-8"
+            )
         if len(parts) != 3:
             text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
-            return Failure(text, text)
+            return AuthenticationFailure(text, text)
         acts_as, name, password = parts
         if not name:
-            return Failure("no user name", "Authentication failed: username not specified")
+            return AuthenticationFailure("no user name", "Authentication failed: username not specified")
         if not password:
-            return Failure("no password", "Authentication failed: password not specified")
+            return AuthenticationFailure("no password", "Authentication failed: password not specified")
         expected = self._digests.get(name)
         is_right = hmac.compare_digest(self._digest(password), self._nobody if expected is None else expected)
         if expected is None:
-            return Failure("unknown user", _WRONG)
+            return AuthenticationFailure("unknown user", _WRONG)
         if not is_right:
-            return Failure(f"wrong password of user {name!r}", _WRONG)
+            return AuthenticationFailure(f"wrong password of user {name!r}", _WRONG)
         if acts_as and acts_as != name:
             text = "Authentication failed: Client requested an authorization id that is different from username"
-            return Failure(text, text)
+            return AuthenticationFailure(text, text)
         return Authenticated(user(name))
 
     def _digest(self, password: str) -> bytes:
@@ -71,7 +79,7 @@ class PlainMechanism(Stateless):
         return hmac.digest(self._key, password.encode(), hashlib.sha256)
 
 
-def make_plain(context: MechanismContext) -> PlainMechanism:
+def make_plain(context: MechanismContext) -> PlainSaslMechanism:
     """Return the mechanism with the users of the listener's JAAS text.
 
     Raises ConfigError if it has no such text, or if that is wrong.
@@ -90,4 +98,4 @@ def make_plain(context: MechanismContext) -> PlainMechanism:
         raise ConfigError(f"{where}: a user has an empty name or an empty password")
     if any(map(has_outer_space, users)):
         raise ConfigError(f"{where}: a user's name has white space at an end")
-    return PlainMechanism(users)
+    return PlainSaslMechanism(users)

@@ -11,33 +11,32 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from bmq.core.errors import FormatError
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+    Challenge,
+)
 from bmq.core.security.principal import user
 from bmq.core.security.scram import (
     BY_NAME,
     ClientFirst,
     ScramCredential,
     ScramMechanism,
-    ScramServer,
+    ScramServerMessages,
     parse_client_final,
     parse_client_first,
 )
 from bmq.endpoint.authentication.accounts import ScramTokens, ScramUsers, TokenAccount
-from bmq.endpoint.authentication.mechanism import (
-    Authenticated,
-    Challenge,
-    Failure,
-    MechanismContext,
-    Peer,
-    Result,
-    Stateless,
-)
+from bmq.endpoint.authentication.mechanism import MechanismContext, Stateless
 
 _OTHER_IDENTITY = "Authentication failed: Client requested an authorization id that is different from username"
 
 OTHER_NONCE = "librdkafka before 2.6.1 sends one, and Kafka 4 refuses it too: use a later one"
 
 
-class ScramAuthentication(Stateless):
+class ScramSaslMechanism(Stateless):
     """One SCRAM mechanism on one listener."""
 
     def __init__(self, mechanism: ScramMechanism, users: ScramUsers, tokens: ScramTokens | None = None) -> None:
@@ -47,7 +46,7 @@ class ScramAuthentication(Stateless):
         self.tokens = tokens
 
     def __repr__(self) -> str:
-        return f"<ScramAuthentication {self.name}>"
+        return f"<ScramSaslMechanism {self.name}>"
 
     @property
     def name(self) -> str:
@@ -58,34 +57,34 @@ class ScramAuthentication(Stateless):
         """Get the secret of made-up credentials."""
         await self.users.prepare_decoys()
 
-    def begin(self, peer: Peer) -> ScramExchange:
-        """Return a new exchange."""
-        return ScramExchange(self)
+    def create_server(self, context: AuthenticationContext) -> ScramSaslServer:
+        """Return the server of a new attempt."""
+        return ScramSaslServer(self)
 
 
-class ScramExchange(Stateless):
+class ScramSaslServer(Stateless):
     """One client's attempt."""
 
-    __slots__ = ("_first", "_is_known", "_of", "_server", "_token")
+    __slots__ = ("_first", "_is_known", "_messages", "_of", "_token")
 
-    def __init__(self, of: ScramAuthentication) -> None:
+    def __init__(self, of: ScramSaslMechanism) -> None:
         self._of = of
         self._first: ClientFirst | None = None
-        self._server: ScramServer | None = None
+        self._messages: ScramServerMessages | None = None
         self._token: TokenAccount | None = None
         self._is_known = False
 
-    def evaluate(self, token: bytes) -> Result | Awaitable[Result]:
+    def evaluate(self, token: bytes) -> AuthenticationResult | Awaitable[AuthenticationResult]:
         """Evaluate the first message, then the final one."""
         try:
-            return self._on_first(token) if self._server is None else self._on_final(token, self._server)
+            return self._on_first(token) if self._messages is None else self._on_final(token, self._messages)
         except FormatError as error:
-            return Failure(str(error))
+            return AuthenticationFailure(str(error))
 
-    def _on_first(self, message: bytes) -> Result | Awaitable[Result]:
+    def _on_first(self, message: bytes) -> AuthenticationResult | Awaitable[AuthenticationResult]:
         first = self._first = parse_client_first(message)
         if first.acts_as and first.acts_as != first.name:
-            return Failure(_OTHER_IDENTITY, _OTHER_IDENTITY)
+            return AuthenticationFailure(_OTHER_IDENTITY, _OTHER_IDENTITY)
         mechanism, users, tokens = self._of.mechanism, self._of.users, self._of.tokens
         nobody = users.decoy(mechanism, first.name)  # always, so that it takes as long for those who exist
         if not first.is_by_token:
@@ -97,38 +96,42 @@ class ScramExchange(Stateless):
 
     async def _after(
         self, account: Awaitable[TokenAccount | None], first: ClientFirst, nobody: ScramCredential
-    ) -> Result:
+    ) -> AuthenticationResult:
         """Go on with the account of a token that this proxy sees for the first time."""
         return self._challenge_token(first, await account, nobody)
 
-    def _challenge_token(self, first: ClientFirst, account: TokenAccount | None, nobody: ScramCredential) -> Result:
+    def _challenge_token(
+        self, first: ClientFirst, account: TokenAccount | None, nobody: ScramCredential
+    ) -> AuthenticationResult:
         self._token = account
         return self._challenge(first, None if account is None else account.credential, nobody)
 
-    def _challenge(self, first: ClientFirst, found: ScramCredential | None, nobody: ScramCredential) -> Result:
+    def _challenge(
+        self, first: ClientFirst, found: ScramCredential | None, nobody: ScramCredential
+    ) -> AuthenticationResult:
         self._is_known = found is not None
-        self._server = ScramServer(self._of.mechanism, first, nobody if found is None else found)
-        return Challenge(self._server.first_message.encode())
+        self._messages = ScramServerMessages(self._of.mechanism, first, nobody if found is None else found)
+        return Challenge(self._messages.first_message.encode())
 
-    def _on_final(self, message: bytes, server: ScramServer) -> Result:
+    def _on_final(self, message: bytes, messages: ScramServerMessages) -> AuthenticationResult:
         assert self._first is not None
         final = parse_client_final(message)
-        answer = server.final_message(final)
+        server_final = messages.final_message(final)
         name = self._first.name
-        if answer is None or not self._is_known:
+        if server_final is None or not self._is_known:
             kind = "token" if self._first.is_by_token else "user"
-            if not server.has_nonce(final):
-                return Failure(f"another nonce in the last message for {kind} {name!r}: {OTHER_NONCE}")
-            return Failure(f"wrong password of {kind} {name!r}" if self._is_known else f"unknown {kind}")
+            if not messages.has_nonce(final):
+                return AuthenticationFailure(f"another nonce in the last message for {kind} {name!r}: {OTHER_NONCE}")
+            return AuthenticationFailure(f"wrong password of {kind} {name!r}" if self._is_known else f"unknown {kind}")
         if self._token is not None:
             token = self._token
             return Authenticated(
-                token.owner, answer.encode(), token.expires_at_ms, by_token=True, requester=token.requester
+                token.owner, server_final.encode(), token.expires_at_ms, by_token=True, requester=token.requester
             )
-        return Authenticated(user(name), answer.encode())
+        return Authenticated(user(name), server_final.encode())
 
 
-def make_scram(context: MechanismContext) -> ScramAuthentication:
+def make_scram(context: MechanismContext) -> ScramSaslMechanism:
     """Return the mechanism of the context's name."""
     assert context.users is not None, "a process with SASL listeners has the users"
-    return ScramAuthentication(BY_NAME[context.mechanism], context.users, context.tokens)
+    return ScramSaslMechanism(BY_NAME[context.mechanism], context.users, context.tokens)

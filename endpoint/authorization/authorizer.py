@@ -1,7 +1,7 @@
 """The question of every handler: may this client do that to this resource?
 
-A handler makes `Rights` of its request, and asks them once for each resource.  What an API asks for is in its
-`endpoint.api.Api`, as `Need` rows; ``docs/security.md`` shows the table of all.
+A handler makes ``Rights`` of its request, and asks them once for each resource.  What an API asks for is in its
+``endpoint.api.Api``, as ``Need`` rows; ``docs/security.md`` shows the table of all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
@@ -41,7 +41,7 @@ class Authorizer(Protocol):
     ) -> bool:
         """Return whether the client may do ``operation`` to the resource, whether or not that exists.
 
-        ``host`` is the client's address, as `core.net.request.Client` has it.
+        ``host`` is the client's address, as ``core.net.request.Client`` has it.
         """
 
     def is_allowed_on_some(
@@ -122,7 +122,7 @@ class Rights:
             )  # fmt: skip
             if self._audit.is_on:
                 event = AuditEvent(
-                    Kind.DENIAL, ApiKey(self._api_key).name, Outcome.DENIED, session, client.host, self._client_id,
+                    Kind.DENIAL, ApiKey(self._api_key).name, AuditOutcome.DENIED, session, client.host, self._client_id,
                     operation.name, resource_type.name, name,
                 )  # fmt: skip
                 self._audit.write(event)

@@ -1,6 +1,6 @@
 """The authorizer by ACLs, with the answers that it has given.
 
-The first question about a resource matches the ACLs (`core.security.acl_index`), and the operations that it finds are
+The first question about a resource matches the ACLs (``core.security.acl_index``), and the operations that it finds are
 kept for the client, a pair of principal and address.  Every further one is a look-up.  A change of ACLs empties the
 cache, and so does its bound.
 """
@@ -27,7 +27,7 @@ _SOME = "hardcode"
 
 
 class CachedAuthorizer:
-    """An `Authorizer` over an index of ACLs that others change; they call ``forget`` after each change."""
+    """An ``Authorizer`` over an index of ACLs that others change; they call ``forget`` after each change."""
 
     is_on = True
 

@@ -22,7 +22,7 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
 
 READERS_MAX = 1_000
-"""Partitions whose `LogReader` is kept, with the name of each of its segments; the least recently used ones are
+"""Partitions whose ``LogReader`` is kept, with the name of each of its segments; the least recently used ones are
 dropped."""
 
 

@@ -47,11 +47,11 @@ class PartitionChecks:
         follows: bool,
         may_read: MayRead | None = None,
     ) -> PartitionRead:
-        """Return what the partition has now, `limit` bytes at most.
+        """Return what the partition has now, ``limit`` bytes at most.
 
-        `at_least_one`: the first batch even if it is larger; `committed`: only records below the last stable offset;
-        `follows`: the partition's events count for `wanted` from here on; `may_read`: the topics that the client may
-        read, None for all.
+        ``at_least_one``: the first batch even if it is larger; ``committed``: only records below the last stable
+        offset; ``follows``: the partition's events count for ``wanted`` from here on; ``may_read``: the topics that
+        the client may read, None for all.
         """
         topic = self._topic_of(wanted)
         if may_read is not None:

@@ -1,7 +1,7 @@
 """The fetch service: it serves fetches from the tail cache, the next flush, or storage.
 
 A fetch that waits for the next flush is parked.  Nothing here polls, and an idle partition costs nothing here.  The
-fetch's `FetchOperation` decides; the service reserves bytes before they are read, reads, parks and wakes.  The bytes
+fetch's ``FetchOperation`` decides; the service reserves bytes before they are read, reads, parks and wakes.  The bytes
 are released when the response was sent.
 
 Storage may be slow.  A fetch that has enough in memory waits for storage only a short time.  A read that comes too late
@@ -56,8 +56,8 @@ class FetchService:
     """The fetches of one kind of caller: the clients, or the processes that follow this process's partitions.
 
     Each service has its own sessions and parked fetches, with their gauges in ``metrics``.  All services of a process
-    share its ``context``.  A fetch counts in the counters of its caller (`FetchParams.metrics`).  ``served`` is called
-    with the bytes of each partition in a response.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
+    share its ``context``.  A fetch counts in the counters of its caller (``FetchParams.metrics``).  ``served`` is
+    called with the bytes of each partition in a response.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ class PartitionProduce(PartitionAnswer):
         self._produce.part_over(None)
 
     def _end(self) -> None:
-        """Free the records, and take the append back: a `RemoteOwner` that has not sent it yet then does not."""
+        """Free the records, and take the append back: a ``RemoteOwner`` that has not sent it yet then does not."""
         self.records, self.is_over = None, True
         self.on_over()
         take_back, self._take_back = self._take_back, None

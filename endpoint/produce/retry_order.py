@@ -8,12 +8,12 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Client
 
 STUMBLES_MAX = 10_000
-"""Entries of `RetryOrder` for one connection.  A producer has one for each partition; a proxy's connection has those of
-its clients."""
+"""Entries of ``RetryOrder`` for one connection.  A producer has one for each partition; a proxy's connection has those
+of its clients."""
 
 
 class _Span(NamedTuple):
-    """The sequences of one producer's refused batches: the `first` of all, and the `last` that came behind it."""
+    """The sequences of one producer's refused batches: the ``first`` of all, and the ``last`` that came behind it."""
 
     first: int
     last: int

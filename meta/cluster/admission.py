@@ -95,7 +95,7 @@ class ShardOwnership:
         self._catalog = catalog
 
     async def check(self, key: PartitionKey, ownership: int, caller: str) -> None:
-        """Check that the shard whose log is partition `key` is `caller`'s under number `ownership`.
+        """Check that the shard whose log is partition ``key`` is ``caller``'s under number ``ownership``.
 
         Raises RequestError NOT_COORDINATOR if it is not, INVALID_REQUEST if the partition is not one of coordinators'
         logs.  An ownership that cannot be checked is accepted.

@@ -168,7 +168,7 @@ def _node_id(value: object) -> int:
 
 
 def _text(value: object) -> str:
-    """Return `value`.  Raises ValueError if no response could hold it."""
+    """Return ``value``.  Raises ValueError if no response could hold it."""
     text = _typed(value, str)
     if len(text.encode()) > TEXT_BYTES_MAX:
         raise ValueError(f"a text of more than {TEXT_BYTES_MAX} bytes: {text[:80]!r}")
@@ -176,7 +176,7 @@ def _text(value: object) -> str:
 
 
 def _typed(value: object, kind: type[T]) -> T:
-    """Return `value`.  Raises TypeError if it is of another type; true and false are not numbers."""
+    """Return ``value``.  Raises TypeError if it is of another type; true and false are not numbers."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"{value!r:.80} is not {kind.__name__}")
     return value

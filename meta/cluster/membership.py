@@ -91,7 +91,7 @@ class Membership:
         ``on_failed``    with the reason for which the process should end
         ``on_id``        with the id under which it has joined again, if that is another than before
         ``on_joined``    when it is a member again
-        ``on_confirmed`` when the store has it as a member after the last `doubt`
+        ``on_confirmed`` when the store has it as a member after the last ``doubt``
         ``before_join``  awaited each time before the process registers; an exception refuses that, and
                          JoinRefused ends the process
         ===============  ====================================================================================

@@ -12,8 +12,8 @@ store whose numbers were counted without the rebuild count goes on from them: it
 
 **The ends of the bits.**  A shard with more than 131,071 assignments under one rebuild count has numbers of the next
 rebuild count.  It is served: in a running store a number must rise, and nothing more.  A rebuilt store would begin
-below these numbers.  So the leader's log warns, and says how often `bmq cluster rebuild` must then be run.  At the end
-of an int32 the leader leaves the shard with its last owner, since an epoch cannot be higher.
+below these numbers.  So the leader's log warns, and says how often ``bmq cluster rebuild`` must then be run.  At the
+end of an int32 the leader leaves the shard with its last owner, since an epoch cannot be higher.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class EtcdAddress:
 
 
 def parse_etcd_url(url: str, user: str = "", password: str = "") -> EtcdAddress:
-    """Return the address that `url` names; `user` and `password` are for a URL that gives none.
+    """Return the address that ``url`` names; ``user`` and ``password`` are for a URL that gives none.
 
     Raises ValueError, without the password, if the URL is not of this form.
     """

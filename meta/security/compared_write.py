@@ -18,14 +18,14 @@ VIEW_S = 10.0
 
 
 class Written(NamedTuple):
-    """The outcome of a write.  A view that shows `revision` shows it, or the write of another that was first."""
+    """The outcome of a write.  A view that shows ``revision`` shows it, or the write of another that was first."""
 
     is_done: bool
     revision: int
 
 
 async def write_compared(kv: KeyValue, key: str, value: bytes | None, revision: int) -> Written:
-    """Write `value` if the key is still at `revision`; None deletes it.
+    """Write ``value`` if the key is still at ``revision``; None deletes it.
 
     Raises RequestError REQUEST_TIMED_OUT, which clients retry, if the store does not answer; its text says whether the
     write may be done.
@@ -54,9 +54,9 @@ async def write_compared(kv: KeyValue, key: str, value: bytes | None, revision: 
 
 
 async def wait_shown(view: PrefixWatcher, revision: int) -> None:
-    """Wait until a view shows everything up to `revision`.
+    """Wait until a view shows everything up to ``revision``.
 
-    Raises RequestError REQUEST_TIMED_OUT if it does not for `VIEW_S`, or is being closed.
+    Raises RequestError REQUEST_TIMED_OUT if it does not for ``VIEW_S``, or is being closed.
     """
     try:
         async with asyncio.timeout(VIEW_S):

@@ -76,7 +76,7 @@ def encode_token(token: DelegationToken) -> bytes:
 
 
 def decode_token(token_id: str, data: bytes) -> DelegationToken:
-    """Return the token in `data`.  Raises FormatError if it is not a token's record, or one of a later format."""
+    """Return the token in ``data``.  Raises FormatError if it is not a token's record, or one of a later format."""
     try:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
@@ -109,7 +109,7 @@ class DelegationTokens:
         lifetimes: TokenLifetimes,
         on_failed: Callable[[str], None] = no_op,
     ) -> None:
-        """`secret`: delegation.token.secret.key.  `on_failed`: see ``meta.prefix_watch``."""
+        """``secret``: delegation.token.secret.key.  ``on_failed``: see ``meta.prefix_watch``."""
         self._kv = kv
         self._clock = clock
         self._secret = secret.encode()
@@ -163,7 +163,7 @@ class DelegationTokens:
     async def create(
         self, requester: Principal, owner: Principal, renewers: Collection[Principal], max_lifetime_ms: int
     ) -> DelegationToken:
-        """Make a token.  `max_lifetime_ms` may shorten its life; one that is not positive does nothing.
+        """Make a token.  ``max_lifetime_ms`` may shorten its life; one that is not positive does nothing.
 
         Raises RequestError.
         """
@@ -186,7 +186,7 @@ class DelegationTokens:
         return token
 
     async def renew(self, principal: Principal, token_hmac: bytes, period_ms: int) -> int:
-        """Let a token live for `period_ms` from now, within its bounds; not positive: for the usual time.
+        """Let a token live for ``period_ms`` from now, within its bounds; not positive: for the usual time.
 
         Returns the time at which it then expires.  Raises RequestError.
         """
@@ -200,7 +200,7 @@ class DelegationTokens:
         return await self._change(token_hmac, renewed)
 
     async def expire(self, principal: Principal, token_hmac: bytes, period_ms: int) -> int:
-        """Let a token expire in `period_ms`, within its bounds; negative: remove it now.
+        """Let a token expire in ``period_ms``, within its bounds; negative: remove it now.
 
         Returns the time at which it then expires.  Raises RequestError.
         """
@@ -215,7 +215,7 @@ class DelegationTokens:
         return await self._change(token_hmac, expired)
 
     async def _change(self, token_hmac: bytes, decide: Callable[[DelegationToken, int], int | None]) -> int:
-        """Write the expiry that `decide` returns, None for a token's end, until no other writer is first."""
+        """Write the expiry that ``decide`` returns, None for a token's end, until no other writer is first."""
         for _ in range(CONFLICTS_MAX):
             token = self.of_hmac(token_hmac)
             if token is None:

@@ -43,7 +43,7 @@ _USER_PREFIX = f"{USER_TYPE}:"
 
 
 class QuotasView:
-    """The quotas as the store has them.  ``start`` returns when the view is complete; then it follows until `close`."""
+    """The quotas as the store has them.  ``start`` returns when the view is complete; it follows until ``close``."""
 
     def __init__(self, kv: KeyValue, cluster: str, on_failed: Callable[[str], None] = no_op) -> None:
         """``on_failed``: see ``meta.prefix_watch``."""

@@ -94,7 +94,7 @@ def decode_credential(mechanism: ScramMechanism, entry: Entry) -> ScramCredentia
 
 
 class ScramCredentials:
-    """The users as the store has them.  ``start`` returns when the view is complete; then it follows until `close`."""
+    """The users as the store has them.  ``start`` returns when the view is complete; it follows until ``close``."""
 
     def __init__(self, kv: KeyValue, cluster: str, on_failed: Callable[[str], None] = no_op) -> None:
         """``on_failed``: see ``meta.prefix_watch``."""
@@ -141,7 +141,7 @@ class ScramCredentials:
         return dict.fromkeys(user for user, _ in self._credentials)
 
     async def prepare_decoys(self) -> None:
-        """Read the secret of `decoy`, and write it if this is the first process to need it."""
+        """Read the secret of ``decoy``, and write it if this is the first process to need it."""
         self._secret = await patiently(self._read_secret)
 
     def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:

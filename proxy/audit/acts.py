@@ -1,7 +1,7 @@
 """Acts of each administrative API for the audit log, from the request and its response.
 
-Every API of the endpoint is in `ACTS` or in `NOT_ADMINISTRATIVE`.  An act has names and counts: which config keys were
-set, not to what; which ACL; which mechanism of a user, neither salt nor password; whose token, not its HMAC.
+Every API of the endpoint is in ``ACTS`` or in ``NOT_ADMINISTRATIVE``.  An act has names and counts: which config keys
+were set, not to what; which ACL; which mechanism of a user, neither salt nor password; whose token, not its HMAC.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Act(NamedTuple):
 
 
 Reader = Callable[[Any, Any, object], Iterable[Act]]
-"""Returns the acts of a request and its response, in turns of the caller; the third is what `BEFORE` returned."""
+"""Returns the acts of a request and its response, in turns of the caller; the third is what ``BEFORE`` returned."""
 
 
 def _create_topics(message: Any, response: Any, before: object) -> Iterator[Act]:
@@ -297,7 +297,7 @@ BEFORE: Mapping[ApiKey, Callable[[ProxyScopes, Any], object]] = {
 
 
 def _dry(message: Any, changed: dict[str, object]) -> Mapping[str, object]:
-    """Return `changed`, and that nothing was to change if the client only asked whether it might."""
+    """Return ``changed``, and that nothing was to change if the client only asked whether it might."""
     return {**changed, "validate_only": True} if message.validate_only else changed
 
 

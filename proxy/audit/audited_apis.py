@@ -1,7 +1,7 @@
 """APIs whose administrative requests are written into the audit log, after their handlers.
 
 One place for all of them, so that no handler can forget it: a process with an audit log registers these in place of the
-handlers' own.  A denial is not written again: `endpoint.authorization` has written which right was needed.
+handlers' own.  A denial is not written again: ``endpoint.authorization`` has written which right was needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any
 
 from bmq.core.aio.turns import Turns, next_turn
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import Audit
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import CloseConnection, Request
@@ -24,7 +24,7 @@ from bmq.proxy.audit.acts import ACTS, BEFORE, WANTED, Act
 from bmq.proxy.scopes import ProxyScopes
 
 _WRITTEN = frozenset(AUTHORIZATION_FAILED.values())
-"""Errors of which `endpoint.authorization` has written the denial."""
+"""Errors of which ``endpoint.authorization`` has written the denial."""
 _DENIED = frozenset({ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED})
 """Denials without an ACL's right."""
 
@@ -53,7 +53,7 @@ async def _handle(api: Api[ProxyScopes], scopes: ProxyScopes, request: Request, 
         raise  # refused before anything was done
     except BaseException:
         for act in WANTED[api.key](message):
-            scopes.caller.audit.write(_event(request, api.key, _of_token(act, before), Outcome.UNKNOWN))
+            scopes.caller.audit.write(_event(request, api.key, _of_token(act, before), AuditOutcome.UNKNOWN))
         raise
     await _write(scopes.caller.audit, ACTS[api.key](message, response, before), partial(_event, request, api.key))
     return response
@@ -78,14 +78,14 @@ def _of_token(act: Act, before: object) -> Act:
     return act._replace(resource=str(before[0])) if isinstance(before, tuple) else act
 
 
-def _event(request: Request, key: ApiKey, act: Act, outcome: Outcome = Outcome.ALLOWED) -> AuditEvent:
+def _event(request: Request, key: ApiKey, act: Act, outcome: AuditOutcome = AuditOutcome.ALLOWED) -> AuditEvent:
     """Return the event of an act that was done, if its error does not say otherwise."""
     client, error = request.client, ""
     if act.error:
         error = ErrorCode(act.error).name
-        outcome = Outcome.DENIED if act.error in _DENIED else Outcome.FAILED
+        outcome = AuditOutcome.DENIED if act.error in _DENIED else AuditOutcome.FAILED
     elif act.changed and act.changed.get("validate_only"):
-        outcome = Outcome.CHECKED
+        outcome = AuditOutcome.CHECKED
     return AuditEvent(
         Kind.ACT, key.name, outcome, client.session, client.host, request.client_id, act.operation.name,
         act.resource_type, act.resource, act.pattern, error, changed=act.changed,

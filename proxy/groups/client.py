@@ -118,16 +118,16 @@ class Forwards:
                 member, ConnectionKind.CONTROL, REACH_S
             )
             async with asyncio.timeout(timeout_s):
-                answer = ForwardResponse.decode(await peer.call(InternalKey.FORWARD, 0, forward.encode()))
-            if answer.error is ErrorCode.NONE:
-                return await _decode(key, version, memoryview(answer.body))
+                response = ForwardResponse.decode(await peer.call(InternalKey.FORWARD, 0, forward.encode()))
+            if response.error is ErrorCode.NONE:
+                return await _decode(key, version, memoryview(response.body))
         except PeerLost as error:
             is_certain = not error.was_sent or is_repeatable
             raise NoAnswer(EntryRefused.ELSEWHERE if is_certain else EntryRefused.UNKNOWN, str(error)) from error
         except (TimeoutError, FormatError) as error:
             raise NoAnswer(EntryRefused.UNKNOWN, f"{member.incarnation}: {error!r}") from error
-        is_elsewhere = answer.error is ErrorCode.NOT_COORDINATOR
-        raise NoAnswer(EntryRefused.ELSEWHERE if is_elsewhere else EntryRefused.UNKNOWN, answer.message)
+        is_elsewhere = response.error is ErrorCode.NOT_COORDINATOR
+        raise NoAnswer(EntryRefused.ELSEWHERE if is_elsewhere else EntryRefused.UNKNOWN, response.message)
 
     def _expected(self, shards: Sequence[ShardId]) -> Ownerships:
         """Return the shards' ownership numbers in this process's view."""

@@ -111,9 +111,9 @@ class RoutedCoordinator:
         if self._sends_away:
             return
         await self._ensure_topic()
-        answer = await self._routed(routing.READY, routing.ready_request(group_id), ClientInfo("", ""))
-        if answer.error_code != ErrorCode.NONE:
-            raise RequestError(ErrorCode(answer.error_code), answer.error_message or "")
+        response = await self._routed(routing.READY, routing.ready_request(group_id), ClientInfo("", ""))
+        if response.error_code != ErrorCode.NONE:
+            raise RequestError(ErrorCode(response.error_code), response.error_message or "")
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
         return await self._routed(routing.JOIN, request, client)
@@ -165,18 +165,18 @@ class RoutedCoordinator:
                 return [EntryRefused.ELSEWHERE] * len(entries)
             if response.error_code != ErrorCode.NONE and len(entries) > 1:  # it does not say of which shard
                 alone = await asyncio.gather(*(_attempt(ask, owner, [each]) for each in entries))
-                return [answer for (answer,) in alone]
+                return [one for (one,) in alone]
             return [response] + [None] * (len(entries) - 1)  # one response for all of them
 
         groups: list[Any] = []
         missing: dict[int, ErrorCode] = {}
-        for shard, answer in zip(shards, await self._settle(shards, ask), strict=True):
-            if isinstance(answer, EntryRefused):
+        for shard, response in zip(shards, await self._settle(shards, ask), strict=True):
+            if isinstance(response, EntryRefused):
                 missing[shard.number] = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            elif answer is not None:
-                groups += answer.groups
-                if answer.error_code != ErrorCode.NONE:
-                    missing[shard.number] = ErrorCode(answer.error_code)
+            elif response is not None:
+                groups += response.groups
+                if response.error_code != ErrorCode.NONE:
+                    missing[shard.number] = ErrorCode(response.error_code)
         return GroupListing(groups, frozenset(shard.number for shard in shards), missing)
 
     # ---------------------------------------------------------------------------------------------------------- routing
@@ -241,8 +241,8 @@ class RoutedCoordinator:
             parts = self._by_owner(shards, pending)
             results = await asyncio.gather(*(_attempt(ask, owner, entries) for owner, entries in parts))
             for (_, entries), result in zip(parts, results, strict=True):
-                for entry, answer in zip(entries, result, strict=True):
-                    answers[entry] = answer
+                for entry, response in zip(entries, result, strict=True):
+                    answers[entry] = response
             pending = [entry for entry in pending if answers[entry] is EntryRefused.ELSEWHERE]
             if not pending or self._forwards.is_draining or self._sends_away or not is_patient:
                 return answers
@@ -300,21 +300,21 @@ class _Answers:
         self._turns = Turns()
 
     async def take(self, answers: Sequence[Any], room: ResponseRoom) -> None:
-        for answer in answers:
-            if isinstance(answer, EntryRefused):
+        for response in answers:
+            if isinstance(response, EntryRefused):
                 await self.refuse(1, ErrorCode.NOT_COORDINATOR)
             else:
                 if self._turns.is_over():
                     await next_turn()
-                room.take(self._api.size(answer))
-                self.all.append(answer)
+                room.take(self._api.size(response))
+                self.all.append(response)
 
     async def refuse(self, count: int, code: ErrorCode) -> None:
         for _ in range(count):
             if self._turns.is_over():
                 await next_turn()
-            answer = self._api.refusal(self._request, len(self.all), code)
-            self.all.append(await answer if inspect.isawaitable(answer) else answer)
+            response = self._api.refusal(self._request, len(self.all), code)
+            self.all.append(await response if inspect.isawaitable(response) else response)
 
 
 async def _attempt(ask: Ask, owner: ShardOwner, entries: list[int]) -> list[Any]:

@@ -29,7 +29,7 @@ def of_code(kind: type[E], code: int) -> E:
 
 
 def filter_of(asked: Any) -> AclFilter:
-    """Return the filter of a DescribeAcls, or one of a DeleteAcls.  Raises CloseConnection as `of_code`."""
+    """Return the filter of a DescribeAcls, or one of a DeleteAcls.  Raises CloseConnection as ``of_code``."""
     return AclFilter(
         of_code(ResourceType, asked.resource_type_filter),
         of_code(PatternType, asked.pattern_type_filter),

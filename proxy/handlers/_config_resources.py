@@ -57,14 +57,14 @@ def check_access_rights(rights: Rights, changed: Iterable[str]) -> None:
 
 
 def _parse_node_id(name: str) -> int:
-    """Return the node id that `name` writes in decimal.  Raises RequestError INVALID_REQUEST, as Kafka does."""
+    """Return the node id that ``name`` writes in decimal.  Raises RequestError INVALID_REQUEST, as Kafka does."""
     if not (name.isascii() and name.isdecimal() and len(name) <= NODE_DIGITS_MAX):
         raise RequestError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     return int(name)
 
 
 def parse_node(name: str, own: int, *, has_defaults: bool = True) -> int | None:
-    """Return `own`, or None for the cluster's defaults, which an empty `name` means if `has_defaults`.
+    """Return ``own``, or None for the cluster's defaults, which an empty ``name`` means if ``has_defaults``.
 
     Raises RequestError INVALID_REQUEST for any node but this one, as Kafka does (``ConfigHelper``, ``BrokerServer``).
     """

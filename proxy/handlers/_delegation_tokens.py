@@ -38,7 +38,7 @@ def tokens_of(scopes: ProxyScopes) -> DelegationTokens:
 async def changed_expiry(
     scopes: ProxyScopes, request: Request, change: Callable[[DelegationTokens, Principal], Awaitable[int]]
 ) -> tuple[ErrorCode, int]:
-    """Change a token for the client of `request`.  Return the error, and the time at which the token then expires."""
+    """Change a token for the client of ``request``.  Return the error, and the time at which the token then expires."""
     try:
         check_session(request)
         return ErrorCode.NONE, await change(tokens_of(scopes), request.client.session.principal)
@@ -52,7 +52,7 @@ def principals(given: Iterable[Any]) -> list[Principal]:
 
 
 def checked(principal: Principal) -> Principal:
-    """Return `principal`.  Raises INVALID_PRINCIPAL_TYPE if it is not a user, or has no name."""
+    """Return ``principal``.  Raises INVALID_PRINCIPAL_TYPE if it is not a user, or has no name."""
     if principal.type != USER_TYPE or not principal.name:
         raise RequestError(ErrorCode.INVALID_PRINCIPAL_TYPE, f"{str(principal)[:200]!r} is not a user")
     return principal

@@ -10,7 +10,7 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routing import GroupApi
 from bmq.core.aio.turns import map_in_turns
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -32,8 +32,9 @@ def write_past_bound(scopes: ProxyScopes, request: Request, group_id: str) -> No
     if scopes.caller.audit.is_on:
         client = request.client
         event = AuditEvent(
-            Kind.DENIAL, ApiKey(request.api_key).name, Outcome.DENIED, client.session, client.host, request.client_id,
-            AclOperation.READ.name, ResourceType.GROUP.name, group_id, reason=f"{MAX_GROUPS} of the user is reached",
+            Kind.DENIAL, ApiKey(request.api_key).name, AuditOutcome.DENIED, client.session, client.host,
+            request.client_id, AclOperation.READ.name, ResourceType.GROUP.name, group_id,
+            reason=f"{MAX_GROUPS} of the user is reached",
         )  # fmt: skip
         scopes.caller.audit.write(event)
 
@@ -62,8 +63,8 @@ async def ask_about_allowed(
 
 async def refusal(api: GroupApi, message: Any, code: ErrorCode = REFUSED) -> Any:
     """Return the response to a request about one group that is refused as a whole."""
-    answer = api.refusal(message, 0, code)
-    return await answer if inspect.isawaitable(answer) else answer
+    response = api.refusal(message, 0, code)
+    return await response if inspect.isawaitable(response) else response
 
 
 async def split_topics(

@@ -38,7 +38,7 @@ Ops = dict[str, float | None]
 async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     if not scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER_CONFIGS):
         refused = RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
-        entries = [_answer(entry, refused) for entry in message.entries]
+        entries = [_entry_response(entry, refused) for entry in message.entries]
         return AlterClientQuotasResponse(throttle_time_ms=0, entries=entries)
     errors: list[RequestError | None] = [None] * len(message.entries)
     changes: dict[Entity, Ops] = {}
@@ -63,7 +63,7 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
             errors[place] = failed
     return AlterClientQuotasResponse(
         throttle_time_ms=0,
-        entries=[_answer(entry, error) for entry, error in zip(message.entries, errors, strict=True)],
+        entries=[_entry_response(entry, error) for entry, error in zip(message.entries, errors, strict=True)],
     )
 
 
@@ -100,12 +100,12 @@ async def _write(scopes: ProxyScopes, changes: dict[Entity, Ops]) -> RequestErro
     return None
 
 
-def _answer(entry: Any, error: RequestError | None) -> Any:
-    answer = AlterClientQuotasResponse.EntryData
-    return answer(
+def _entry_response(entry: Any, error: RequestError | None) -> Any:
+    response = AlterClientQuotasResponse.EntryData
+    return response(
         error_code=error.code if error is not None else ErrorCode.NONE,
         error_message=error.message if error is not None else None,
-        entity=[answer.EntityData(entity_type=kind, entity_name=name) for kind, name in _pairs(entry)],
+        entity=[response.EntityData(entity_type=kind, entity_name=name) for kind, name in _pairs(entry)],
     )
 
 

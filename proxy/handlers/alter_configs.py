@@ -75,7 +75,7 @@ async def _alter_all(
 
     results = await each(message.resources, alter, ALTER_MS)
 
-    def answer(pair: tuple[Any, RequestError | None]) -> Any:
+    def result_of(pair: tuple[Any, RequestError | None]) -> Any:
         resource, result = pair
         return response.AlterConfigsResourceResponse(
             error_code=result.code if result else ErrorCode.NONE,
@@ -84,8 +84,8 @@ async def _alter_all(
             resource_name=resource.resource_name,
         )
 
-    answers = await map_in_turns(answer, zip(message.resources, results, strict=True))
-    return response(throttle_time_ms=0, responses=answers)
+    responses = await map_in_turns(result_of, zip(message.resources, results, strict=True))
+    return response(throttle_time_ms=0, responses=responses)
 
 
 async def _alter(scopes: ProxyScopes, resource: Any, changes: Changes, validate_only: bool) -> None:
@@ -108,7 +108,7 @@ async def _alter(scopes: ProxyScopes, resource: Any, changes: Changes, validate_
 
 
 def _changed_access(scopes: ProxyScopes, topic: str, changes: Changes) -> Iterable[str]:
-    """Return the names of `ACCESS_CONFIGS` that a request names, or in a whole new set alters or leaves out."""
+    """Return the names of ``ACCESS_CONFIGS`` that a request names, or in a whole new set alters or leaves out."""
     if not isinstance(changes, Mapping):
         return [change.name for change in changes]
     found = scopes.process.catalog.topics.get(topic)

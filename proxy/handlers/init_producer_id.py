@@ -38,26 +38,26 @@ def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any | Awaitab
             message.transactional_id,
             extra=fields(connection=request.client.peer, client_id=request.client_id),
         )
-        return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _response(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     rights = scopes.caller.rights(request)
     if not rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE, is_required=False) and not rights.allow_on_some(
         AclOperation.WRITE, ResourceType.TOPIC
     ):
         rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE)  # which is logged now that nothing else allows it
-        return _answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return _response(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (message.producer_id == -1) != (message.producer_epoch == -1):
-        return _answer(ErrorCode.INVALID_REQUEST)
+        return _response(ErrorCode.INVALID_REQUEST)
     return _give(scopes)
 
 
 async def _give(scopes: ProxyScopes) -> Any:
     try:
-        return _answer(ErrorCode.NONE, await scopes.process.producer_ids.next(), 0)
+        return _response(ErrorCode.NONE, await scopes.process.producer_ids.next(), 0)
     except RequestError as error:
-        return _answer(error.code)
+        return _response(error.code)
 
 
-def _answer(code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
+def _response(code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
     return InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=epoch)
 
 

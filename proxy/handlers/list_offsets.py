@@ -100,10 +100,10 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
             async with asyncio.timeout(timeout_s):
                 found = await _find(scopes, one, version, committed=committed)
         except RequestError as error:
-            return _answer(one, error.code, FoundOffset())
+            return _partition_response(one, error.code, FoundOffset())
         except TimeoutError:
-            return _answer(one, ErrorCode.REQUEST_TIMED_OUT, FoundOffset())
-        return _answer(one, ErrorCode.NONE, found)
+            return _partition_response(one, ErrorCode.REQUEST_TIMED_OUT, FoundOffset())
+        return _partition_response(one, ErrorCode.NONE, found)
 
     answers = await ask_all(listed, ask, TOGETHER)
     topics = await by_topic(message.topics, answers, lambda topic, found: Topic(name=topic.name, partitions=found))
@@ -136,7 +136,7 @@ async def _find(scopes: ProxyScopes, wanted: OffsetQuery, version: int, *, commi
     return FoundOffset(*found)
 
 
-def _answer(wanted: OffsetQuery, code: ErrorCode, found: FoundOffset) -> Any:
+def _partition_response(wanted: OffsetQuery, code: ErrorCode, found: FoundOffset) -> Any:
     return Partition(
         partition_index=wanted.partition,
         error_code=code,

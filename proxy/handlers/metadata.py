@@ -59,7 +59,7 @@ def handle(scopes: ProxyScopes, request: Request, message: Any) -> Response | Aw
         return _create_and_answer(scopes, request, message, rights, missing)
     if _is_all(request.api_version, message):
         return _answer_all(scopes, request, message, rights)
-    return _answer(scopes, request, message, rights, {})
+    return _respond(scopes, request, message, rights, {})
 
 
 async def _create_and_answer(
@@ -80,7 +80,7 @@ async def _create_and_answer(
         made = [name for name, result in zip(missing, results, strict=True) if not _is_error(result)]
         write_created(scopes, request, made)
     failed |= {name: _told(result) for name, result in zip(missing, results, strict=True) if _is_error(result)}
-    return await _answer(scopes, request, message, rights, failed)
+    return await _respond(scopes, request, message, rights, failed)
 
 
 def _is_error(result: object) -> bool:
@@ -113,7 +113,7 @@ def _is_invalid(version: int, topics: Iterable[Any]) -> bool:
     return 10 <= version < 12 and any(topic.name is None or topic.topic_id is not None for topic in topics)
 
 
-async def _answer(scopes: ProxyScopes, request: Request, message: Any, rights: Rights, failed: Errors) -> Response:
+async def _respond(scopes: ProxyScopes, request: Request, message: Any, rights: Rights, failed: Errors) -> Response:
     topics = await _elements(scopes, request.api_version, message, rights, failed)
     return _around(scopes, request, message, rights, len(topics), topics)
 
@@ -158,7 +158,7 @@ def _around(
     scopes: ProxyScopes, request: Request, message: Any, rights: Rights, count: int, topics: list[bytes]
 ) -> Response:
     cluster = rights.cluster_operations() if message.include_cluster_authorized_operations else None
-    return scopes.view.metadata.answer(
+    return scopes.view.metadata.response(
         request.api_version, request.correlation_id, count, topics, scopes.process.catalog, scopes.view.proxies, cluster
     )
 

@@ -93,7 +93,7 @@ class HeldRequests:
         return response if isinstance(response, Response) else await response
 
     async def _hold(self, request: Request, size: int) -> float:
-        """Count a produce and wait for the debt before it.  Return `count`'s result, 0 if its quota was deleted."""
+        """Count a produce and wait for the debt before it.  Return ``count``'s result, 0 if its quota was deleted."""
         while (producer := self._producer_of(request)) is not None:
             debt_s = producer.wait_s(self._now())
             if debt_s > HELD_MAX_S:

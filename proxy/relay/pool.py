@@ -77,7 +77,7 @@ class RelayPool:
             relayed.close()
 
     async def open(self, member: Member) -> RelayedConnection | None:
-        """Open a relayed connection for the caller alone, through the relay that `RelayChoice` picks.
+        """Open a relayed connection for the caller alone, through the relay that ``RelayChoice`` picks.
 
         Returns None if there is no relay, if it does not reach the member either, or if CONNECTIONS_MAX is reached.
         """

@@ -1,9 +1,9 @@
 """A connection to another process through a relay: a third process, which reaches it when this one does not.
 
-It is used like a direct connection (`core.rpc.peers.Peer`).  Each call is wrapped in a RelayRequest, on a connection to
-the relay (``proxy.relay.server``) that is used for nothing else, so calls keep their order.  As with a ``Peer``, a call
-ends with its response, or with ``PeerLost``, which says whether it may have arrived.  The first error ends the relayed
-connection.
+It is used like a direct connection (``core.rpc.peers.Peer``).  Each call is wrapped in a RelayRequest, on a connection
+to the relay (``proxy.relay.server``) that is used for nothing else, so calls keep their order.  As with a ``Peer``, a
+call ends with its response, or with ``PeerLost``, which says whether it may have arrived.  The first error ends the
+relayed connection.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Relay:
         """Pass a request on, and return its encoded response, or an awaitable of it.
 
         The request is handed to the broker's connection before this returns, so requests keep their order.  Raises
-        FormatError, and ends the relayed connection, if `body` is not a RelayRequest.
+        FormatError, and ends the relayed connection, if ``body`` is not a RelayRequest.
         """
         relayed = self._relayed.get(call.client)
         try:
@@ -151,9 +151,9 @@ class Relay:
             return _refusal(f"{member.incarnation} is not reached from here either: {str(error) or 'no response'}")
         return RelayResponse(ErrorCode.NONE, body=pong).encode()
 
-    async def _pass_on(self, relayed: _Relayed, size: int, answer: asyncio.Future[memoryview]) -> list[Buffer]:
+    async def _pass_on(self, relayed: _Relayed, size: int, response: asyncio.Future[memoryview]) -> list[Buffer]:
         try:
-            return RelayResponse(ErrorCode.NONE, body=await answer).encode()
+            return RelayResponse(ErrorCode.NONE, body=await response).encode()
         except PeerLost as error:
             relayed.end()
             return _refusal(str(error), was_sent=error.was_sent)

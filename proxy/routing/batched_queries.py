@@ -88,7 +88,7 @@ class BatchedQueries:
         broker.put(asked)
         try:
             async with asyncio.timeout(timeout_s):
-                return await asked.answer  # type: ignore[return-value]
+                return await asked.response  # type: ignore[return-value]
         except TimeoutError as error:
             raise _no_answer(member) from error
 
@@ -106,20 +106,20 @@ class BatchedQueries:
 class _Asked:
     """One query, and the future of its result, for which the caller waits until ``deadline`` on the loop's clock."""
 
-    __slots__ = ("answer", "deadline", "message")
+    __slots__ = ("deadline", "message", "response")
 
     def __init__(self, message: AskRequest, deadline: float) -> None:
         self.message = message
         self.deadline = deadline
-        self.answer: asyncio.Future[AskResponse] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[AskResponse] = asyncio.get_running_loop().create_future()
 
     def succeed(self, response: AskResponse) -> None:
-        if not self.answer.done():  # else the caller has given up
-            self.answer.set_result(response)
+        if not self.response.done():  # else the caller has given up
+            self.response.set_result(response)
 
     def fail(self, code: ErrorCode, message: str) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(RequestError(code, message))
+        if not self.response.done():
+            self.response.set_exception(RequestError(code, message))
 
 
 class _Broker:
@@ -160,7 +160,7 @@ class _Broker:
             elif is_together and self._together < TOGETHER_MAX:
                 size = min(len(self._queue), QUESTIONS_MAX)
                 taken = [self._queue.popleft() for _ in range(size)]
-                asked = [each for each in taken if not each.answer.done()]
+                asked = [each for each in taken if not each.response.done()]
                 if asked:
                     self._together += 1
                     self._spawn(self._ask_together(asked))
@@ -168,7 +168,7 @@ class _Broker:
                 return
 
     def _begin_single(self, asked: _Asked) -> None:
-        if not asked.answer.done():
+        if not asked.response.done():
             self._singles += 1
             self._spawn(self._ask_single(asked))
 
@@ -230,14 +230,14 @@ class _Broker:
         """Give the callers their results.  Returns the queries that the broker has not answered."""
         later: list[_Asked] = []
         for part in batched(zip(asked, answers, strict=True), RESUMED_A_TURN):
-            for each, answer in part:
-                if not answer.is_answered:
+            for each, response in part:
+                if not response.is_answered:
                     later.append(each)
-                elif answer.error:
-                    code = _code_of(answer.error)
+                elif response.error:
+                    code = _code_of(response.error)
                     each.fail(code, f"{self.member.incarnation} returned {code.name}")
                 else:
-                    each.succeed(AskResponse(ErrorCode.NONE, "", answer.values))
+                    each.succeed(AskResponse(ErrorCode.NONE, "", response.values))
             await next_turn()
         return later
 

@@ -33,7 +33,7 @@ NO_SESSION, FIRST_EPOCH, FINAL_EPOCH, EPOCH_MAX = 0, 0, -1, 0x7FFFFFFF
 T = TypeVar("T")
 
 
-class Session:
+class FetchSessionHandler:
     """One session.  The next request lists the partitions in ``news``, and forgets those in ``left``."""
 
     __slots__ = ("_unlisted", "epoch", "id", "left", "members", "news", "under_way")
@@ -48,7 +48,8 @@ class Session:
         self._unlisted: dict[PartitionKey, RemoteTail] = {}  # that full requests have not listed yet
 
     def __repr__(self) -> str:
-        return f"<Session {self.id} epoch={self.epoch} {len(self.members)} partitions, {self.under_way} under way>"
+        counts = f"{len(self.members)} partitions, {self.under_way} under way"
+        return f"<FetchSessionHandler {self.id} epoch={self.epoch} {counts}>"
 
     def add(self, tail: RemoteTail) -> None:
         """Add a partition to the session, from its watermark on."""
@@ -66,9 +67,9 @@ class Session:
         """True if another request may be sent while one is parked: a second one must name the session's id."""
         return self.id != NO_SESSION and self.under_way < REQUESTS_MAX
 
-    def restarted(self) -> Session:
+    def restarted(self) -> FetchSessionHandler:
         """Return a new session of the same partitions: the broker does not have this one any more."""
-        session = Session()
+        session = FetchSessionHandler()
         session.members = self.members
         return session
 

@@ -28,7 +28,7 @@ PARALLEL = 8
 class HighWatermarks:
     """The lookup of high watermarks, for numbers that an operator sees: even an owner that is being fenced may respond.
 
-    `local` returns a partition that is open in this process; it is None in a process that is not a broker.  `asker`
+    ``local`` returns a partition that is open in this process; it is None in a process that is not a broker.  ``asker``
     sends requests to other processes.
     """
 

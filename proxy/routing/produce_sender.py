@@ -49,7 +49,7 @@ _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
 class Sender(Protocol):
-    """One partition's sender of parts: a `RemoteOwner`."""
+    """One partition's sender of parts: a ``RemoteOwner``."""
 
     key: PartitionKey
 
@@ -117,8 +117,8 @@ class ProduceSender:
     ) -> None:
         """Create the sender, not connected.
 
-        `answered_ms` counts the milliseconds that requests are under way; `sampled` has the batches whose traces they
-        carry.
+        ``answered_ms`` counts the milliseconds that requests are under way; ``sampled`` has the batches whose traces
+        they carry.
         """
         self._sampled = sampled
         self._answered_ms = answered_ms if answered_ms is not None else Histogram()
@@ -308,7 +308,7 @@ class ProduceSender:
             else:
                 peer.close()
             return _losses(sent, was_sent=True)
-        return [_event_of(part, answer) for (_, part), answer in zip(sent, answers, strict=True)]
+        return [_event_of(part, response) for (_, part), response in zip(sent, answers, strict=True)]
 
 
 def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, RoutedBatch]]) -> Sequence[PartitionAnswer]:
@@ -322,11 +322,11 @@ def _answers_of(body: memoryview, sent: Sequence[tuple[Sender, RoutedBatch]]) ->
     return answers
 
 
-def _event_of(part: RoutedBatch, answer: PartitionAnswer) -> Answered:
-    if not answer.error_code:
-        return Answered(part, appended=Appended(answer.base_offset, answer.append_time, answer.log_start))
-    code = _CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    return Answered(part, code, answer.error_message or "", record_errors=answer.batch_index_errors)
+def _event_of(part: RoutedBatch, response: PartitionAnswer) -> Answered:
+    if not response.error_code:
+        return Answered(part, appended=Appended(response.base_offset, response.append_time, response.log_start))
+    code = _CODES.get(response.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return Answered(part, code, response.error_message or "", record_errors=response.batch_index_errors)
 
 
 def _losses(sent: Sequence[tuple[Sender, RoutedBatch]], *, was_sent: bool) -> list[Event]:

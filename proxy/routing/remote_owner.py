@@ -78,7 +78,7 @@ class RemoteOwner:
     def __init__(self, key: PartitionKey, route: ProduceRoute, queries: OwnerQueries, deadlines: Deadlines) -> None:
         """Create the owner, without an assignment.
 
-        `deadlines` are those of all routes; their grain must be well below `produce_route.RETRY_S.least`.
+        ``deadlines`` are those of all routes; their grain must be well below ``produce_route.RETRY_S.least``.
         """
         self.key = key
         self.route = route
@@ -130,7 +130,7 @@ class RemoteOwner:
                 assert self._link is not None
                 self._link.send(self, effect.parts)
             else:
-                _answer(effect)
+                _respond(effect)
         if not route.is_open or self._bucket != _NO_BUCKET:
             self._arm()
         if self._waiters and not (was_open and route.is_open and not route.has_room):
@@ -172,7 +172,7 @@ class RemoteOwner:
                 waiter.set_result(None)
 
     async def changed(self, deadline: float = math.inf) -> None:
-        """Wait until the owner may have opened, closed or got room, or until `deadline` on the loop's clock."""
+        """Wait until the owner may have opened, closed or got room, or until ``deadline`` on the loop's clock."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
@@ -260,7 +260,7 @@ class RemoteOwner:
         return await self._queries.ask(self.key, message)
 
 
-def _answer(effect: Done | Fail | GiveBack) -> None:
+def _respond(effect: Done | Fail | GiveBack) -> None:
     if isinstance(effect, GiveBack):
         for part in reversed(effect.parts):
             _caller(part).on_given_back(part.records, may_be_appended=part.is_unsure)
@@ -274,8 +274,8 @@ def _caller(part: RoutedBatch) -> AppendCallback:
     return cast(AppendCallback, part.token)
 
 
-def _expect(answer: AskResponse, count: int) -> tuple[int, ...]:
-    if len(answer.values) != count:
-        text = f"the owner returned {answer.values} where {count} values were expected"
+def _expect(response: AskResponse, count: int) -> tuple[int, ...]:
+    if len(response.values) != count:
+        text = f"the owner returned {response.values} where {count} values were expected"
         raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-    return answer.values
+    return response.values

@@ -32,7 +32,7 @@ CONFIRM_AGAIN_S = 1.0
 
 
 class OwnerLink(Protocol):
-    """The link to a tail's owner: a `TailFetcher`."""
+    """The link to a tail's owner: a ``TailFetcher``."""
 
     async def ask(self, key: PartitionKey, request: InternalRequest[R]) -> R:
         """Return the owner's response.  Raises RequestError if there is none in time."""
@@ -182,11 +182,11 @@ class RemoteTail:
         query = ActiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
         error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost")
         try:
-            answer = await link.ask(self.key, query)
-            if answer.epoch != self.epoch:
-                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {answer.epoch} by now")
-            self.active_segment = _active_segment_of(answer, active)
-            self._active_upto = max(upto, answer.end_offset)
+            response = await link.ask(self.key, query)
+            if response.epoch != self.epoch:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {response.epoch} by now")
+            self.active_segment = _active_segment_of(response, active)
+            self._active_upto = max(upto, response.end_offset)
             if not waiting.done():
                 waiting.set_result(None)
         except RequestError as refusal:
@@ -203,31 +203,31 @@ class RemoteTail:
             waiting.exception()  # asyncio logs an exception that is not retrieved, and all readers may have gone
 
 
-def ends_of(answer: AskResponse) -> Ends:
+def ends_of(response: AskResponse) -> Ends:
     """Return the epoch and offsets in a response.  Raises RequestError if it has another number of values."""
-    if len(answer.values) != len(Ends._fields):
-        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an owner returned {answer.values} for its ends")
-    return Ends(*answer.values)
+    if len(response.values) != len(Ends._fields):
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an owner returned {response.values} for its ends")
+    return Ends(*response.values)
 
 
-def _active_segment_of(answer: ActiveSegmentResponse, known: ActiveSegment | None) -> ActiveSegment | None:
+def _active_segment_of(response: ActiveSegmentResponse, known: ActiveSegment | None) -> ActiveSegment | None:
     """Return the segment that is active now; None if there is none.
 
     If it is the segment that is ``known``, its index is extended by the entries in the response.  Raises RequestError
     if the entries are malformed, or do not continue that index.
     """
-    if answer.base < 0:
+    if response.base < 0:
         return None
-    if len(answer.entries) % INDEX_ENTRY_BYTES:
-        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(answer.entries)} bytes are not whole index entries")
-    name = SegmentName(answer.base, answer.segment_epoch, answer.n)
-    entries = from_big_endian(memoryview(answer.entries))
-    if not answer.first_entry:
+    if len(response.entries) % INDEX_ENTRY_BYTES:
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(response.entries)} bytes are not whole index entries")
+    name = SegmentName(response.base, response.segment_epoch, response.n)
+    entries = from_big_endian(memoryview(response.entries))
+    if not response.first_entry:
         index = SegmentIndex(entries=entries)
-    elif known is not None and known.name == name and len(known.index) == answer.first_entry:
+    elif known is not None and known.name == name and len(known.index) == response.first_entry:
         index = known.index  # it only grows: a read under way uses the entries that were there before
         index.entries.extend(entries)
     else:
-        text = f"the owner sent index entries from {answer.first_entry} on, which do not continue the known ones"
+        text = f"the owner sent index entries from {response.first_entry} on, which do not continue the known ones"
         raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-    return ActiveSegment(name, answer.position, answer.end_offset, index)
+    return ActiveSegment(name, response.position, response.end_offset, index)

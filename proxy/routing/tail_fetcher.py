@@ -40,7 +40,7 @@ from bmq.proxy.relay.pool import RelayPool
 from bmq.proxy.relay.relayed_connection import Connection
 from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.broker_link import BrokerLink
-from bmq.proxy.routing.fetch_session_handler import NO_SESSION, Session
+from bmq.proxy.routing.fetch_session_handler import NO_SESSION, FetchSessionHandler
 from bmq.proxy.routing.remote_tail import RemoteTail, ends_of
 
 QUERIES_MAX = 1_000
@@ -77,7 +77,7 @@ class TailFetcher:
         self.tails: dict[PartitionKey, RemoteTail] = {}
         self._queries = queries
         self._listener = listener
-        self._session = Session()
+        self._session = FetchSessionHandler()
         self._joining: dict[PartitionKey, RemoteTail] = {}
         self._querying = 0
         self._is_due = False
@@ -147,7 +147,7 @@ class TailFetcher:
         self._begin_anew(is_up=False)
 
     def _begin_anew(self, *, is_up: bool) -> None:
-        self._session = Session()
+        self._session = FetchSessionHandler()
         self._change += 1
         self._events.run(min(len(self.tails), RENEWED_A_TURN), self._renew_all(self._change, is_up=is_up))
 
@@ -242,7 +242,7 @@ class TailFetcher:
         if peer is None:
             return
         if not session.members:
-            self._session = Session()
+            self._session = FetchSessionHandler()
             if session.id == NO_SESSION:
                 return
         elif session.under_way and not (session.may_overtake and (session.news or session.left)):
@@ -250,7 +250,7 @@ class TailFetcher:
         future = peer.call(ApiKey.FETCH, FETCH_VERSION, session.next_request())
         future.add_done_callback(partial(self._answered, peer, session))
 
-    def _answered(self, peer: Connection, session: Session, future: asyncio.Future[memoryview]) -> None:
+    def _answered(self, peer: Connection, session: FetchSessionHandler, future: asyncio.Future[memoryview]) -> None:
         if not future.cancelled() and isinstance(future.exception(), PeerBusy):
             self._put_off(peer, session)
             return
@@ -260,7 +260,7 @@ class TailFetcher:
         if session is self._session:
             self._events.run(FED_A_TURN, self._take_body(peer, session, future.result()))
 
-    def _take_body(self, peer: Connection, session: Session, body: memoryview) -> Steps[None]:
+    def _take_body(self, peer: Connection, session: FetchSessionHandler, body: memoryview) -> Steps[None]:
         try:
             response = yield from fetch_response_steps(body)
             yield from self._take(session, response)
@@ -270,7 +270,7 @@ class TailFetcher:
             return
         self._due()
 
-    def _put_off(self, peer: Connection, session: Session) -> None:
+    def _put_off(self, peer: Connection, session: FetchSessionHandler) -> None:
         """Begin a new session after a pause.
 
         The connection was busy, so the broker did not get a request that the session counts.
@@ -280,7 +280,7 @@ class TailFetcher:
             self._is_due = True
             asyncio.get_running_loop().call_later(RETRY_S.least, self._send)
 
-    def _take(self, session: Session, response: FetchResponse) -> Steps[None]:
+    def _take(self, session: FetchSessionHandler, response: FetchResponse) -> Steps[None]:
         if session is not self._session:
             return
         if response.error_code:
@@ -302,7 +302,7 @@ class TailFetcher:
                 if tail is not None:
                     self._feed(session, tail, each)
 
-    def _feed(self, session: Session, tail: RemoteTail, fetched: FetchedPartition) -> None:
+    def _feed(self, session: FetchSessionHandler, tail: RemoteTail, fetched: FetchedPartition) -> None:
         """Handle one partition's part of a response.  Raises RequestError if it is not whole batches."""
         if fetched.error_code:
             self._refused(tail)

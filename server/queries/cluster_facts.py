@@ -1,4 +1,4 @@
-"""Operators' commands and the cluster's status, for the console of a `Node`.
+"""Operators' commands and the cluster's status, for the console of a ``Node``.
 
 The status comes from the leader.  If that does not respond in time, it comes from this process's own view: operators
 often need it just when there is no leader.
@@ -56,7 +56,7 @@ _UNASKED = {"rates": None, "storage_trouble": ""}
 
 
 class Operations:
-    """The `ClusterOperations` of one process."""
+    """The ``ClusterOperations`` of one process."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -112,7 +112,7 @@ class Operations:
         )
 
     async def _with_failures(self, facts: StatusFacts) -> StatusFacts:
-        """Return `facts` with the quarantined keys of this process, and with the reports of all members."""
+        """Return ``facts`` with the quarantined keys of this process, and with the reports of all members."""
         node = self._node
         facts["quarantined"] = [{"what": what, "why": why} for what, why in sorted(node.quarantined().items())]
         facts["quarantined_total"] = len(facts["quarantined"])
@@ -207,7 +207,7 @@ class Operations:
         )
 
     def _facts(self, **facts: Any) -> StatusFacts:
-        """Return the status without the reports of other members; see `_with_failures`."""
+        """Return the status without the reports of other members; see ``_with_failures``."""
         empty: dict[str, Any] = {
             "cluster": self._node.config.cluster,
             "cluster_id": self._node.catalog.cluster_id,

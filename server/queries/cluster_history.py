@@ -44,7 +44,7 @@ _OTHER_VERSION = "it is of another version, which keeps other numbers"
 
 
 class ClusterHistory:
-    """Samples of one process, taken between `start` and `stop`.  `now_ms` returns the wall time in ms."""
+    """Samples of one process, taken between ``start`` and ``stop``.  ``now_ms`` returns the wall time in ms."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ClusterHistory:
 
     def start(self) -> None:
         """Begin to sample, and register the internal API by which other members read the samples.  Call it once."""
-        self._joined.endpoint.register(HistoryRequest, self._answer)
+        self._joined.endpoint.register(HistoryRequest, self._respond)
         self._arm()
         self.sample()
 
@@ -86,16 +86,16 @@ class ClusterHistory:
         self._arm()
         self.sample()
 
-    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    def _respond(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = HistoryRequest.decode(body)
         return HistoryResponse(layout=LAYOUT, rows=encode_rows(self._own.since(request.after_ms))).encode()
 
     async def facts(self, after_ms: int) -> HistoryFacts:
-        """Return the samples of the whole cluster that end later than `after_ms`, and the members that are missing."""
+        """Return the samples of the whole cluster that end after ``after_ms``, and the members that are missing."""
         own, view, turns = self._own.since(after_ms), self._joined.view, asyncio.Semaphore(PARALLEL)
         others = [member for name, member in view.members.items() if name != view.own and member.internal.port]
         answers = await asyncio.gather(*(self._ask(each, after_ms, turns) for each in others))
-        found = {member.incarnation: answer for member, answer in zip(others, answers, strict=True)}
+        found = {member.incarnation: response for member, response in zip(others, answers, strict=True)}
         # In a thread: an hour of twenty members takes about 30 ms to add up, in which clients must be served.
         samples, missing = await asyncio.to_thread(_added_up, own, found, self._now_ms())
         return HistoryFacts(
@@ -103,7 +103,7 @@ class ClusterHistory:
         )
 
     async def _ask(self, member: Member, after_ms: int, turns: asyncio.Semaphore) -> bytes | str:
-        """Return the rows of `member`, still encoded, or the reason why there are none."""
+        """Return the rows of ``member``, still encoded, or the reason why there are none."""
         async with turns:
             try:
                 response = await self._joined.peers.ask(member, HistoryRequest(after_ms), ANSWER_S)
@@ -119,12 +119,12 @@ def _added_up(
 ) -> tuple[list[HistorySample], dict[str, str]]:
     """Return the sums over all members, and the members that are missing, each with the reason."""
     parts, missing = [own], {}
-    for name, answer in found.items():
+    for name, response in found.items():
         try:
-            if isinstance(answer, str):
-                missing[name] = answer
+            if isinstance(response, str):
+                missing[name] = response
             else:
-                parts.append(decode_rows(answer))
+                parts.append(decode_rows(response))
         except FormatError as error:
             missing[name] = str(error)
     return merge(parts, now_ms), missing

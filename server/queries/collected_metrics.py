@@ -1,4 +1,4 @@
-"""Numbers of a `Node` that are collected between scrapes of `/metrics`: groups' lag, bytes on storage, and its room."""
+"""Numbers of a ``Node``, collected between scrapes of ``/metrics``: groups' lag, bytes and room of storage."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Collected:
     async def count_log_sizes(self) -> LogSizes:
         """Return this broker's log sizes as counted last, and start the next count in the background.
 
-        Before the first count has ended, waits for it, `FIRST_SIZES_S` at most (see `LogSizes.is_counted`).
+        Before the first count has ended, waits for it, ``FIRST_SIZES_S`` at most (see ``LogSizes.is_counted``).
         """
         assert self.log_sizes is not None, "only a broker has logs"
         assert self._sizes_refresh is not None

@@ -1,4 +1,4 @@
-"""The console's view of a `Node`."""
+"""The console's view of a ``Node``."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def console_state(
     lag: GroupLagHistory | None = None,
     descriptors: DescriptorMeter | None = None,
 ) -> ConsoleState:
-    """Return the console's view of `node`.
+    """Return the console's view of ``node``.
 
-    For `history` and `lag`, None makes ones that are never sampled.  `meter` and `descriptors` measure the process;
-    both are None under a simulation's clock.
+    For ``history`` and ``lag``, None makes ones that are never sampled.  ``meter`` and ``descriptors`` measure the
+    process; both are None under a simulation's clock.
     """
     facts = _Facts(node, descriptors)
     groups = Groups(node.joined, node.catalog, node.proxy.coordinator, node.coordinator)
@@ -96,12 +96,12 @@ def console_state(
 
 
 def history_of(node: Node) -> ClusterHistory:
-    """Return the history of `node`'s clients, to be sampled."""
+    """Return the history of ``node``'s clients, to be sampled."""
     return ClusterHistory(node.joined, node.metrics, node.broker)
 
 
 def lag_history_of(node: Node) -> GroupLagHistory:
-    """Return the history of the lag of `node`'s groups, to be sampled."""
+    """Return the history of the lag of ``node``'s groups, to be sampled."""
     return GroupLagHistory(node.config, node.joined, node.catalog, node.collected)
 
 
@@ -117,7 +117,7 @@ class _Facts:
         return await cluster_traffic(node.joined, node.catalog, node.metrics.traffic, asked)
 
     def is_alive(self) -> tuple[bool, str]:
-        """Return True: a process that can respond is alive.  `is_ready` says what it waits for."""
+        """Return True: a process that can respond is alive.  ``is_ready`` says what it waits for."""
         return True, ""
 
     def is_ready(self) -> tuple[bool, str]:
@@ -251,7 +251,7 @@ class _Facts:
 
 
 async def _add_bytes(found: Sequence[_FoundPartition]) -> None:
-    """Add the bytes on storage of open partitions; those that do not come within `BYTES_S` stay None."""
+    """Add the bytes on storage of open partitions; those that do not come within ``BYTES_S`` stay None."""
     deadline = asyncio.get_running_loop().time() + BYTES_S
 
     async def ask(each: _FoundPartition) -> None:

@@ -37,7 +37,7 @@ _COLUMNS: Columns[_Listed] = {
     "state": lambda group: group.group_state or "",
     "protocol_type": lambda group: group.protocol_type or "",
 }
-"""The values of `GROUP_COLUMNS`."""
+"""The values of ``GROUP_COLUMNS``."""
 
 
 class Groups:
@@ -55,7 +55,7 @@ class Groups:
     async def page(
         self, search: str, order: Order, page: Page, is_visible: Callable[[str], bool] | None = None
     ) -> GroupsFacts:
-        """Return a page of the whole cluster's groups, or of those for whose id `is_visible` returns True.
+        """Return a page of the whole cluster's groups, or of those for whose id ``is_visible`` returns True.
 
         Only groups of the page are described, since a description has all members.  Raises RequestError if no shard's
         groups can be listed.
@@ -152,7 +152,7 @@ class Groups:
 def _page_of(
     groups: Iterable[_Listed], search: str, order: Order, page: Page
 ) -> tuple[int, Sequence[_Listed], str | None]:
-    """Return how many groups match, a page of them, and the `after` of the next page.  100,000 groups take 0.2 s."""
+    """Return how many groups match, a page of them, and the ``after`` of the next page.  100,000 groups take 0.2 s."""
     # By id: a group whose shard moves meanwhile may be listed twice.
     matching = {group.group_id: group for group in groups if search in group.group_id.lower()}
     return len(matching), *cut(matching.values(), _COLUMNS, order, page)

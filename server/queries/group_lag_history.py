@@ -1,4 +1,4 @@
-"""Recent lag of a `Node`'s groups, sampled in the background, and of any group, from its coordinator."""
+"""Recent lag of a ``Node``'s groups, sampled in the background, and of any group, from its coordinator."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _OFF = "metrics_group_lag_ms is 0: its coordinator does not count the lag of gro
 
 
 class GroupLagHistory:
-    """Samples of the lag of this process's groups, taken while `run` runs.
+    """Samples of the lag of this process's groups, taken while ``run`` runs.
 
-    They cost as much as a scrape every 15 seconds (see `coordinator.offsets.lag`).
+    They cost as much as a scrape every 15 seconds (see ``coordinator.offsets.lag``).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GroupLagHistory:
     def register(self) -> None:
         """Register the internal API by which other members read the samples.  To be called once."""
         if self._collected.group_lag is not None:
-            self._joined.endpoint.register(GroupLagRequest, self._answer)
+            self._joined.endpoint.register(GroupLagRequest, self._respond)
 
     async def run(self) -> None:
         """Sample the groups of this process until it is cancelled; return at once in one without a coordinator."""
@@ -79,7 +79,7 @@ class GroupLagHistory:
                 lags[pair.group] += pair.lag
         self._own.add(self._now_ms(), lags)
 
-    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    def _respond(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         request = GroupLagRequest.decode(body)
         samples = tuple(self._own.since(request.group_id, request.after_ms))
         return GroupLagResponse(is_counted=self._is_counted(), samples=samples).encode()
@@ -88,7 +88,7 @@ class GroupLagHistory:
         return self._config.metrics_group_lag_ms > 0
 
     async def facts(self, group_id: str, after_ms: int) -> LagHistoryFacts:
-        """Return the samples of a group that are newer than `after_ms`, from whichever process coordinates it.
+        """Return the samples of a group that are newer than ``after_ms``, from whichever process coordinates it.
 
         Errors are in the result.
         """

@@ -10,11 +10,11 @@ _LISTED_MAX = 8
 
 
 class NoSuchMember(Exception):
-    """A name that no member has; ``str`` lists the members, `_LISTED_MAX` at most."""
+    """A name that no member has; ``str`` lists the members, ``_LISTED_MAX`` at most."""
 
 
 class Ambiguous(Exception):
-    """A name that several members have; ``str`` lists them, `_LISTED_MAX` at most."""
+    """A name that several members have; ``str`` lists them, ``_LISTED_MAX`` at most."""
 
 
 def find_member(named: str, members: Sequence[Mapping[str, Any]]) -> str:

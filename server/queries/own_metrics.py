@@ -1,4 +1,4 @@
-"""Numbers of a `Node` that `/metrics` shows beside the request counters: storage, cluster, store and process."""
+"""Numbers of a ``Node`` that ``/metrics`` shows beside the request counters: storage, cluster, store and process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Own = Sequence[OneOwn]
 class OwnMetrics:
     """Reader of one process's numbers.  All are counted already, so a scrape costs microseconds of the event loop.
 
-    `meter` measures the event loop, `descriptors` the process; both are None under a simulation's clock.
+    ``meter`` measures the event loop, ``descriptors`` the process; both are None under a simulation's clock.
     """
 
     def __init__(self, node: Node, meter: LoopMeter | None = None, descriptors: DescriptorMeter | None = None) -> None:
@@ -358,8 +358,8 @@ class OwnMetrics:
         node = self._node
         produce: dict[str, Histogram] = {"route": node.proxy.remote_owners.route_ms}
         if node.broker is not None:
-            shared = node.broker.broker.shared
-            produce |= {"queue": shared.queue_ms, "flush": shared.flush_ms}
+            context = node.broker.broker.shared
+            produce |= {"queue": context.queue_ms, "flush": context.flush_ms}
         fetch = {"wait": node.proxy.fetch_service.wait_ms, "read": node.proxy.fetch_service.read_ms}
         return (
             OwnHistogram("produce_stage_seconds", "Seconds that produced batches spent in a stage", produce, "stage"),

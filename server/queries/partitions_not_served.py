@@ -15,7 +15,7 @@ from bmq.server.roles.broker import BrokerRole
 
 
 class ClusterNotServed(NamedTuple):
-    """Reports of all brokers.  ``total`` counts all such partitions, ``partitions`` has the first `NAMED_MAX`."""
+    """Reports of all brokers.  ``total`` counts all such partitions, ``partitions`` has the first ``NAMED_MAX``."""
 
     total: int
     partitions: Sequence[NotServedFacts]

@@ -1,4 +1,4 @@
-"""Numbers of quotas that `/metrics` shows: how often clients were held up, and the use of the largest users."""
+"""Numbers of quotas that ``/metrics`` shows: how often clients were held up, and the use of the largest users."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _name(text: str) -> SegmentName:
 
 
 async def _segment(fs: FileSystem, path: PartitionPath, listed: ListedSegment, deadline: float) -> SegmentFacts | None:
-    """Return the segment, without blocks if these do not come by `deadline`; None if it was deleted meanwhile."""
+    """Return the segment, without blocks if these do not come by ``deadline``; None if it was deleted meanwhile."""
     size, blocks = listed.length, None
     try:
         async with asyncio.timeout_at(deadline):

@@ -1,4 +1,4 @@
-"""Space and health of storage, for the console and the metrics of a `Node`."""
+"""Space and health of storage, for the console and the metrics of a ``Node``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KEPT_S = 15.0
 
 
 class StorageRoom:
-    """Space and health of storage, read once for all requests of `KEPT_S`.
+    """Space and health of storage, read once for all requests of ``KEPT_S``.
 
-    `known` are the facts that were read last; None before the first.
+    ``known`` are the facts that were read last; None before the first.
     """
 
     def __init__(self, root: str, fs: FileSystem) -> None:

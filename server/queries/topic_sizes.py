@@ -19,7 +19,7 @@ KEPT_S = 15.0
 
 
 class ClusterTopicSizes:
-    """Sums of the brokers that respond, and the names of those that do not; read once for all requests of `KEPT_S`."""
+    """Sums of the brokers that respond, and the names of the others; read once for all requests of ``KEPT_S``."""
 
     def __init__(self, joined: ClusterMember, catalog: Catalog, collected: Collected) -> None:
         self._joined = joined

@@ -22,7 +22,7 @@ class ClusterTraffic(NamedTuple):
     members: Mapping[str, RateFacts]
     """Rates of each proxy that responded, by incarnation."""
     partitions: Mapping[tuple[str, int], RateFacts]
-    """Rates by topic and partition, of those that had traffic; the partition is `WHOLE_TOPIC` for a topic."""
+    """Rates by topic and partition, of those that had traffic; the partition is ``WHOLE_TOPIC`` for a topic."""
     silent: Sequence[str]
     """Proxies that did not respond."""
 
@@ -54,7 +54,7 @@ def _by_second(window_ms: int, counts: TrafficResponse | PartitionTraffic) -> Ra
 async def cluster_traffic(
     joined: ClusterMember, catalog: Catalog, own: TrafficMeter | None, asked: Sequence[tuple[str, int]]
 ) -> ClusterTraffic:
-    """Return the rates of all proxies, and of the topics and partitions in `asked`; an unknown topic has none.
+    """Return the rates of all proxies, and of the topics and partitions in ``asked``; an unknown topic has none.
 
     ``own`` measures this process's clients; None in a process without the proxy role.
     """

@@ -1,1 +1,1 @@
-"""The roles of one process, each with `start`, `drain` and `close`; `server.node` joins them in one order."""
+"""The roles of one process, each with ``start``, ``drain`` and ``close``; ``server.node`` joins them in one order."""

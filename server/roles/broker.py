@@ -25,11 +25,11 @@ from bmq.server.roles.flush_listeners import FetchAndShardListener
 from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.server.roles.parts import Parts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class BrokerRole:
-    """The broker role of one process.  `start` it once catalog and view are loaded."""
+    """The broker role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(
         self, parts: Parts, *, broker_config: BrokerConfig | None = None, janitor_config: JanitorConfig | None = None
@@ -73,7 +73,7 @@ class BrokerRole:
 
     @property
     def has_partitions(self) -> bool:
-        """True if partitions of existing topics, other than `refused_topics`, are assigned to this process."""
+        """True if partitions of existing topics, other than ``refused_topics``, are assigned to this process."""
         return self._follower.has_partitions
 
     def serve_inside(self, fetches: FetchContext) -> Endpoint:
@@ -81,12 +81,12 @@ class BrokerRole:
 
         ``fetches`` is what this process's fetch services share; it is notified of all flushes.
         """
-        parts, shared = self._parts, self.broker.shared
+        parts, context = self._parts, self.broker.shared
         joined = parts.joined
-        shared.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
+        context.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
-        register_broker(joined.endpoint, self.assigned, shared.load, shared.open_files, self.fence, ownership.check)
-        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, shared.load, fetches)
+        register_broker(joined.endpoint, self.assigned, context.load, context.open_files, self.fence, ownership.check)
+        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, fetches)
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         return inside
@@ -115,12 +115,12 @@ class BrokerRole:
                 await self.assigned.wait_left()
                 await self._hand_overs.wait_notified()
         except TimeoutError:
-            log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
+            _log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
 
     async def close(self) -> None:
         """Hand over or close all partitions, until ``close_by`` on the event loop's clock at most.
 
-        May be called after a `start` that failed.
+        May be called after a ``start`` that failed.
         """
         self._follower.close()
         await self.assigned.close()

@@ -50,7 +50,7 @@ def internal_endpoint(
 ) -> Endpoint:
     """Return the dispatch of Kafka's requests on the internal port, for ``InternalEndpoint.register_kafka``.
 
-    Owners must notify ``fetches``, which the `FetchService` of the same process's clients shares.
+    Owners must notify ``fetches``, which the ``FetchService`` of the same process's clients shares.
     """
     config, metrics = view.config, Metrics()
     process = ProcessServices(

@@ -30,13 +30,13 @@ from bmq.storage.cluster_files import put_feature_levels
 from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import StorageError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 REPLICAS_WAIT_S = 5.0
 """Time-out of storage's number of datanodes."""
 
 
 class ControllerRole:
-    """The controller role of one process.  `start` it once catalog and view are loaded."""
+    """The controller role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(self, parts: Parts, proxies: Proxies) -> None:
         """Make the role; ``proxies`` lists the node ids that clients may name."""
@@ -78,7 +78,7 @@ class ControllerRole:
         """Keep all: no request of a client waits here."""
 
     async def close(self) -> None:
-        """Resign, and end all work of a leader.  May be called after a `start` that failed."""
+        """Resign, and end all work of a leader.  May be called after a ``start`` that failed."""
         await self.controller.close()
 
     def renumber(self, config: NodeConfig) -> None:
@@ -137,7 +137,7 @@ class ControllerRole:
         return TopicCleaner(parts.kv, parts.config.cluster, parts.files, parts.clock, guard=guard)
 
     async def _replicas_max(self) -> int:
-        """Return the number of live datanodes; `REPLICAS_MAX` if storage does not report it.
+        """Return the number of live datanodes; ``REPLICAS_MAX`` if storage does not report it.
 
         So topics can be created while storage does not respond: HDFS adds missing replicas once there are more nodes.
         """
@@ -145,7 +145,7 @@ class ControllerRole:
             async with asyncio.timeout(REPLICAS_WAIT_S):
                 return await self._parts.fs.replicas_max()
         except (StorageError, TimeoutError) as error:
-            log.info(
+            _log.info(
                 "storage does not report its number of datanodes, so any replication factor is accepted",
                 extra=fields(error=error),
             )

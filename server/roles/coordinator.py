@@ -15,7 +15,7 @@ from bmq.server.roles.parts import Parts
 
 
 class CoordinatorRole:
-    """The coordinator role of one process.  `start` it once catalog and view are loaded."""
+    """The coordinator role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(self, parts: Parts, broker: BrokerRole | None, offsets_topic: Callable[[], Awaitable[Topic]]) -> None:
         """Make the role; ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
@@ -44,6 +44,6 @@ class CoordinatorRole:
         self.coordinator.drain()
 
     async def close(self) -> None:
-        """Close all shards.  May be called after a `start` that failed."""
+        """Close all shards.  May be called after a ``start`` that failed."""
         self._forwarding.close()
         await self.coordinator.close()

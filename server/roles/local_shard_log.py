@@ -20,7 +20,7 @@ from bmq.storage.log_reader import LogReader, OffsetNotFound
 
 
 class LocalShardLog:
-    """The `ShardLog` of a partition of this process: open while ``owner`` has it under ``epoch``, until `end`."""
+    """The ``ShardLog`` of a partition of this process: open while ``owner`` has it under ``epoch``, until ``end``."""
 
     def __init__(self, owner: PartitionOwner, reader: LogReader, closed: Callable[[], None]) -> None:
         self._owner = owner
@@ -85,7 +85,7 @@ class LocalShardLog:
 
 
 class LocalShardLogs:
-    """The `ShardLogs` of partitions of this process.
+    """The ``ShardLogs`` of partitions of this process.
 
     ``fence`` is the broker's, which coordinators of other processes use too (``broker.shard_log_api``).
     """

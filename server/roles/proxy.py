@@ -45,7 +45,7 @@ from bmq.server.roles.parts import Parts
 
 
 class ProxyRole:
-    """The proxy role of one process.  `start` it once catalog and view are loaded."""
+    """The proxy role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class ProxyRole:
         self.coordinator.drain()
 
     async def close(self) -> None:
-        """End all requests and connections to owners.  May be called after a `start` that failed.
+        """End all requests and connections to owners.  May be called after a ``start`` that failed.
 
         All parts are closed even if one fails; its error is raised at the end.
         """

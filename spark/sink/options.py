@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bmq.core.options import ConfigError
-from bmq.core.security.client_settings import ClientSecurity, is_security, security_of_client
+from bmq.core.security.client_settings import ClientSecuritySettings, is_security, security_of_client
 from bmq.spark.options import OptionError
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class SinkOptions:
     topic: str | None
     columns: tuple[str, ...]
     config: dict[str, str] = field(repr=False)  # it may hold a password
-    security: ClientSecurity | None = field(default=None, repr=False)
-    """Kafka's settings of security; None if those of librdkafka are in `config`."""
+    security: ClientSecuritySettings | None = field(default=None, repr=False)
+    """Kafka's settings of security; None if those of librdkafka are in ``config``."""
 
 
 def sink_of(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
@@ -139,8 +139,8 @@ def _config(options: Mapping[str, str]) -> dict[str, str]:
     return config
 
 
-def _security(config: dict[str, str]) -> ClientSecurity | None:
-    """Take Kafka's settings of security out of `config` and return them.  Raises OptionError, which shows no secret."""
+def _security(config: dict[str, str]) -> ClientSecuritySettings | None:
+    """Take Kafka's settings of security out of ``config`` and return them.  Raises OptionError without a secret."""
     own = [name for name in config if name in _OF_LIBRDKAFKA]
     if own:
         for name in config:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 
 from bmq.core.options import ConfigError
 from bmq.core.security.client_login import Login
-from bmq.core.security.client_settings import ClientSecurity
+from bmq.core.security.client_settings import ClientSecuritySettings
 from bmq.core.security.oauth_token import TokenSource
 from bmq.core.security.stores import authorities_of, identity_of, openssl_suites
 
@@ -25,7 +25,7 @@ _FINAL_TLS = re.compile(r"verify failed|wrong version number|alert|PLAINTEXT bro
 Fetch = Callable[[str], tuple[str, float]]
 
 
-def producer_settings(security: ClientSecurity) -> dict[str, Any]:
+def producer_settings(security: ClientSecuritySettings) -> dict[str, Any]:
     """Return settings of librdkafka, some of which are secrets.
 
     Raises ConfigError, which shows none, if a file cannot be read, or librdkafka has no such log-in.
@@ -38,7 +38,7 @@ def producer_settings(security: ClientSecurity) -> dict[str, Any]:
     return settings
 
 
-def _tls(security: ClientSecurity) -> dict[str, str]:
+def _tls(security: ClientSecuritySettings) -> dict[str, str]:
     where = "kafka.*"
     settings = {"ssl.endpoint.identification.algorithm": "https" if security.checks_name else "none"}
     suites = openssl_suites(security.listed("ssl.cipher.suites"))

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bmq.core.options import ConfigError
-from bmq.core.security.client_settings import ClientSecurity
+from bmq.core.security.client_settings import ClientSecuritySettings
 from bmq.spark.sink.options import SinkOptions
 from bmq.spark.sink.security import explain, is_final, producer_settings
 
@@ -145,7 +145,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._pid = 0
-        self._options: tuple[dict[str, str], ClientSecurity | None] = ({}, None)
+        self._options: tuple[dict[str, str], ClientSecuritySettings | None] = ({}, None)
         self._producer: Producer | None = None
         self.refusal = ""
         """Why no server takes this producer's rows, and no second try helps; empty as long as that is not so."""

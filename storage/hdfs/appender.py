@@ -19,7 +19,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.pipeline import Pipeline
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class HdfsAppender:
@@ -142,7 +142,7 @@ class HdfsAppender:
         except StorageUnavailable as error:
             unavailable.append(error)
         except StorageError as error:
-            log.info("length of an open file refused by the NameNode", extra=fields(path=self._path, error=error))
+            _log.info("length of an open file refused by the NameNode", extra=fields(path=self._path, error=error))
         else:
             self._stored_length = acked
 

@@ -23,7 +23,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.namenode import NameNode
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 REMEMBERED_MAX = 4096
 """Replicas that were reported and are not reported again."""
 REPORTS_MAX = 60
@@ -60,14 +60,14 @@ class BadReplicas:
 
     async def _send(self, located: pb.LocatedBlock) -> None:
         names = ", ".join(node_name(node.id) for node in located.nodes)
-        log.warning(
+        _log.warning(
             "replicas have a bad checksum, reporting them to the NameNode",
             extra=fields(block=located.block.id, nodes=names),
         )
         try:
             await self._namenode.report_bad_blocks([located])
         except StorageError as error:
-            log.warning(
+            _log.warning(
                 "cannot report bad replicas to the NameNode",
                 extra=fields(block=located.block.id, nodes=names, error=error),
             )

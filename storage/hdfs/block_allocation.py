@@ -36,7 +36,7 @@ from bmq.storage.hdfs.fencing import fence_path
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of, open_pipeline
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _LEFT_OUT_MAX = 8
 """Nodes probed, at most, of those that the NameNode did not choose: a large cluster without room has thousands."""
 
@@ -90,8 +90,8 @@ async def create_file(client: HdfsClient, path: str, lease_path: str, options: C
     """Create a file with the NameNode, and open its first block.
 
     The flag is CREATE, never OVERWRITE: the writer of an overwritten file would still be acknowledged.  Raises
-    AlreadyExists if the name is taken, Unsupported if the folder's files cannot be flushed, and as `open_new_block`.  A
-    file that could not be opened is deleted again.
+    AlreadyExists if the name is taken, Unsupported if the folder's files cannot be flushed, and as ``open_new_block``.
+    A file that could not be opened is deleted again.
     """
     if options.block_bytes % options.chunk_bytes:
         raise Unsupported(f"create {path}: block_bytes must be a multiple of chunk_bytes {options.chunk_bytes}")
@@ -195,7 +195,7 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
                 chunk_bytes=file.chunk_bytes,
             )
         except PipelineFailed as error:
-            log.info("cannot open a block, asking for another", extra=fields(path=file.path, error=error))
+            _log.info("cannot open a block, asking for another", extra=fields(path=file.path, error=error))
             failure = error
             (exclusions.slow if isinstance(error, SetupTimedOut) else exclusions.refused).update(error.suspects)
             client.suspect(error.suspects)
@@ -308,7 +308,9 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
                 client, setup, members, base=located.offset, length=length, chunk_bytes=chunk_bytes
             )
         except PipelineFailed as error:
-            log.info("cannot reopen a block, going on without its datanodes", extra=fields(path=file.path, error=error))
+            _log.info(
+                "cannot reopen a block, going on without its datanodes", extra=fields(path=file.path, error=error)
+            )
             failure = error
             client.suspect(error.suspects)
             members = [member for member in members if member.name not in error.suspects]
@@ -377,11 +379,11 @@ async def _delete_stillborn(client: HdfsClient, path: str) -> None:
     try:
         await client.namenode.delete(path, recursive=False)
     except StorageError as error:
-        log.warning("a file that could not be opened stays behind empty", extra=fields(path=path, error=error))
+        _log.warning("a file that could not be opened stays behind empty", extra=fields(path=path, error=error))
 
 
 async def _close_again(client: HdfsClient, path: str, file_id: int) -> None:
     try:
         await fence_path(client, path, client.holder, file_id)
     except StorageError as error:
-        log.warning("a file that was reopened could not be closed again", extra=fields(path=path, error=error))
+        _log.warning("a file that was reopened could not be closed again", extra=fields(path=path, error=error))

@@ -217,11 +217,11 @@ class SuspectNodes:
             self._suspected_until.pop(name, None)
 
     def known(self) -> set[str]:
-        """Return the names of the nodes that `resolve` finds."""
+        """Return the names of the nodes that ``resolve`` finds."""
         return set(self._known)
 
     def latest(self, most: int, *, besides: set[str]) -> list[pb.Node]:
-        """Return the nodes seen last, without `besides`, at most `most`."""
+        """Return the nodes seen last, without ``besides``, at most ``most``."""
         others = (node for node in self._known.newest() if node_name(node.id) not in besides)
         return list(itertools.islice(others, most))
 

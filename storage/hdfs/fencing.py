@@ -61,7 +61,7 @@ from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 512
 _FILL_BYTES = 4 << 20
@@ -148,11 +148,11 @@ class _Fence:
             except (NoSuchFile, asyncio.CancelledError):
                 raise
             except StorageUnavailable as error:
-                log.info("fencing waits for storage", extra=fields(path=self._path, error=error))
+                _log.info("fencing waits for storage", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S)
             except (RoundFailed, StorageError) as error:
                 failed_rounds += 1
-                log.info("fencing failed in round %d", failed_rounds, extra=fields(path=self._path, error=error))
+                _log.info("fencing failed in round %d", failed_rounds, extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S * (failed_rounds - 1))
         return FencedFile(await self._recover_lease(), is_synced=not self._sync)
 
@@ -165,7 +165,7 @@ class _Fence:
             except NoSuchFile:
                 raise
             except StorageUnavailable as error:
-                log.info("fencing waits for storage", extra=fields(path=self._path, error=error))
+                _log.info("fencing waits for storage", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(_POLL_S)
             except StorageError as error:
                 owner = _OWNER.search(str(error))
@@ -250,7 +250,7 @@ class _Fence:
             self._client.suspect(set(silent) - suspected)  # the others were not waited for: that shows nothing new
             reasons += [f"{name} is silent" for name in silent]
         if reasons:
-            log.info("fencing: datanodes not stopped", extra=fields(path=self._path, error="; ".join(reasons)))
+            _log.info("fencing: datanodes not stopped", extra=fields(path=self._path, error="; ".join(reasons)))
         if not stopped:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
@@ -360,7 +360,7 @@ class _Fence:
                 await node.pipe.flush(sync=False)
                 node.length += size
         except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
-            log.info(
+            _log.info(
                 "fencing: a replica is not filled", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
             return False
@@ -381,7 +381,7 @@ class _Fence:
             async with asyncio.timeout(_SYNC_TIMEOUT_S):
                 await node.pipe.flush(sync=True)
         except (PipelineFailed, TimeoutError) as error:
-            log.info(
+            _log.info(
                 "fencing: a replica is not on disk", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
             return False
@@ -416,7 +416,7 @@ class _Fence:
         )
         late = [node.member.name for node, is_closed in zip(stopped, closed, strict=True) if is_closed is None]
         if late:
-            log.info("fencing: replicas are not closed in time", extra=fields(path=self._path, nodes=", ".join(late)))
+            _log.info("fencing: replicas are not closed in time", extra=fields(path=self._path, nodes=", ".join(late)))
         if not any(closed):
             raise RoundFailed("no node closed its replica")
 
@@ -424,7 +424,7 @@ class _Fence:
         try:
             await node.pipe.finish()
         except PipelineFailed as error:
-            log.info(
+            _log.info(
                 "fencing: a replica is not closed", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
             return False
@@ -434,7 +434,7 @@ class _Fence:
 
     async def _recover_lease(self) -> int:
         """Have HDFS recover the lease: the NameNode takes it, and a datanode agrees on the length with the others."""
-        log.warning("fencing did not succeed, recovering the lease", extra=fields(path=self._path))
+        _log.warning("fencing did not succeed, recovering the lease", extra=fields(path=self._path))
         while True:
             try:
                 if await self._namenode.recover_lease(self._path, self._client.holder):
@@ -446,7 +446,7 @@ class _Fence:
             except NoSuchFile:
                 raise
             except StorageError as error:
-                log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
+                _log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
 
     # ---- pipelines of one node

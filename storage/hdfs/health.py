@@ -1,8 +1,8 @@
 """The health of an HDFS as its NameNodes report it to any user: HA state, safe mode, room, the root's quota.
 
-`getHAServiceState` and `setSafeMode` with the action GET need no superuser, and a standby serves them too
-(NameNodeRpcServer).  `getQuotaUsage` falls back to a content summary if no quota is set, which counts the root's files
-as `hdfs dfs -count` does.
+``getHAServiceState`` and ``setSafeMode`` with the action GET need no superuser, and a standby serves them too
+(NameNodeRpcServer).  ``getQuotaUsage`` falls back to a content summary if no quota is set, which counts the root's
+files as ``hdfs dfs -count`` does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HA_STATES = ("initializing", "active", "standby", "observer")
 async def ask_namenodes(address: HdfsAddress, timeout_s: float) -> Sequence[NameNodeState]:
     """Return the HA state of each NameNode of an address; all are called at once, for ``timeout_s`` at most.
 
-    The result of one that does not respond has an `error`.
+    The result of one that does not respond has an ``error``.
     """
     settings = HdfsSettings()
     timeout_s = min(timeout_s, settings.call_timeout_s)

@@ -12,7 +12,7 @@ from bmq.storage.filesystem import StorageError
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.open_file_task import OpenFileTask
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class LeaseRenewer(OpenFileTask[int]):
@@ -31,7 +31,7 @@ class LeaseRenewer(OpenFileTask[int]):
         try:
             await self._namenode.renew_lease(self._holder)
         except StorageError as error:
-            log.warning(
+            _log.warning(
                 "HDFS lease not renewed, trying again in %g s",
                 self.interval_s,
                 extra=fields(member=self._holder, error=error),

@@ -14,7 +14,7 @@ from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.hdfs.open_file_task import OpenFileTask
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class GrowingFile(Protocol):
@@ -44,7 +44,7 @@ class LengthReporter(OpenFileTask[GrowingFile]):
         try:
             await self.report_all()
         except StorageUnavailable as error:
-            log.warning(
+            _log.warning(
                 "cannot send the lengths of open files to the NameNode, trying again in %g s: a snapshot made now holds"
                 " less of them",
                 self.interval_s,

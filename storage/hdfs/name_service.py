@@ -4,14 +4,14 @@
 URL                                    NameNodes
 =====================================  =========================================================================
 ``hdfs://nn1:8020,nn2:8020/dir``       these; the configuration names none
-``hdfs://host/dir``                    those of the name service `host` if `dfs.nameservices` has it, else host:8020
-``hdfs:///dir``                        those of `fs.defaultFS`
+``hdfs://host/dir``                    those of the name service ``host`` if ``dfs.nameservices`` has it, else host:8020
+``hdfs:///dir``                        those of ``fs.defaultFS``
 =====================================  =========================================================================
 
-A name service has one NameNode (`dfs.namenode.rpc-address.NS`), or several (`dfs.ha.namenodes.NS`, and
-`dfs.namenode.rpc-address.NS.NN` of each).  The client's behaviour has settings of this project: of the configuration
-only the properties that say how to reach HDFS are used.  Names and defaults are those of `HdfsClientConfigKeys` and
-`DFSUtilClient`.
+A name service has one NameNode (``dfs.namenode.rpc-address.NS``), or several (``dfs.ha.namenodes.NS``, and
+``dfs.namenode.rpc-address.NS.NN`` of each).  The client's behaviour has settings of this project: of the configuration
+only the properties that say how to reach HDFS are used.  Names and defaults are those of ``HdfsClientConfigKeys`` and
+``DFSUtilClient``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY = SiteConfig({})
 
 
 def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
-    """Return the NameNodes and the folder that `url` means.  Raises ValueError, which names URL and property."""
+    """Return the NameNodes and the folder that ``url`` means.  Raises ValueError, which names URL and property."""
     parts = split_url(url)
     authority = parts.netloc
     if parts.scheme == "hdfs" and not authority:
@@ -52,10 +52,10 @@ def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
 
 
 def read_config(url: str, folder: str = "") -> SiteConfig:
-    """Return the configuration in `folder`, or in the environment's folder; an empty one if there is none.
+    """Return the configuration in ``folder``, or in the environment's folder; an empty one if there is none.
 
-    Raises SiteFileError if it cannot be read.  If `url` names the NameNodes itself and `folder` is empty, that is only
-    logged.
+    Raises SiteFileError if it cannot be read.  If ``url`` names the NameNodes itself and ``folder`` is empty, that is
+    only logged.
     """
     found = conf_folder(folder)
     if found is None:
@@ -70,7 +70,7 @@ def read_config(url: str, folder: str = "") -> SiteConfig:
 
 
 def _names_ports(url: str) -> bool:
-    """Return whether each NameNode in `url` has its port, and so cannot be a name service."""
+    """Return whether each NameNode in ``url`` has its port, and so cannot be a name service."""
     return all(name.rpartition(":")[2].isdigit() for name in split_url(url).netloc.split(","))
 
 
@@ -89,7 +89,7 @@ def _default_authority(url: str, config: SiteConfig) -> str:
 
 
 def _is_name_service(authority: str, config: SiteConfig) -> bool:
-    """Return whether `authority` is a name service and not a host, which, as in Hadoop, the configuration says.
+    """Return whether ``authority`` is a name service and not a host, which, as in Hadoop, the configuration says.
 
     Raises ValueError for a name service with a port.
     """

@@ -10,15 +10,15 @@ from typing import Generic, TypeVar
 
 from bmq.core.logging.fields import fields
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 F = TypeVar("F")
 
 
 class OpenFileTask(Generic[F]):
-    """A task that runs `step` every `interval_s` while `files` has any; ``close`` ends and awaits it.
+    """A task that runs ``step`` every ``interval_s`` while ``files`` has any; ``close`` ends and awaits it.
 
-    An exception of `step` is logged, and does not end the task: its next turn comes.  `name` is an imperative ("renew
-    the lease"), which that log line quotes.
+    An exception of ``step`` is logged, and does not end the task: its next turn comes.  ``name`` is an imperative
+    ("renew the lease"), which that log line quotes.
     """
 
     def __init__(self, name: str, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
@@ -62,7 +62,7 @@ class OpenFileTask(Generic[F]):
                 continue
             try:
                 await self._step()
-            except Exception as error:  # no other task does this work: leases would end, and snapshots miss records
-                log.exception(
+            except Exception as error:  # noqa: BLE001  # no other task does this: leases would end, snapshots miss records
+                _log.exception(
                     "bug: cannot %s, trying again in %g s", self._name, self.interval_s, extra=fields(error=repr(error))
                 )

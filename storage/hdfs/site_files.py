@@ -1,8 +1,9 @@
-"""Hadoop's configuration files: `core-site.xml` and `hdfs-site.xml` as a dictionary, and the variables in their values.
+"""Hadoop's configuration files: ``core-site.xml`` and ``hdfs-site.xml`` as a dictionary, with their variables.
 
-They are read as `org.apache.hadoop.conf.Configuration` does: later files win, except over properties that an earlier
-one calls final; `${name}` in a value is another property, `${env.NAME}` a variable of the environment, `${user.name}`
-and `${user.home}` the user's; an `xi:include` is read in its place.  A document type, and with it entities, is refused.
+They are read as ``org.apache.hadoop.conf.Configuration`` does: later files win, except over properties that an earlier
+one calls final; ``${name}`` in a value is another property, ``${env.NAME}`` a variable of the environment,
+``${user.name}`` and ``${user.home}`` the user's; an ``xi:include`` is read in its place.  A document type, and with it
+entities, is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SITE_FILES = ("core-site.xml", "hdfs-site.xml")
 FILE_BYTES_MAX = 16 << 20
 INCLUDE_DEPTH_MAX = 10
 EXPANSIONS_MAX = 20
-"""Variables replaced in one value, at most: `Configuration.MAX_SUBST`."""
+"""Variables replaced in one value, at most: ``Configuration.MAX_SUBST``."""
 _INCLUDE = "http://www.w3.org/2001/XInclude"
 _VARIABLE = re.compile(r"\$\{([^}$\s]+)\}")
 _ENVIRONMENT = re.compile(r"env\.([^:-]+)(?:(:?-)(.*))?", re.DOTALL)
@@ -31,7 +32,7 @@ class SiteFileError(ValueError):
 
 
 def conf_folder(named: str = "", environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of the files: `named`, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; else None."""
+    """Return the folder of the files: ``named``, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; else None."""
     if named:
         return Path(named)
     if folder := environment.get("HADOOP_CONF_DIR"):
@@ -43,9 +44,9 @@ def conf_folder(named: str = "", environment: Mapping[str, str] = os.environ) ->
 
 
 def read_folder(folder: Path) -> SiteConfig:
-    """Return the configuration of the files in `folder`, of which any may be missing.
+    """Return the configuration of the files in ``folder``, of which any may be missing.
 
-    Raises SiteFileError if `folder` is not a folder, or if a file cannot be read.
+    Raises SiteFileError if ``folder`` is not a folder, or if a file cannot be read.
     """
     if not folder.is_dir():
         raise SiteFileError(f"{folder} is not a folder: name the one with core-site.xml and hdfs-site.xml")
@@ -55,7 +56,7 @@ def read_folder(folder: Path) -> SiteConfig:
 def read_files(files: Sequence[Path], source: str) -> SiteConfig:
     """Return the configuration of these files together: later ones win over earlier ones.
 
-    `source` names them in errors.  Raises SiteFileError if one cannot be read.
+    ``source`` names them in errors.  Raises SiteFileError if one cannot be read.
     """
     raw: dict[str, str] = {}
     final: set[str] = set()
@@ -71,7 +72,7 @@ def read_files(files: Sequence[Path], source: str) -> SiteConfig:
 
 
 class SiteConfig:
-    """Properties by name, with their variables replaced.  `source` names their files in errors."""
+    """Properties by name, with their variables replaced.  ``source`` names their files in errors."""
 
     def __init__(self, raw: Mapping[str, str], source: str = "", environment: Mapping[str, str] = os.environ) -> None:
         self.source = source
@@ -82,7 +83,7 @@ class SiteConfig:
         return name in self._raw
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the value without spaces around it, `default` if it is missing.
+        """Return the value without spaces around it, ``default`` if it is missing.
 
         A variable without a value is left as it is written.  Raises SiteFileError if there are too many variables, or
         one that refers to itself.
@@ -105,7 +106,7 @@ class SiteConfig:
         return [word for part in self.get(name).split(",") if (word := part.strip())]
 
     def is_true(self, name: str) -> bool:
-        """Return whether the value is `true`; false if it is missing.  Raises SiteFileError if it is neither."""
+        """Return whether the value is ``true``; false if it is missing.  Raises SiteFileError if it is neither."""
         value = self.get(name, "false").lower()
         if value not in ("true", "false"):
             raise SiteFileError(f"{self.source}: {name}={value!r} is neither true nor false")
@@ -135,7 +136,7 @@ def _user_name() -> str | None:
 class _File:
     """One file and the files that it includes, read by events.
 
-    `properties` has, by name, the value and whether it is final.  Raises SiteFileError if a file cannot be read.
+    ``properties`` has, by name, the value and whether it is final.  Raises SiteFileError if a file cannot be read.
     """
 
     def __init__(self, path: Path, depth: int) -> None:

@@ -179,7 +179,7 @@ class Folders:
         self._changed: dict[str, None] = {}
 
     def changed(self, *folders: str) -> None:
-        """Add folders whose entries changed; sync all if there are more than `FOLDERS_MAX`."""
+        """Add folders whose entries changed; sync all if there are more than ``FOLDERS_MAX``."""
         with self._lock:
             for folder in folders:
                 self._changed[folder] = None

@@ -64,7 +64,7 @@ _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class LocalFileSystem:
     """The ``FileSystem`` of a folder (``bmq.storage.filesystem``).
 
-    The folder is made if it is missing, and locked as ``lock`` says until `close`; raises StorageError if that fails.
+    The folder is made if it is missing, and locked as ``lock`` says until ``close``; raises StorageError if that fails.
     The object belongs to the event loop that first uses it.
     """
 

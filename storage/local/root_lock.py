@@ -4,7 +4,7 @@ Its holders are processes of one cluster with one metadata store.  A store that 
 process locks the root exclusively: a copy of the file would otherwise begin a second history in the same folders.
 Processes on etcd share the lock, since etcd orders their claims.
 
-The lock is `flock`'s, as in Kafka's log directories (``FileLock`` of ``.lock``): the kernel releases it when the
+The lock is ``flock``'s, as in Kafka's log directories (``FileLock`` of ``.lock``): the kernel releases it when the
 process ends, however it ends.  The file stays: if it were removed, two processes could each hold a lock of that name.
 Its text names the process that took the lock last.
 """
@@ -76,7 +76,7 @@ def lock_root(folder: str, mode: RootLock) -> int:
 def _open(folder: str, path: str) -> int:
     """Open the lock file for writing, and create it if it is missing.
 
-    A new file gets the root's owner and group: a command that the superuser runs must not lock out `bmq serve`.
+    A new file gets the root's owner and group: a command that the superuser runs must not lock out ``bmq serve``.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:

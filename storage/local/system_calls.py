@@ -62,7 +62,7 @@ def remove_tree(real: str) -> None:
 
     HDFS does it in one step.  Here a file that another process adds makes the folder's removal fail, and one that it
     removes first makes the file's removal fail: both are tried again.  Raises OSError if anything else fails, or if
-    files are still added after `REMOVALS_MAX` attempts.
+    files are still added after ``REMOVALS_MAX`` attempts.
     """
 
     def passed_over(_: Callable[..., object], __: str, what: tuple[type[BaseException], BaseException, object]) -> None:

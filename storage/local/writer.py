@@ -99,7 +99,7 @@ class LocalAppender:
     def write(self, data: Buffer) -> int:
         """Take bytes as ``Appender.write``.
 
-        Raises StorageUnavailable, and takes nothing, while `QUEUED_BYTES_MAX` wait for the disk.
+        Raises StorageUnavailable, and takes nothing, while ``QUEUED_BYTES_MAX`` wait for the disk.
         """
         if self._failure is not None:
             raise self._failure

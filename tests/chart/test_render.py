@@ -74,7 +74,7 @@ def test_the_check_sees_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ("storage.root=", "storage.root is not set"),
         ("etcd.endpoints=null", "etcd.endpoints is not set"),
@@ -127,8 +127,8 @@ def test_the_check_sees_what_is_wrong() -> None:
         ("config.schema_registry_url=http://u:p@registry", "schema_registry_url"),
     ],
 )  # fmt: skip
-def test_values_that_cannot_work_are_refused(values: str, told: str) -> None:
-    with pytest.raises(HelmFailed, match=re.escape(told)):
+def test_values_that_cannot_work_are_refused(values: str, message: str) -> None:
+    with pytest.raises(HelmFailed, match=re.escape(message)):
         template("--set", values, values=[MINIMAL])
 
 

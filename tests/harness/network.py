@@ -86,13 +86,13 @@ class Calls:
         self._correlation_id += 1
         request.with_header(correlation_id=self._correlation_id, client_id="simulated")
         frame = bytes(request.encode(version=version, header=True, framed=True))
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if getattr(request, "acks", None) != 0:
-            self._waiting.append((self._correlation_id, response, version, answer))
+            self._waiting.append((self._correlation_id, response, version, reply))
         else:
-            answer.set_result(None)
+            reply.set_result(None)
         self.send(frame)
-        return await answer
+        return await reply
 
     def received(self, data: bytes) -> None:
         if not self.is_open:
@@ -104,18 +104,18 @@ class Calls:
                 return
             body = bytes(self._inbound[4 : 4 + size])
             del self._inbound[: 4 + size]
-            correlation_id, response, version, answer = self._waiting.pop(0)
+            correlation_id, response, version, reply = self._waiting.pop(0)
             assert struct.unpack_from(">i", body)[0] == correlation_id, "an answer out of order"
             message = response.decode(body, version=version, header=True)
-            if not answer.done():
-                answer.set_result(message)
+            if not reply.done():
+                reply.set_result(message)
 
     def lost(self) -> None:
         """There is no answer any more to what waits for one."""
         self.is_open = False
-        for _, _, _, answer in self._waiting:
-            if not answer.done():
-                answer.set_exception(Disconnected("the connection was closed"))
+        for _, _, _, response in self._waiting:
+            if not response.done():
+                response.set_exception(Disconnected("the connection was closed"))
         self._waiting.clear()
 
 

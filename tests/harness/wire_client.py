@@ -79,12 +79,12 @@ class WireClient:
         exchange, lifetime_ms = begin(), 0
         token = next(exchange)
         for _ in range(tokens_max):
-            answer = await self.ask(2, m.SaslAuthenticateRequest(auth_bytes=token))
-            if answer.error_code:
-                raise Denied(answer.error_message)
-            lifetime_ms = answer.session_lifetime_ms
+            response = await self.ask(2, m.SaslAuthenticateRequest(auth_bytes=token))
+            if response.error_code:
+                raise Denied(response.error_message)
+            lifetime_ms = response.session_lifetime_ms
             try:
-                token = exchange.send(answer.auth_bytes)
+                token = exchange.send(response.auth_bytes)
             except StopIteration:
                 break
         return int(lifetime_ms)

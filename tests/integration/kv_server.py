@@ -37,7 +37,7 @@ async def serve_store(store: MemoryStore, path: Path) -> AsyncGenerator[str, Non
     """Serve ``store`` at this socket; gives the URL for ``open_shared``."""
     connections: set[asyncio.Task[None]] = set()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         connections.add(task)
@@ -57,7 +57,7 @@ async def serve_store(store: MemoryStore, path: Path) -> AsyncGenerator[str, Non
             connections.discard(task)
             writer.close()
 
-    server = await asyncio.start_unix_server(answer, path)
+    server = await asyncio.start_unix_server(respond, path)
     try:
         yield f"unix:{path}"
     finally:
@@ -82,7 +82,7 @@ class SharedKeyValue:
         try:
             _send(streams[1], (call, arguments))
             await streams[1].drain()
-            is_ok, answer = await _receive(streams[0])
+            is_ok, response = await _receive(streams[0])
         except (asyncio.IncompleteReadError, OSError) as error:
             streams[1].close()
             raise KvUnknown(str(error)) from error
@@ -91,8 +91,8 @@ class SharedKeyValue:
             raise
         self._idle.append(streams)
         if not is_ok:
-            raise answer
-        return answer
+            raise response
+        return response
 
     async def get(self, key: str) -> Entry | None:
         entry: Entry | None = await self._call("get", key)

@@ -182,14 +182,14 @@ def environment() -> dict[str, str]:
 
 
 def test_bmq_answers_as_kafka_does(tmp_path: Path) -> None:
-    told = []
+    notified = []
     with KafkaCluster(properties=SETTINGS) as kafka:
-        told.append(asked(kafka.bootstrap))
+        notified.append(asked(kafka.bootstrap))
     server = BmqServer(f"file://{tmp_path}/root", environment=environment(), arguments=("--node-id", "1"))
     with server:
-        told.append(asked(server.bootstrap))
+        notified.append(asked(server.bootstrap))
     server.remove(keep_log=False)
-    kafkas, bmqs = told
+    kafkas, bmqs = notified
     differences = [f"{what}: Kafka {kafkas[what]}, BMQ {bmqs[what]}" for what in kafkas if kafkas[what] != bmqs[what]]
     assert differences == []
     assert any(kafkas[f"PRODUCE {name}"] for name in NAMES)

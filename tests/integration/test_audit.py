@@ -67,14 +67,14 @@ class Place:
         authorization = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
         request = urllib.request.Request(f"{self.server.http}{path}", method=method, headers=authorization)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-                return int(answer.status)
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+                return int(response.status)
         except urllib.error.HTTPError as error:
             return error.code
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=ANSWER_S) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=ANSWER_S) as response:
+            text = response.read().decode()
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
 
 

@@ -174,8 +174,8 @@ def test_it_comes_up_and_clients_reach_it_as_it_says(project: Project) -> None:
     (bootstrap,) = re.findall(r"kcat -b (localhost:\S+)", COMPOSE.read_text())
     (inside,) = re.findall(r"from other containers (\S+)", COMPOSE.read_text())
     for address in bootstrap.split(","):
-        told = json.loads(project.on_laptop(kcat(), "-b", address, "-L", "-J"))
-        assert sorted(broker["name"] for broker in told["brokers"]) == sorted(bootstrap.split(","))
+        facts = json.loads(project.on_laptop(kcat(), "-b", address, "-L", "-J"))
+        assert sorted(broker["name"] for broker in facts["brokers"]) == sorted(bootstrap.split(","))
     project.on_laptop(kcat(), "-b", bootstrap, "-t", "orders", "-P", data="hello\n")
     read = ["-t", "orders", "-C", "-e", "-q"]
     assert project.on_laptop(kcat(), "-b", bootstrap, *read) == "hello\n"

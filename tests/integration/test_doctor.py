@@ -32,15 +32,15 @@ def test_a_cluster_that_is_well_and_one_whose_process_was_killed(
     with BmqServer(f"file://{root}", etcd.url, folder=folder) as server:
         assert doctor(root, etcd.url, capsys) == []
         server.kill()
-        told: set[str] = set()
+        notified: set[str] = set()
 
         def has_ended() -> bool:
-            told.update(each["what"] for each in doctor(root, etcd.url, capsys))
-            return "no process is registered" in told
+            notified.update(each["what"] for each in doctor(root, etcd.url, capsys))
+            return "no process is registered" in notified
 
         wait_for(has_ended, "the end of the membership", timeout_s=60)
-        assert any("does not answer" in what for what in told)
-        assert any("it is not renewed" in what for what in told)
+        assert any("does not answer" in what for what in notified)
+        assert any("it is not renewed" in what for what in notified)
         server.start()
         found = doctor(root, f"{etcd.url},127.0.0.1:1", capsys)
         assert [each["subject"] for each in found] == ["127.0.0.1:1"]

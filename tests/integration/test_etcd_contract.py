@@ -80,8 +80,8 @@ async def test_a_watch_of_a_quiet_prefix_outlives_the_history(  # type: ignore[n
     is_up_to_date = asyncio.Event()
 
     class Spy(WatchCursor):
-        def take(self, answer: pb.WatchResponse) -> list[Changes]:
-            found = super().take(answer)
+        def take(self, response: pb.WatchResponse) -> list[Changes]:
+            found = super().take(response)
             if self.seen == 31:
                 is_up_to_date.set()
             return found
@@ -105,10 +105,10 @@ async def test_large_revisions_are_whole_however_they_are_sent(store: Store, mon
     fragments = 0
 
     class Spy(WatchCursor):
-        def take(self, answer: pb.WatchResponse) -> list[Changes]:
+        def take(self, response: pb.WatchResponse) -> list[Changes]:
             nonlocal fragments
-            fragments += answer.fragment
-            return super().take(answer)
+            fragments += response.fragment
+            return super().take(response)
 
     monkeypatch.setattr("bmq.meta.etcd.watching.WatchCursor", Spy)
 

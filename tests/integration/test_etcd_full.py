@@ -76,8 +76,8 @@ async def status(url: str) -> StoreStatus:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return str(response.read().decode())
 
 
 def is_logged(server: BmqServer, text: str) -> Callable[[], bool]:

@@ -108,7 +108,7 @@ def test_a_token_that_was_forgotten_is_renewed(protected: EtcdCluster) -> None:
         await kv.commit([], [Put("/c/a", b"1")])
         protected.forget_tokens(PASSWORD)
         answers = await asyncio.gather(*(kv.get("/c/a") for _ in range(20)))
-        assert {answer.revision for answer in answers if answer is not None} == {2}
+        assert {response.revision for response in answers if response is not None} == {2}
         protected.forget_tokens(PASSWORD)
         assert (await kv.commit([], [Put("/c/a", b"2")])).succeeded
         protected.forget_tokens(PASSWORD)

@@ -23,8 +23,8 @@ PARTITIONS = 400
 
 
 def is_healthy(server: BmqServer) -> bool:
-    with urllib.request.urlopen(f"{server.http}/healthz", timeout=10) as answer:
-        return bool(answer.status == 200)
+    with urllib.request.urlopen(f"{server.http}/healthz", timeout=10) as response:
+        return bool(response.status == 200)
 
 
 @pytest.mark.smoke

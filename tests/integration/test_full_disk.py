@@ -34,8 +34,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def status_of(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 

@@ -14,24 +14,22 @@ from kafka.net.sasl.gssapi import SaslMechanismGSSAPI
 
 from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+    Challenge,
+)
 from bmq.core.security.principal import user
 from bmq.endpoint.authentication.gssapi import LOGIN_MODULE, make_gssapi
-from bmq.endpoint.authentication.mechanism import (
-    Authenticated,
-    Challenge,
-    Exchange,
-    Failure,
-    Mechanism,
-    MechanismContext,
-    Peer,
-    Result,
-)
+from bmq.endpoint.authentication.mechanism import MechanismContext, SaslMechanism, SaslServer
 from tests.services.kdc import REALM, Kdc, missing
 
 pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
 import gssapi  # where it is
 
-from bmq.endpoint.authentication.gssapi_exchange import TOKEN_BYTES_MAX
+from bmq.endpoint.authentication.gssapi_mechanism import TOKEN_BYTES_MAX
 
 pytestmark = [
     pytest.mark.loops("asyncio"),
@@ -39,7 +37,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {missing()}"),
 ]
 SERVICE = f"kafka/broker.test@{REALM}"
-PEER = Peer("127.0.0.1")
+CONTEXT = AuthenticationContext("127.0.0.1", "SASL_SSL")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def settings(keytab: Path, **more: str) -> dict[str, str]:
     return {"sasl.jaas.config": jaas} | {name.replace("_", "."): value for name, value in more.items()}
 
 
-def made(given: Mapping[str, str]) -> Mechanism:
+def made(given: Mapping[str, str]) -> SaslMechanism:
     """Return the mechanism of a listener with these settings."""
     return make_gssapi(
         MechanismContext(
@@ -84,7 +82,7 @@ def made(given: Mapping[str, str]) -> Mechanism:
 
 
 @asynccontextmanager
-async def listening(given: Mapping[str, str]) -> AsyncIterator[Mechanism]:
+async def listening(given: Mapping[str, str]) -> AsyncIterator[SaslMechanism]:
     """Yield the mechanism, started."""
     mechanism = made(given)
     await mechanism.start()
@@ -94,10 +92,10 @@ async def listening(given: Mapping[str, str]) -> AsyncIterator[Mechanism]:
         await mechanism.close()
 
 
-async def evaluate(exchange: Exchange, token: bytes) -> Result:
+async def evaluate(server: SaslServer, token: bytes) -> AuthenticationResult:
     """Return the result of a token."""
-    result = exchange.evaluate(token)
-    return result if isinstance(result, Authenticated | Challenge | Failure) else await result
+    result = server.evaluate(token)
+    return result if isinstance(result, Authenticated | Challenge | AuthenticationFailure) else await result
 
 
 def client(credentials: gssapi.Credentials, service: str = SERVICE) -> gssapi.SecurityContext:
@@ -109,29 +107,29 @@ def client(credentials: gssapi.Credentials, service: str = SERVICE) -> gssapi.Se
     )
 
 
-async def offered(exchange: Exchange, context: gssapi.SecurityContext) -> bytes:
+async def offered(server: SaslServer, context: gssapi.SecurityContext) -> bytes:
     """Return the layers that the server offers, after the context stands."""
     token = context.step() or b""
     while not context.complete:
-        answer = await evaluate(exchange, token)
-        assert isinstance(answer, Challenge), answer
-        token = context.step(answer.token) or b""
-    answer = await evaluate(exchange, token)
-    assert isinstance(answer, Challenge), answer
-    message: bytes = context.unwrap(answer.token).message
+        response = await evaluate(server, token)
+        assert isinstance(response, Challenge), response
+        token = context.step(response.token) or b""
+    response = await evaluate(server, token)
+    assert isinstance(response, Challenge), response
+    message: bytes = context.unwrap(response.token).message
     return message
 
 
 async def authenticate(
-    mechanism: Mechanism, credentials: gssapi.Credentials, choice: bytes = b"\x01\0\0\0whoever"
-) -> Result:
+    mechanism: SaslMechanism, credentials: gssapi.Credentials, choice: bytes = b"\x01\0\0\0whoever"
+) -> AuthenticationResult:
     """Return the end of an exchange in which the client chooses a layer so."""
-    exchange, context = mechanism.begin(PEER), client(credentials)
-    assert await offered(exchange, context) == b"\x01\0\0\0"
+    server, context = mechanism.create_server(CONTEXT), client(credentials)
+    assert await offered(server, context) == b"\x01\0\0\0"
     try:
-        return await evaluate(exchange, context.wrap(choice, False).message)
+        return await evaluate(server, context.wrap(choice, False).message)
     finally:
-        exchange.dispose()
+        server.dispose()
 
 
 async def test_a_ticket_authenticates_and_the_authorization_id_is_ignored(
@@ -149,7 +147,7 @@ async def test_rules_make_the_name(kdc: Kdc, keytab: Path, alice: gssapi.Credent
     async with listening(settings(keytab) | rules) as mechanism:
         assert await authenticate(mechanism, namenode) == Authenticated(user("hdfs"))
         end = await authenticate(mechanism, alice)
-        assert isinstance(end, Failure)
+        assert isinstance(end, AuthenticationFailure)
         assert "no rule applies to the Kerberos principal 'alice@BMQ.TEST'" in end.reason
         assert end.text == ""
 
@@ -157,10 +155,10 @@ async def test_rules_make_the_name(kdc: Kdc, keytab: Path, alice: gssapi.Credent
 async def test_clients_of_kafka_python_authenticate(kdc: Kdc, keytab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRB5CCNAME", kdc.log_in(f"bob@{REALM}"))
     async with listening(settings(keytab)) as mechanism:
-        exchange, result = mechanism.begin(PEER), None
+        server, result = mechanism.create_server(CONTEXT), None
         sasl: Any = SaslMechanismGSSAPI(sasl_kerberos_service_name="kafka", host="broker.test")
         while not sasl.is_done():
-            result = await evaluate(exchange, sasl.auth_bytes())
+            result = await evaluate(server, sasl.auth_bytes())
             assert isinstance(result, Challenge | Authenticated), result
             sasl.receive(result.token)
         assert sasl.is_authenticated()
@@ -177,17 +175,17 @@ async def test_a_ticket_for_another_service_is_refused(kdc: Kdc, keytab: Path, a
     other = f"http/broker.test@{REALM}"
     kdc.add_service(other)
     async with listening(settings(keytab)) as mechanism:
-        end = await evaluate(mechanism.begin(PEER), client(alice, other).step() or b"")
-        assert isinstance(end, Failure)
+        end = await evaluate(mechanism.create_server(CONTEXT), client(alice, other).step() or b"")
+        assert isinstance(end, AuthenticationFailure)
         assert end.reason.startswith("GSSAPI: ")
 
 
 async def test_a_request_that_comes_twice_is_refused(keytab: Path, alice: gssapi.Credentials) -> None:
     async with listening(settings(keytab)) as mechanism:
         token = client(alice).step() or b""
-        assert isinstance(await evaluate(mechanism.begin(PEER), token), Challenge)
-        again = await evaluate(mechanism.begin(PEER), token)
-        assert isinstance(again, Failure)
+        assert isinstance(await evaluate(mechanism.create_server(CONTEXT), token), Challenge)
+        again = await evaluate(mechanism.create_server(CONTEXT), token)
+        assert isinstance(again, AuthenticationFailure)
         assert "replay" in again.reason.lower()
 
 
@@ -195,23 +193,23 @@ async def test_a_request_that_comes_twice_is_refused(keytab: Path, alice: gssapi
 async def test_a_client_that_wants_a_layer_is_refused(keytab: Path, alice: gssapi.Credentials, choice: bytes) -> None:
     async with listening(settings(keytab)) as mechanism:
         end = await authenticate(mechanism, alice, choice)
-        assert isinstance(end, Failure)
+        assert isinstance(end, AuthenticationFailure)
         assert "security layer" in end.reason
 
 
 async def test_other_messages_fail(keytab: Path, alice: gssapi.Credentials) -> None:
     async with listening(settings(keytab)) as mechanism:
         for token in (b"", b"x", b"\x60\x82", os.urandom(500), b"\0alice\0secret", b"x" * (TOKEN_BYTES_MAX + 1)):
-            assert isinstance(await evaluate(mechanism.begin(PEER), token), Failure)
-        exchange, context = mechanism.begin(PEER), client(alice)
-        answer = await evaluate(exchange, context.step() or b"")
-        assert isinstance(answer, Challenge)
-        end = await evaluate(exchange, b"not empty")
-        assert isinstance(end, Failure)
-        exchange, context = mechanism.begin(PEER), client(alice)
-        await offered(exchange, context)
+            assert isinstance(await evaluate(mechanism.create_server(CONTEXT), token), AuthenticationFailure)
+        server, context = mechanism.create_server(CONTEXT), client(alice)
+        response = await evaluate(server, context.step() or b"")
+        assert isinstance(response, Challenge)
+        end = await evaluate(server, b"not empty")
+        assert isinstance(end, AuthenticationFailure)
+        server, context = mechanism.create_server(CONTEXT), client(alice)
+        await offered(server, context)
         for wrong in (b"", b"x", b"\x01\0\0\0", os.urandom(60)):
-            assert isinstance(await evaluate(exchange, wrong), Failure)
+            assert isinstance(await evaluate(server, wrong), AuthenticationFailure)
 
 
 async def test_a_new_keytab_is_read_without_a_restart(
@@ -226,10 +224,10 @@ async def test_a_new_keytab_is_read_without_a_restart(
         await asyncio.to_thread(kdc.change_key, f"kafka/second.test@{REALM}", other)
         fresh = gssapi.Credentials(usage="initiate", store={"ccache": kdc.log_in(f"carol@{REALM}")})
         service = f"kafka/second.test@{REALM}"
-        end = await evaluate(mechanism.begin(PEER), client(fresh, service).step() or b"")
-        assert isinstance(end, Failure)
+        end = await evaluate(mechanism.create_server(CONTEXT), client(fresh, service).step() or b"")
+        assert isinstance(end, AuthenticationFailure)
         own.write_bytes(other.read_bytes())
-        end = await evaluate(mechanism.begin(PEER), client(fresh, service).step() or b"")
+        end = await evaluate(mechanism.create_server(CONTEXT), client(fresh, service).step() or b"")
         assert isinstance(end, Challenge)
 
 

@@ -68,10 +68,10 @@ async def _node() -> AsyncIterator[Node]:
 async def _ask(node: Node, frame: bytes) -> int:
     """Return the size of the response, or of the text for which the connection is closed."""
     try:
-        answer = node.proxy.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
-        if not isinstance(answer, Response):
-            answer = await asyncio.wait_for(answer, PATIENCE_S)
-        return answer.size
+        response = node.proxy.endpoint(memoryview(bytearray(frame)), cast(Client, FakeClient()))
+        if not isinstance(response, Response):
+            response = await asyncio.wait_for(response, PATIENCE_S)
+        return response.size
     except CloseConnection as refused:
         return len(str(refused)) if "more than" in str(refused) else 0
 

@@ -37,9 +37,9 @@ def produce(bootstrap: str) -> None:
 
 
 def levels(http: str, member: str) -> dict[str, str]:
-    with _HTTP.open(f"{http}/api/v1/members/{member}/log-level", timeout=TIMEOUT_S) as answer:
-        told: dict[str, Any] = json.load(answer)
-    return {each["logger"]: each["level"] for each in told["loggers"]}
+    with _HTTP.open(f"{http}/api/v1/members/{member}/log-level", timeout=TIMEOUT_S) as response:
+        notified: dict[str, Any] = json.load(response)
+    return {each["logger"]: each["level"] for each in notified["loggers"]}
 
 
 def whole(spans: list[CollectedSpan]) -> list[set[str]]:

@@ -53,9 +53,9 @@ def repair(partition: int, *arguments: str) -> dict[str, Any]:
     )
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == int(bool(told["offline_reason"]) and not told["is_done"]), done.stderr
-    return told
+    notified: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == int(bool(notified["offline_reason"]) and not notified["is_done"]), done.stderr
+    return notified
 
 
 def produce(bootstrap: str, first: int, count: int, partition: int = 0) -> list[int]:

@@ -69,8 +69,8 @@ class Place:
         self.alter(admin.UserScramCredentialUpsertion(user, admin.ScramCredentialInfo(kind, 4096), password.encode()))
 
     def counted(self, name: str, mechanism: str) -> float:
-        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=ANSWER_S) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=ANSWER_S) as response:
+            text = response.read().decode()
         series = f'kafka_server_socketservermetrics_{name}_total{{listener="OUT",mechanism="{mechanism}"}}'
         (line,) = [each for each in text.splitlines() if each.startswith(series)]
         return float(line.rpartition(" ")[2])

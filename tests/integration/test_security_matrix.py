@@ -26,7 +26,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL
-from bmq.core.security.shared_secret import Challenge, Side, prove
+from bmq.core.security.shared_secret import AuthMessage, Side, prove
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.proxy.apis import ALL_APIS
@@ -374,15 +374,15 @@ async def test_the_internal_port_serves_nobody_without_the_secret(place: Place) 
                     await client.raw(key, 0, bytes(20))
     async with connected(port) as client:  # wrong
         asked = await say(client, b"n" * 32)
-        challenge = Challenge("bmq", "stranger-1", asked.incarnation, b"n" * 32, asked.nonce)
-        refused = await say(client, b"n" * 32, prove(b"another secret here", Side.CALLER, challenge))
+        message = AuthMessage("bmq", "stranger-1", asked.incarnation, b"n" * 32, asked.nonce)
+        refused = await say(client, b"n" * 32, prove(b"another secret here", Side.CALLER, message))
         assert (refused.error, refused.nonce) == (ErrorCode.SASL_AUTHENTICATION_FAILED, b"")
         with pytest.raises(Ended):
             await client.raw(InternalKey.PING, 0)
     async with connected(port) as client:  # right, but no member
         asked = await say(client, b"n" * 32)
-        challenge = Challenge("bmq", "stranger-1", asked.incarnation, b"n" * 32, asked.nonce)
-        judged = await say(client, b"n" * 32, prove(SECRET.encode(), Side.CALLER, challenge))
+        message = AuthMessage("bmq", "stranger-1", asked.incarnation, b"n" * 32, asked.nonce)
+        judged = await say(client, b"n" * 32, prove(SECRET.encode(), Side.CALLER, message))
         assert judged.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         with pytest.raises(Ended):
             await client.raw(InternalKey.PING, 0)

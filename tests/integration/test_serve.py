@@ -42,8 +42,8 @@ def run(*arguments: str, folder: Path, **environment: str) -> subprocess.Complet
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
 
 
 def produce(bootstrap: str, count: int) -> None:
@@ -107,10 +107,10 @@ def test_http(tmp_path: Path) -> None:
         produce(server.bootstrap, 100)
         assert len(consume(server.bootstrap, 100)) == 100
         for path in ("/healthz", "/readyz"):
-            with urllib.request.urlopen(server.http + path, timeout=10) as answer:
-                assert answer.status == 200
-        with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
+            with urllib.request.urlopen(server.http + path, timeout=10) as response:
+                assert response.status == 200
+        with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as response:
+            metrics = response.read().decode()
         assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="orders"} 100.0' in metrics
         cluster: dict[str, Any] = {}
 
@@ -138,8 +138,8 @@ def test_http(tmp_path: Path) -> None:
         assert (record["offset"], record["value"]["text"]) == (7, "7")
         with pytest.raises(urllib.error.HTTPError) as missing:
             get(f"{server.http}/api/v1/topics/none")
-        with missing.value as answer:
-            assert answer.code == 404
+        with missing.value as response:
+            assert response.code == 404
 
 
 def test_clients_stay_on_the_listener_that_they_came_to(tmp_path: Path) -> None:

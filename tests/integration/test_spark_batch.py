@@ -143,16 +143,16 @@ def produce(bootstrap: str, topic: str) -> None:
 
 def consume(bootstrap: str, topic: str, partitions: int) -> list[Told]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reference", "enable.auto.commit": False})
-    told: list[Told] = []
+    notified: list[Told] = []
     for partition in range(partitions):
         begin, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
         consumer.assign([TopicPartition(topic, partition, begin)])
-        while left := end - begin - sum(each[0] == partition for each in told):
+        while left := end - begin - sum(each[0] == partition for each in notified):
             for message in consumer.consume(left, 30):
                 assert message.error() is None, message.error()
                 offset = message.offset()
                 assert offset is not None
-                told.append(
+                notified.append(
                     (
                         partition,
                         offset,
@@ -163,7 +163,7 @@ def consume(bootstrap: str, topic: str, partitions: int) -> list[Told]:
                     )
                 )
     consumer.close()
-    return sorted(told, key=lambda each: each[:2])
+    return sorted(notified, key=lambda each: each[:2])
 
 
 def as_told(row: Row) -> Told:

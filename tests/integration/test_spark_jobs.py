@@ -489,12 +489,12 @@ def audit(root: str, output: Path, *arguments: str) -> tuple[int, list[dict[str,
 def test_audit_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, picture = faulty(tmp_path / "root"), tmp_path / "audit.png"
     status, rows = audit(root, tmp_path / "audit.json", "--picture", str(picture))
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert status == 1
-    assert "partition 0: 3 offsets have no batch, for no known reason" in told
-    assert "partition 0: 1 records are in batches that are there twice" in told
-    assert "offsets 13 to 16 (3, missing)" in told
-    assert "could not be read" not in told
+    assert "partition 0: 3 offsets have no batch, for no known reason" in printed
+    assert "partition 0: 1 records are in batches that are there twice" in printed
+    assert "offsets 13 to 16 (3, missing)" in printed
+    assert "could not be read" not in printed
     first = rows[0]
     assert first["hour"] == "2023-11-14T22:00:00+00:00"
     counts = ("records", "batches", "stored", "control", "aborted", "missing", "resent", "value_bytes")
@@ -506,9 +506,9 @@ def test_audit_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_audit_of_a_compacted_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same hole is no fault where compaction makes holes."""
     _, rows = audit(faulty(tmp_path / "root", is_compacted=True), tmp_path / "audit.json")
-    told = capsys.readouterr().out
-    assert "for no known reason" not in told
-    assert "offsets 13 to 16 (3, compacted)" in told
+    printed = capsys.readouterr().out
+    assert "for no known reason" not in printed
+    assert "offsets 13 to 16 (3, compacted)" in printed
     assert (rows[0]["compacted"], rows[0]["missing"]) == (3, 0)
 
 
@@ -540,9 +540,9 @@ def test_an_audit_while_retention_removes(
     asyncio.run(write())
     monkeypatch.setattr(Audit, "cells", cells)
     status, rows = audit(root.as_uri(), tmp_path / "audit.json", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert (status, told["faults"]) == (0, [])
-    assert (told["partitions"]["0"]["start"], told["partitions"]["0"]["end"]) == (10, 20)
+    printed = json.loads(capsys.readouterr().out)
+    assert (status, printed["faults"]) == (0, [])
+    assert (printed["partitions"]["0"]["start"], printed["partitions"]["0"]["end"]) == (10, 20)
     assert sum(row["records"] for row in rows) == 10
 
 
@@ -596,9 +596,9 @@ def test_audit_of_transactions(tmp_path: Path) -> None:
 
 def test_audit_of_what_a_server_wrote(root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, rows = audit(root, tmp_path / "audit.json", "--same-content")
-    told = capsys.readouterr().out
-    assert status == 0, told
-    assert "every offset is accounted for" in told
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "every offset is accounted for" in printed
     assert sum(row["records"] for row in rows) == RECORDS
     assert len({row["hour"] for row in rows}) == len({(START_MS + n * 60_000) // 3_600_000 for n in range(RECORDS)})
     assert not any(row["same_content"] for row in rows)

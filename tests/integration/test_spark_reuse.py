@@ -112,8 +112,8 @@ def places(data: DataFrame) -> list[tuple[int, int]]:
     return sorted((row.partition, row.offset) for row in data.select("partition", "offset").collect())
 
 
-def expected(told: set[Told], is_wanted: Condition = lambda each: True) -> list[tuple[int, int]]:
-    return sorted((each.partition, each.offset) for each in told if is_wanted(each))
+def expected(wanted: set[Told], is_wanted: Condition = lambda each: True) -> list[tuple[int, int]]:
+    return sorted((each.partition, each.offset) for each in wanted if is_wanted(each))
 
 
 def conditions(chance: random.Random) -> list[tuple[str, Condition]]:

@@ -75,8 +75,8 @@ def round_trip(spark: SparkSession, root: str, server: BmqServer) -> None:
     found = frame(spark, root, topic=topic, includeHeaders="true")
     columns = "cast(key as binary) as key", "value", "partition", "timestamp"
     normal = (*columns, f"case when size(headers) > 0 then headers else cast(null as {HEADERS}) end as headers")
-    told = [tuple(row) for row in given.selectExpr(*normal).collect()]
-    assert sorted(map(repr, told)) == sorted(repr(tuple(row)) for row in found.selectExpr(*normal).collect())
+    seen = [tuple(row) for row in given.selectExpr(*normal).collect()]
+    assert sorted(map(repr, seen)) == sorted(repr(tuple(row)) for row in found.selectExpr(*normal).collect())
     assert len(consume(server.bootstrap, topic, 2)) == 600, "and a Kafka client reads as many"
 
 

@@ -137,9 +137,9 @@ def test_rows_are_written_and_nobody_sees_the_password(
         query.explain(extended=True)
     finally:
         query.stop()
-    told = [each.read_text(errors="replace") for each in events.rglob("*") if each.is_file()]
-    assert any("SparkListenerSQLExecutionStart" in each for each in told)
-    assert not any(PASSWORD in each for each in told)
+    found = [each.read_text(errors="replace") for each in events.rglob("*") if each.is_file()]
+    assert any("SparkListenerSQLExecutionStart" in each for each in found)
+    assert not any(PASSWORD in each for each in found)
     out, err = capfd.readouterr()
     assert "Physical Plan" in out
     assert PASSWORD not in out + err

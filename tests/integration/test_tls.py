@@ -176,8 +176,8 @@ def test_a_secret_is_told_by_nobody(server: TlsServer, made: Certificates) -> No
     assert "listener.name.mutual.ssl.keystore.password" in described
     texts = [described, server.log.read_text()]
     for path in ("/metrics", "/api/v1/cluster", "/api/v1/cluster/status"):
-        with urllib.request.urlopen(server.http + path, timeout=10) as answer:
-            texts.append(answer.read().decode())
+        with urllib.request.urlopen(server.http + path, timeout=10) as response:
+            texts.append(response.read().decode())
     assert server.process.pid is not None
     texts.append(Path(f"/proc/{server.process.pid}/cmdline").read_text())
     assert 'bmq_certificate_expires_in_seconds{listener="MUTUAL"}' in texts[2]

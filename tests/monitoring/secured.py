@@ -92,17 +92,17 @@ class Secured:
 
         It returns True once it was told that it does not get in.
         """
-        told: list[int] = []
+        notified: list[int] = []
         producer = Producer(
             self.client(
-                "admin", "wrong", error_cb=lambda error: told.append(error.code()),
+                "admin", "wrong", error_cb=lambda error: notified.append(error.code()),
                 **{"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 10},
             )
         )  # fmt: skip
 
         def go_on() -> bool:
             producer.poll(0.2)
-            return KafkaError._AUTHENTICATION in told
+            return KafkaError._AUTHENTICATION in notified
 
         return go_on
 

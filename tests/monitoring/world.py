@@ -55,8 +55,8 @@ def filled_in(expression: str) -> str:
 
 def scrape(server: BmqServer) -> str:
     """Return what /metrics says."""
-    with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as response:
+        return str(response.read().decode())
 
 
 def targets(servers: Mapping[str, BmqServer]) -> dict[str, dict[str, str]]:

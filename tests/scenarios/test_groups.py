@@ -177,30 +177,31 @@ class Story:
         self.group.stored(effect, self._now())
         self._settle()
 
-    def _show(self, name: str, answer: JoinResponse | SyncResponse | None) -> None:
+    def _show(self, name: str, response: JoinResponse | SyncResponse | None) -> None:
         client = self.clients[name]
-        if answer is None:
+        if response is None:
             self._say(name, "waits")
-        elif isinstance(answer, SyncResponse):
-            shown = f" {answer.assignment.decode() or 'nothing'}" if answer.error is ErrorCode.NONE else ""
-            self._say(name, f"sync {answer.error.name}{shown}")
+        elif isinstance(response, SyncResponse):
+            shown = f" {response.assignment.decode() or 'nothing'}" if response.error is ErrorCode.NONE else ""
+            self._say(name, f"sync {response.error.name}{shown}")
         else:
-            self._show_join(name, client, answer)
+            self._show_join(name, client, response)
 
-    def _show_join(self, name: str, client: Client, answer: JoinResponse) -> None:
-        if answer.error is ErrorCode.NONE:
-            client.member_id, client.generation = answer.member_id, answer.generation
-            members = ", ".join(each.member_id for each in answer.members)
+    def _show_join(self, name: str, client: Client, response: JoinResponse) -> None:
+        if response.error is ErrorCode.NONE:
+            client.member_id, client.generation = response.member_id, response.generation
+            members = ", ".join(each.member_id for each in response.members)
             leads = f", leads {members}" if members else ""
-            skips = ", skips the assignment" if answer.skip_assignment else ""
-            text = f"generation {answer.generation} {answer.protocol} as {answer.member_id}, leader {answer.leader}"
+            skips = ", skips the assignment" if response.skip_assignment else ""
+            leader = f"leader {response.leader}"
+            text = f"generation {response.generation} {response.protocol} as {response.member_id}, {leader}"
             self._say(name, f"join {text}{leads}{skips}")
             return
-        if answer.error is ErrorCode.MEMBER_ID_REQUIRED:
-            client.member_id = answer.member_id
-        elif answer.error is ErrorCode.UNKNOWN_MEMBER_ID:
+        if response.error is ErrorCode.MEMBER_ID_REQUIRED:
+            client.member_id = response.member_id
+        elif response.error is ErrorCode.UNKNOWN_MEMBER_ID:
             client.member_id = ""
-        self._say(name, f"join {answer.error.name}")
+        self._say(name, f"join {response.error.name}")
 
     def _say(self, name: str, text: str) -> None:
         self.out.append(f"{name}: {text}")

@@ -306,8 +306,8 @@ class BmqCluster:
             {"Content-Type": "application/json"},
             method="POST",
         )
-        with _HTTP.open(request, timeout=HTTP_TIMEOUT_S) as answer:
-            answer.read()
+        with _HTTP.open(request, timeout=HTTP_TIMEOUT_S) as response:
+            response.read()
 
     def busiest(self, role: str) -> str:
         """Return the broker that owns most partitions, or, for another role, the coordinator of most shards."""
@@ -356,8 +356,8 @@ class BmqCluster:
     @staticmethod
     def _ask(proxy: BmqServer) -> Any:
         """Return the cluster as this proxy's HTTP API describes it."""
-        with _HTTP.open(f"{proxy.http}/api/v1/cluster", timeout=HTTP_TIMEOUT_S) as answer:
-            return json.load(answer)
+        with _HTTP.open(f"{proxy.http}/api/v1/cluster", timeout=HTTP_TIMEOUT_S) as response:
+            return json.load(response)
 
     def _make(self, role: str) -> str:
         number = self._counts.get(role, 0)
@@ -387,8 +387,8 @@ class BmqCluster:
 
     def _range(self, prefix: str) -> dict[str, bytes]:
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        answer = self._etcd.call("kv/range", {"key": _base64(prefix), "range_end": _base64(end)})
-        return {_text(pair["key"]): base64.b64decode(pair.get("value", "")) for pair in answer.get("kvs", ())}
+        response = self._etcd.call("kv/range", {"key": _base64(prefix), "range_end": _base64(end)})
+        return {_text(pair["key"]): base64.b64decode(pair.get("value", "")) for pair in response.get("kvs", ())}
 
 
 def _base64(text: str) -> str:

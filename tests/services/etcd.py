@@ -196,8 +196,8 @@ class EtcdCluster:
     # --- calls ---
 
     def revision(self) -> int:
-        answer = self.call("kv/range", {"key": _base64("/")})
-        return int(answer["header"]["revision"])
+        response = self.call("kv/range", {"key": _base64("/")})
+        return int(response["header"]["revision"])
 
     def stored(self, prefix: str) -> tuple[int, int]:
         """Return how many keys have this prefix, and the bytes in use of the database of the member that responds."""
@@ -239,8 +239,8 @@ class EtcdCluster:
     def call(self, path: str, request: Mapping[str, Any]) -> Any:
         """Return the response of the first running member that gives one.  Raises NotReady if none does."""
         for index in range(len(self.members)):
-            if self._answers(index) and (answer := self._post(index, path, request)) is not None:
-                return answer
+            if self._answers(index) and (response := self._post(index, path, request)) is not None:
+                return response
         raise NotReady(f"{path}: no answer from {self!r}")
 
     # --- within ---
@@ -254,8 +254,8 @@ class EtcdCluster:
 
     def _status(self, index: int) -> Any:
         """Return the status that this member reports; None while it does not respond, or knows no leader."""
-        answer = self._post(index, "maintenance/status", {})
-        return answer if answer is not None and answer.get("leader", "0") != "0" else None
+        response = self._post(index, "maintenance/status", {})
+        return response if response is not None and response.get("leader", "0") != "0" else None
 
     def _post(self, index: int, path: str, request: Mapping[str, Any]) -> Any:
         """Return the member's response to this call; None while it has no leader or is not reachable.

@@ -44,11 +44,11 @@ def _call(host: str, port: int, method: bytes) -> None:
         with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
             connection.sendall(hello + context + request)
             (length,) = struct.unpack(">I", _read(connection, 4))
-            answer = _read(connection, length)
+            response = _read(connection, length)
     except OSError as error:
         raise HaError(f"{method.decode()} at {host}:{port}: {error}") from error
-    size, start = _varint(answer, 0)
-    fields = _fields(answer[start : start + size])
+    size, start = _varint(response, 0)
+    fields = _fields(response[start : start + size])
     if fields.get(2, 0) != 0:  # RpcResponseHeaderProto: status, exceptionClassName, errorMsg
         raise HaError(f"{method.decode()} at {host}:{port}: {fields.get(4)!r} {fields.get(5)!r}")
 

@@ -72,8 +72,8 @@ class Block:
 def blocks_of(path: str, *, host: str, namenode_http_port: int) -> list[Block]:
     """Return the blocks of a file with the datanodes that hold them, the nearest (here: any) first."""
     url = f"http://{host}:{namenode_http_port}/webhdfs/v1{urllib.parse.quote(path)}?op=GET_BLOCK_LOCATIONS"
-    with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
-        located = json.load(answer)["LocatedBlocks"]["locatedBlocks"]
+    with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as response:
+        located = json.load(response)["LocatedBlocks"]["locatedBlocks"]
     return [
         Block(
             block_id=item["block"]["blockId"],
@@ -92,8 +92,8 @@ def jmx(host: str, http_port: int, bean: str) -> dict[str, Any] | None:
     """
     url = f"http://{host}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
     try:
-        with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as answer:
-            beans: list[dict[str, Any]] = json.load(answer)["beans"]
+        with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as response:
+            beans: list[dict[str, Any]] = json.load(response)["beans"]
             return beans[0] if beans else None
     except urllib.error.HTTPError as refusal:
         refusal.close()

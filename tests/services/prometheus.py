@@ -141,15 +141,15 @@ class Prometheus:
     def _is_ready(self) -> bool:
         self.process.require_running()
         try:
-            with _HTTP.open(f"http://{HOST}:{self._port}/-/ready", timeout=CALL_TIMEOUT_S) as answer:
-                return bool(answer.status == 200)
+            with _HTTP.open(f"http://{HOST}:{self._port}/-/ready", timeout=CALL_TIMEOUT_S) as response:
+                return bool(response.status == 200)
         except OSError:
             return False
 
     def _get(self, name: str, parameters: Mapping[str, str]) -> Any:
         url = f"http://{HOST}:{self._port}/api/v1/{name}?{urllib.parse.urlencode(parameters)}"
-        with _HTTP.open(url, timeout=CALL_TIMEOUT_S) as answer:
-            told = json.load(answer)
+        with _HTTP.open(url, timeout=CALL_TIMEOUT_S) as response:
+            told = json.load(response)
         assert told["status"] == "success", told
         return told["data"]
 

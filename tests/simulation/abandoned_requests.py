@@ -85,10 +85,10 @@ def plain_request(topic: str, timestamp: int, count: int) -> Any:
 async def abandon(client: ClusterClient, request: Any, response: type[Any], version: int) -> None:
     """Send a request to a process that stands still, and give it up with its connection."""
     try:
-        answer = await client.call(request, response, version, GIVES_UP_S)
+        reply = await client.call(request, response, version, GIVES_UP_S)
     except Disconnected:
         return
-    raise AssertionError(f"a process that stands still has responded {answer}")
+    raise AssertionError(f"a process that stands still has responded {reply}")
 
 
 async def insist(world: ClusterWorld, client: ClusterClient, ask: Any) -> Any:
@@ -106,17 +106,17 @@ async def insist(world: ClusterWorld, client: ClusterClient, ask: Any) -> Any:
 
 
 async def commit(client: ClusterClient, group: str, topic: str, offset: int) -> None:
-    answer = await client.call(commit_request(group, topic, offset), OffsetCommitResponse, 7)
-    check(answer.topics[0].partitions[0].error_code)
+    response = await client.call(commit_request(group, topic, offset), OffsetCommitResponse, 7)
+    check(response.topics[0].partitions[0].error_code)
 
 
 async def committed(client: ClusterClient, group: str, topic: str) -> int:
     Topic = OffsetFetchRequest.OffsetFetchRequestTopic
     request = OffsetFetchRequest(group_id=group, topics=[Topic(name=topic, partition_indexes=[0])], require_stable=True)
-    answer = await client.call(request, OffsetFetchResponse, 7)
-    check(answer.error_code)
-    check(answer.topics[0].partitions[0].error_code)
-    return int(answer.topics[0].partitions[0].committed_offset)
+    response = await client.call(request, OffsetFetchResponse, 7)
+    check(response.error_code)
+    check(response.topics[0].partitions[0].error_code)
+    return int(response.topics[0].partitions[0].committed_offset)
 
 
 async def join(client: ClusterClient, group: str, topic: str, instance: str) -> tuple[str, int]:
@@ -138,8 +138,8 @@ async def heartbeat(client: ClusterClient, group: str, instance: str, member: st
 
 
 async def offset_for(client: ClusterClient, topic: str, partition: int, timestamp: int) -> int:
-    answer = await client.call(offset_request(topic, partition, timestamp), ListOffsetsResponse, 7)
-    found = answer.topics[0].partitions[0]
+    response = await client.call(offset_request(topic, partition, timestamp), ListOffsetsResponse, 7)
+    found = response.topics[0].partitions[0]
     check(found.error_code)
     return int(found.offset)
 

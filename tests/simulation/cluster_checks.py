@@ -71,9 +71,9 @@ async def check_logs(world: ClusterWorld, host: str, topics: dict[str, int], pla
             _check_order(values, plain, where)
 
 
-def _check_told(told: Told, key: tuple[str, int], values: dict[int, bytes], where: str) -> None:
+def _check_told(expected: Told, key: tuple[str, int], values: dict[int, bytes], where: str) -> None:
     assert sorted(values) == list(range(len(values))), f"offsets of {where} have gaps"
-    for name, known in (("acknowledged", told.acked), ("seen", told.seen)):
+    for name, known in (("acknowledged", expected.acked), ("seen", expected.seen)):
         for offset, value in known[key].items():
             assert values.get(offset) == value, f"{value!r} was {name} at {offset} of {where}: {values.get(offset)!r}"
 

@@ -95,8 +95,10 @@ class Member:
         self.client.close()
 
     async def _find(self) -> None:
-        answer = await self.client.call(FindCoordinatorRequest(key=self.group, key_type=0), FindCoordinatorResponse, 3)
-        check(answer.error_code)
+        response = await self.client.call(
+            FindCoordinatorRequest(key=self.group, key_type=0), FindCoordinatorResponse, 3
+        )
+        check(response.error_code)
 
     async def _join(self) -> list[int]:
         Protocol = JoinGroupRequest.JoinGroupRequestProtocol
@@ -110,14 +112,14 @@ class Member:
                 protocol_type="consumer",
                 protocols=[Protocol(name="range", metadata=subscription(self.topic))],
             )
-            answer = await self.client.call(request, JoinGroupResponse, 5, timeout_s=60)
-            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                self.member_id = answer.member_id
+            response = await self.client.call(request, JoinGroupResponse, 5, timeout_s=60)
+            if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = response.member_id
                 continue
-            check(answer.error_code)
+            check(response.error_code)
             break
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        return await self._sync([m.member_id for m in answer.members] if answer.leader == self.member_id else [])
+        self.member_id, self.generation = response.member_id, response.generation_id
+        return await self._sync([m.member_id for m in response.members] if response.leader == self.member_id else [])
 
     async def _sync(self, members: list[str]) -> list[int]:
         Assignment = SyncGroupRequest.SyncGroupRequestAssignment
@@ -135,9 +137,9 @@ class Member:
             group_instance_id=self.instance,
             assignments=shares,
         )
-        answer = await self.client.call(request, SyncGroupResponse, 3, timeout_s=60)
-        check(answer.error_code)
-        mine = assigned(bytes(answer.assignment), self.topic)
+        response = await self.client.call(request, SyncGroupResponse, 3, timeout_s=60)
+        check(response.error_code)
+        mine = assigned(bytes(response.assignment), self.topic)
         # A static member keeps its assignment and the generation under another member id (KIP-345): it may have been
         # told UNKNOWN_MEMBER_ID by a coordinator that had removed it, and lost the shard before that was durable.
         name = self.instance or self.member_id
@@ -156,10 +158,10 @@ class Member:
             group_id=self.group, topics=[Topic(name=self.topic, partition_indexes=mine)], require_stable=True
         )
         committed = dict(self.world.told.committed)  # what others commit from here on need not be in the answer
-        answer = await self.client.call(request, OffsetFetchResponse, 7)
-        check(answer.error_code)
+        response = await self.client.call(request, OffsetFetchResponse, 7)
+        check(response.error_code)
         positions = {}
-        for part in answer.topics[0].partitions:
+        for part in response.topics[0].partitions:
             check(part.error_code)
             told = committed.get((self.group, self.topic, part.partition_index), -1)
             if part.committed_offset < told:
@@ -193,7 +195,7 @@ class Member:
             if self.rng.random() < 0.7:
                 await self._commit(dict(fetcher.offsets))
         await pause(self.world, 1.0)
-        answer = await self.client.call(
+        response = await self.client.call(
             HeartbeatRequest(
                 group_id=self.group,
                 generation_id=self.generation,
@@ -203,7 +205,7 @@ class Member:
             HeartbeatResponse,
             3,
         )
-        check(answer.error_code)
+        check(response.error_code)
 
     async def _commit(self, offsets: dict[int, int]) -> None:
         Topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -218,8 +220,8 @@ class Member:
             group_instance_id=self.instance,
             topics=[Topic(name=self.topic, partitions=parts)],
         )
-        answer = await self.client.call(request, OffsetCommitResponse, 7)
-        for part in answer.topics[0].partitions:
+        response = await self.client.call(request, OffsetCommitResponse, 7)
+        for part in response.topics[0].partitions:
             check(part.error_code)
             key = (self.group, self.topic, part.partition_index)
             committed = offsets[part.partition_index]

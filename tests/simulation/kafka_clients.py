@@ -89,11 +89,11 @@ async def produce(world: World, name: str, topic: str, partition: int, count: in
     while first < count and not world.is_over:
         try:
             if producer_id < 0:
-                answer = await client.call(
+                response = await client.call(
                     InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), InitProducerIdResponse, 2
                 )
-                check(answer.error_code)
-                producer_id = answer.producer_id
+                check(response.error_code)
+                producer_id = response.producer_id
             # The first goes alone: a server that does not know the topic yet refuses it, and would take the second.
             numbers = range(first, min(first + rng.randint(1, window if first else 1), count))
             calls = []
@@ -188,11 +188,11 @@ async def look_for_epochs(world: World, topic: str) -> None:
     franz-go.  Raises Disconnected, Refused."""
     client = world.client()
     try:
-        answer = await client.call(metadata_request(topic), MetadataResponse, 12, METADATA_S)
+        response = await client.call(metadata_request(topic), MetadataResponse, 12, METADATA_S)
     finally:
         client.close()
-    check(answer.topics[0].error_code)
-    for part in answer.topics[0].partitions:
+    check(response.topics[0].error_code)
+    for part in response.topics[0].partitions:
         if part.leader_epoch != -1:
             world.told.errors.append(f"Metadata gave {topic}-{part.partition_index} leader epoch {part.leader_epoch}")
 
@@ -256,16 +256,16 @@ class Fetcher:
             forgotten_topics_data=[FetchRequest.ForgottenTopic(**names, partitions=gone)] if gone else [],
         )
         try:
-            answer = await self.client.call(request, FetchResponse, self.version)
-            check(answer.error_code)
+            response = await self.client.call(request, FetchResponse, self.version)
+            check(response.error_code)
         except (Disconnected, Refused):
             self._reset()
             raise
         if self.has_session:
-            self._session = answer.session_id
-            self._epoch = self._epoch + 1 if answer.session_id else 0
-            self._told = wanted if answer.session_id else {}
-        return self._records(answer)
+            self._session = response.session_id
+            self._epoch = self._epoch + 1 if response.session_id else 0
+            self._told = wanted if response.session_id else {}
+        return self._records(response)
 
     async def close(self) -> None:
         """End the session, as Java's consumer does: from then on no broker follows its partitions for it."""
@@ -284,10 +284,10 @@ class Fetcher:
             self._reset()
             await self.client.call(request, FetchResponse, self.version)
 
-    def _records(self, answer: Any) -> dict[int, list[Record]]:
+    def _records(self, response: Any) -> dict[int, list[Record]]:
         found: dict[int, list[Any]] = {}
         refused: Refused | None = None
-        for topic in answer.responses:
+        for topic in response.responses:
             for part in topic.partitions:
                 if part.error_code:
                     self._told.pop(part.partition_index, None)
@@ -322,9 +322,9 @@ class Fetcher:
 
 
 async def topic_id(client: Client, topic: str) -> Any:
-    answer = await client.call(metadata_request(topic), MetadataResponse, 12)
-    check(answer.topics[0].error_code)
-    return answer.topics[0].topic_id
+    response = await client.call(metadata_request(topic), MetadataResponse, 12)
+    check(response.topics[0].error_code)
+    return response.topics[0].topic_id
 
 
 async def observe(world: World, topic: str, partitions: int) -> None:
@@ -351,8 +351,8 @@ async def end_offset(client: Client, topic: str, partition: int) -> int:
     Topic = ListOffsetsRequest.ListOffsetsTopic
     part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[Topic(name=topic, partitions=[part])])
-    answer = await client.call(request, ListOffsetsResponse, 5)
-    found = answer.topics[0].partitions[0]
+    response = await client.call(request, ListOffsetsResponse, 5)
+    found = response.topics[0].partitions[0]
     check(found.error_code)
     return int(found.offset)
 
@@ -396,8 +396,8 @@ async def create_topic(world: World, name: str, partitions: int, copies: int = 1
         try:
             topic = Topic(name=name, num_partitions=partitions, replication_factor=copies, assignments=[], configs=[])
             request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
-            answer = await client.call(request, CreateTopicsResponse, 4)
-            code = answer.topics[0].error_code
+            response = await client.call(request, CreateTopicsResponse, 4)
+            code = response.topics[0].error_code
             if code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
                 check(code)
             return
@@ -407,8 +407,8 @@ async def create_topic(world: World, name: str, partitions: int, copies: int = 1
 
 async def delete_topic(world: World, client: Client, name: str) -> None:
     """Once; a refusal that no retry mends is an error of the world.  Raises Disconnected: then it is not known."""
-    answer = await client.call(DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), DeleteTopicsResponse, 3)
-    code = ErrorCode(answer.responses[0].error_code)
+    response = await client.call(DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), DeleteTopicsResponse, 3)
+    code = ErrorCode(response.responses[0].error_code)
     if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) and not code.is_retriable:
         world.told.errors.append(f"deleting {name}: {code.name}")
 

@@ -37,9 +37,9 @@ async def find_leaders(client: ClusterClient, topic: str) -> tuple[dict[int, str
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    answer = await client.call(request, MetadataResponse, METADATA, REQUEST_S)
-    nodes = {node.node_id: node.host for node in answer.brokers}
-    return {part.partition_index: nodes[part.leader_id] for part in answer.topics[0].partitions}, list(nodes.values())
+    response = await client.call(request, MetadataResponse, METADATA, REQUEST_S)
+    nodes = {node.node_id: node.host for node in response.brokers}
+    return {part.partition_index: nodes[part.leader_id] for part in response.topics[0].partitions}, list(nodes.values())
 
 
 class _Session:
@@ -130,15 +130,15 @@ class MetadataConsumer:
             rack_id="",
         )
         try:
-            answer = await self._client(host).call(request, FetchResponse, FETCH, REQUEST_S)
+            response = await self._client(host).call(request, FetchResponse, FETCH, REQUEST_S)
         except Disconnected:
             self._sessions[host] = _Session()
             raise
-        if answer.error_code:
+        if response.error_code:
             self._sessions[host] = _Session()
             return
-        session.id, session.epoch, session.told = answer.session_id, session.epoch + 1, dict(own)
-        for topic in answer.responses:
+        session.id, session.epoch, session.told = response.session_id, session.epoch + 1, dict(own)
+        for topic in response.responses:
             for part in topic.partitions:
                 self._take(session, part)
 
@@ -189,9 +189,9 @@ class MetadataProducer:
             try:
                 await self._refresh()
                 request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-                answer = await self._client(self._any_host()).call(request, InitProducerIdResponse, 2, REQUEST_S)
-                check(answer.error_code)
-                self._producer_id = answer.producer_id
+                response = await self._client(self._any_host()).call(request, InitProducerIdResponse, 2, REQUEST_S)
+                check(response.error_code)
+                self._producer_id = response.producer_id
             except (Disconnected, Refused):
                 await asyncio.sleep(PAUSE_S)
 
@@ -327,9 +327,9 @@ class Committer:
 
     async def _find(self) -> str:
         request = FindCoordinatorRequest(key=self._group, key_type=0)
-        answer = await self._client(self._host).call(request, FindCoordinatorResponse, 3, REQUEST_S)
-        check(answer.error_code)
-        return str(answer.host)
+        response = await self._client(self._host).call(request, FindCoordinatorResponse, 3, REQUEST_S)
+        check(response.error_code)
+        return str(response.host)
 
     async def _commit(self) -> None:
         Topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -343,5 +343,5 @@ class Committer:
             group_instance_id=None,
             topics=[Topic(name=self._topic, partitions=[part])],
         )
-        answer = await self._client(self.coordinator).call(request, OffsetCommitResponse, 7, REQUEST_S)
-        check(answer.topics[0].partitions[0].error_code)
+        response = await self._client(self.coordinator).call(request, OffsetCommitResponse, 7, REQUEST_S)
+        check(response.topics[0].partitions[0].error_code)

@@ -181,9 +181,9 @@ class Configuring(Abandoning):
         async def describe(client: ClusterClient) -> str:
             Resource = DescribeConfigsRequest.DescribeConfigsResource
             resource = Resource(resource_type=2, resource_name=self.name, configuration_keys=["retention.ms"])
-            answer = await client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, 1)
-            check(answer.results[0].error_code)
-            return str(answer.results[0].configs[0].value)
+            response = await client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, 1)
+            check(response.results[0].error_code)
+            return str(response.results[0].configs[0].value)
 
         found = await self.at.ask(describe)
         assert found == "2000000", f"{self.name}: retention.ms was set to 2000000, then is {found}"
@@ -199,8 +199,8 @@ class _OfALog(Abandoning):
 
     async def write(self, timestamp: int, count: int) -> None:
         async def append(client: ClusterClient) -> None:
-            answer = await client.call(plain_request(self.name, timestamp, count), ProduceResponse, 9)
-            check(answer.responses[0].partition_responses[0].error_code)
+            response = await client.call(plain_request(self.name, timestamp, count), ProduceResponse, 9)
+            check(response.responses[0].partition_responses[0].error_code)
 
         await self.at.ask(append)
 

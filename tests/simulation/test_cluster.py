@@ -146,10 +146,10 @@ async def _given(world: ClusterWorld, client: Client, name: str, count: int) -> 
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
     request = CreatePartitionsRequest(topics=[topic], timeout_ms=20_000, validate_only=False)
     try:
-        answer = await client.call(request, CreatePartitionsResponse, 1)
+        response = await client.call(request, CreatePartitionsResponse, 1)
     except Disconnected:
         return False
-    code = ErrorCode(answer.results[0].error_code)
+    code = ErrorCode(response.results[0].error_code)
     if code in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):  # the second when an earlier try was done
         return True
     if not code.is_retriable:
@@ -292,8 +292,8 @@ def planned_workload(world: ClusterWorld) -> list[Coroutine[Any, Any, None]]:
     ]
 
 
-def play(seed: int, told: Callable[[int], Coroutine[Any, Any, ClusterWorld]] = history) -> ClusterWorld:
-    return HISTORIES.play(told, seed, test=getattr(told, "__name__", "calm"))
+def play(seed: int, expected: Callable[[int], Coroutine[Any, Any, ClusterWorld]] = history) -> ClusterWorld:
+    return HISTORIES.play(expected, seed, test=getattr(expected, "__name__", "calm"))
 
 
 def acked(world: ClusterWorld) -> int:

@@ -61,12 +61,12 @@ class Watched:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             self._point.reached("before")
-            answer = await attribute(*args, **kwargs)
+            response = await attribute(*args, **kwargs)
             self._point.reached("after")
             process = self._point.process
             if process is not None and not process.is_alive:
                 await asyncio.Event().wait()
-            return Watched(answer, self._point) if name == "create" else answer
+            return Watched(response, self._point) if name == "create" else response
 
         return call
 

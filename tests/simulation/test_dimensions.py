@@ -212,7 +212,7 @@ async def test_copies_are_those_of_the_pipeline_that_acknowledged(is_deleted: bo
     await write(zombie, range(1))
     world.storage.faults = Faults(ack_s=(0.2, 0.2))
     world.judge.ask_copies("p0", encode(1, 1), 3)
-    answer = writer_of(zombie).append(make(1, 1, pid=1, size=100))
+    response = writer_of(zombie).append(make(1, 1, pid=1, size=100))
     await asyncio.sleep(0)
     zombie.pause()
     await asyncio.sleep(1)
@@ -231,7 +231,7 @@ async def test_copies_are_those_of_the_pipeline_that_acknowledged(is_deleted: bo
         await delete_records(heir, 2)
         await until(lambda: file.is_deleted, every_s=0.1)
     zombie.resume()
-    assert await answer == 1
+    assert await response == 1
 
 
 @pytest.mark.seed(1)

@@ -38,10 +38,10 @@ async def test_one_that_it_chose_itself_is_chosen_anew_and_everybody_told() -> N
     await _until(lambda: node.config.node_id == 1)
     await _until(lambda: node.view.members[process.incarnation].kafka.port > 0)
 
-    answer = await client.call(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
-    assert [(each.node_id, each.host) for each in answer.brokers] == [(1, "p0")]
-    assert answer.controller_id == 1
-    assert {part.leader_id for topic in answer.topics for part in topic.partitions} == {1}
+    response = await client.call(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
+    assert [(each.node_id, each.host) for each in response.brokers] == [(1, "p0")]
+    assert response.controller_id == 1
+    assert {part.leader_id for topic in response.topics for part in topic.partitions} == {1}
     assert await _max_bytes(client, "1") == "1048588", "it answers for the id that it has now"
     await _until_async(lambda: _write(client, 10), ErrorCode.NONE)
     client.close()
@@ -100,8 +100,8 @@ async def _write(client: ClusterClient, size: int) -> ErrorCode:
     request = ProduceRequest(
         transactional_id=None, acks=-1, timeout_ms=20_000, topic_data=[Topic(name="t", partition_data=[part])]
     )
-    answer = await client.call(request, ProduceResponse, 9)
-    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    response = await client.call(request, ProduceResponse, 9)
+    return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
 async def _max_bytes(client: ClusterClient, name: str) -> str:

@@ -30,8 +30,8 @@ async def write(world: ClusterWorld, client: ClusterClient, count: int, timestam
     data = bytes(build_batch([Record(value=b"v")] * count, base_timestamp=timestamp))
 
     async def append(client: ClusterClient) -> int:
-        answer = await client.call(produce_request(TOPIC, 0, data, -1), ProduceResponse, 9)
-        part = answer.responses[0].partition_responses[0]
+        response = await client.call(produce_request(TOPIC, 0, data, -1), ProduceResponse, 9)
+        part = response.responses[0].partition_responses[0]
         check(part.error_code)
         return int(part.base_offset) + count
 

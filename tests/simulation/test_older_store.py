@@ -291,12 +291,12 @@ def test_a_fence_is_not_judged_before_the_store_has_answered() -> None:
         await write(first, range(3))
         second = await owner(world)
         first.kv.faults = KvFaults(unavailable=1.0)
-        answer = writer_of(first).append(make(1, 3, pid=1, size=10))
+        response = writer_of(first).append(make(1, 3, pid=1, size=10))
         await asyncio.sleep(5.0)
-        assert (writer_of(first).machine.state, answer.done()) == (PartitionState.WRITE, False)
+        assert (writer_of(first).machine.state, response.done()) == (PartitionState.WRITE, False)
         first.kv.faults = KvFaults()
         with pytest.raises(RequestError):
-            await answer
+            await response
         assert (reasons, first.is_alive) == ([], True)
         await write(second, range(3, 6))
 

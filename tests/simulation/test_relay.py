@@ -43,12 +43,12 @@ class Producer:
             )
             began = loop.time()
             response = await self._client.call(_request(self._partition, bytes(batch)), ProduceResponse, 9)
-            (answer,) = response.responses[0].partition_responses
+            (reply,) = response.responses[0].partition_responses
             self.longest_s = max(self.longest_s, loop.time() - began)
-            if answer.error_code:
-                self.errors.append((began, ErrorCode(answer.error_code).name))
+            if reply.error_code:
+                self.errors.append((began, ErrorCode(reply.error_code).name))
             else:
-                assert answer.base_offset == self.acked
+                assert reply.base_offset == self.acked
                 self.acked += 1
             await asyncio.sleep(0.05)
         self._client.close()

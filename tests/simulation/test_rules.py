@@ -70,9 +70,9 @@ def test_rule_1_a_found_batch_is_acknowledged_when_it_has_its_copies() -> None:
         assert segment is not None
         file = world.storage.namespace.files[segment.entry.file_id]
         world.storage.faults = replace(Faults(), ack_s=(1.0, 1.0))
-        answer = writer_of(first).append(make(1, 1, pid=1, size=100))
+        response = writer_of(first).append(make(1, 1, pid=1, size=100))
         await until(lambda: min(replica.length for replica in file.replicas) > segment.flushed, every_s=0.001)
-        assert not answer.done()
+        assert not response.done()
         kept, *others = nodes_of(first)
         first.crash()
         world.storage.faults = Faults()
@@ -215,10 +215,10 @@ def _die(process: Process, when: str, operation: str) -> None:
     async def dying(*args: Any, **kwargs: Any) -> Any:
         if when == "before":
             process.crash()
-        answer = await original(*args, **kwargs)
+        response = await original(*args, **kwargs)
         process.crash()
         await asyncio.Event().wait()
-        return answer
+        return response
 
     setattr(target, operation, dying)
 

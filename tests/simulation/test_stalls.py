@@ -93,8 +93,8 @@ class Load:
 
     async def _send(self, client: ClusterClient, partition: int, due: float) -> None:
         request = produce_request(TOPIC, partition, bytes(build_batch([Record(value=DUE.pack(due) + FILLING)])), -1)
-        answer = await client.call(request, ProduceResponse, PRODUCE)
-        check(answer.responses[0].partition_responses[0].error_code)
+        response = await client.call(request, ProduceResponse, PRODUCE)
+        check(response.responses[0].partition_responses[0].error_code)
         self.acked[partition].add(due)
 
     async def consume(self, partition: int) -> None:
@@ -109,8 +109,8 @@ class Load:
                 replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=BYTES_MAX, isolation_level=0, session_id=0,
                 session_epoch=-1, topics=[Topic(topic=TOPIC, partitions=[part])], forgotten_topics_data=[], rack_id="",
             )  # fmt: skip
-            answer = await client.call(request, FetchResponse, FETCH)
-            offset = self._take(partition, offset, answer.responses[0].partitions[0])
+            response = await client.call(request, FetchResponse, FETCH)
+            offset = self._take(partition, offset, response.responses[0].partitions[0])
         client.close()
 
     def _take(self, partition: int, offset: int, part: Any) -> int:

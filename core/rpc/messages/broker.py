@@ -304,9 +304,9 @@ NotServedPartitions = Annotated[tuple[NotServedPartition, ...], Array(Row.of(Not
 
 @dataclass(frozen=True, slots=True)
 class PartitionsNotServedResponse(InternalResponse):
-    """`total` partitions that are OFFLINE or could not be opened; the first of them with the reasons.
+    """``total`` partitions that are OFFLINE or could not be opened; the first of them with the reasons.
 
-    `storage_trouble`: why storage acknowledges nothing; empty while it does.
+    ``storage_trouble``: why storage acknowledges nothing; empty while it does.
     """
 
     storage_trouble: Text = ""

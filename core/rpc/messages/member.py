@@ -92,7 +92,7 @@ class LeaveRequest(InternalRequest[LeaveResponse]):
 
 @dataclass(frozen=True, slots=True)
 class LogLevelsResponse(InternalResponse):
-    """Loggers with the number of the level in force (Python's: 10 is DEBUG); `own`: those with one of their own.
+    """Loggers with the number of the level in force (Python's: 10 is DEBUG); ``own``: those with one of their own.
 
     INVALID_CONFIG: there is no such logger or level.
     """
@@ -104,9 +104,9 @@ class LogLevelsResponse(InternalResponse):
 
 @dataclass(frozen=True, slots=True)
 class LogLevelsRequest(InternalRequest[LogLevelsResponse]):
-    """An order to set `logger` to `level` ("" changes nothing), and a request for the levels then in force.
+    """An order to set ``logger`` to ``level`` ("" changes nothing), and a request for the levels then in force.
 
-    Those of all loggers, or of `logger` if it is given.
+    Those of all loggers, or of ``logger`` if it is given.
     """
 
     KEY = InternalKey.LOG_LEVELS

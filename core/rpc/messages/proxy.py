@@ -11,7 +11,7 @@ from bmq.core.rpc.message_fields import Bool, Id, Int16, Int32, Int64, Partition
 
 
 class PartitionTraffic(NamedTuple):
-    """The traffic of one partition in a window; of a whole topic if `partition` is -1."""
+    """The traffic of one partition in a window; of a whole topic if ``partition`` is -1."""
 
     topic_id: Id
     partition: Int32
@@ -53,9 +53,9 @@ class RelayRequest(InternalRequest[RelayResponse]):
 
 @dataclass(frozen=True, slots=True)
 class TrafficResponse(InternalResponse):
-    """The last window of `window_ms`: in total, and of the requested partitions that had traffic.
+    """The last window of ``window_ms``: in total, and of the requested partitions that had traffic.
 
-    `window_ms` is 0 in the first seconds of a process.
+    ``window_ms`` is 0 in the first seconds of a process.
     """
 
     window_ms: Int32 = 0

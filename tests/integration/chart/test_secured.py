@@ -205,15 +205,15 @@ def test_who_has_no_right_is_refused(release: Secured) -> None:
     bob = AdminClient(release.client("PLAIN", "bob", BOBS))
     with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
         bob.create_topics([NewTopic("others", 1, -1)])["others"].result(60)
-    told: list[int] = []
+    notified: list[int] = []
     wrong = Producer(
-        {**release.client("SCRAM-SHA-512", "admin", "wrong"), "error_cb": lambda error: told.append(error.code())}
+        {**release.client("SCRAM-SHA-512", "admin", "wrong"), "error_cb": lambda error: notified.append(error.code())}
     )
     wrong.produce("orders", b"x")
 
     def is_told() -> bool:
         wrong.poll(0.2)
-        return KafkaError._AUTHENTICATION in told
+        return KafkaError._AUTHENTICATION in notified
 
     wait_for(is_told, "a refused log-in", timeout_s=30)
     wrong.purge()

@@ -211,8 +211,8 @@ class SecureServer:
         return self.counted("failed_authentication", protocol, SCRAM[0] if mechanism == TOKEN else mechanism)
 
     def _metric(self, series: str) -> float:
-        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=10) as response:
+            text = response.read().decode()
         (line,) = [each for each in text.splitlines() if each.startswith(f"{series} ")]
         return float(line.rpartition(" ")[2])
 

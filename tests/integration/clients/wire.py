@@ -56,14 +56,14 @@ def _fetch(connection: socket.socket, topic: str, partition: int, offset: int) -
     body += struct.pack(f">ih{len(name)}s", 1, len(name), name) + struct.pack(">iiqi", 1, partition, offset, _BYTES_MAX)
     connection.sendall(struct.pack(">i", len(body)) + body)
     (size,) = struct.unpack(">i", _receive(connection, 4))
-    answer = _receive(connection, size)
+    response = _receive(connection, size)
     # correlation id, throttle time, one topic with its name, one partition: index, error, two offsets, aborted, records
     at = 4 + 4 + 4 + 2 + len(name) + 4
-    _, error, _, _, aborted = struct.unpack_from(">ihqqi", answer, at)
+    _, error, _, _, aborted = struct.unpack_from(">ihqqi", response, at)
     assert error == 0, f"Fetch of {topic}-{partition} from {offset}: error code {error}"
     assert aborted <= 0, f"{aborted} aborted transactions"
-    (length,) = struct.unpack_from(">i", answer, at + 26)
-    return answer[at + 30 : at + 30 + max(0, length)]
+    (length,) = struct.unpack_from(">i", response, at + 26)
+    return response[at + 30 : at + 30 + max(0, length)]
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -70,8 +70,8 @@ def move(cluster: BmqCluster, name: str) -> None:
     request = urllib.request.Request(
         f"{cluster[name].http}/api/v1/cluster/move", body, {"Content-Type": "application/json"}, method="POST"
     )
-    with _HTTP.open(request, timeout=TIMEOUT_S) as answer:
-        answer.read()
+    with _HTTP.open(request, timeout=TIMEOUT_S) as response:
+        response.read()
 
 
 def test_a_java_client_follows_a_move_at_once(nodes: BmqCluster) -> None:
@@ -105,5 +105,5 @@ def test_a_java_client_follows_a_move_at_once(nodes: BmqCluster) -> None:
 
 def is_of_topic(cluster: BmqCluster, key: PartitionKey) -> bool:
     """Return whether the partition is of TOPIC."""
-    with _HTTP.open(f"{cluster['node-0'].http}/api/v1/topics/{TOPIC}", timeout=TIMEOUT_S) as answer:
-        return str(key.topic_id) in answer.read().decode()
+    with _HTTP.open(f"{cluster['node-0'].http}/api/v1/topics/{TOPIC}", timeout=TIMEOUT_S) as response:
+        return str(key.topic_id) in response.read().decode()

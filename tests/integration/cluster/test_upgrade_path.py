@@ -228,8 +228,10 @@ def add_acls(path: UpgradePath) -> None:
 def status_of(server: BmqServer, path: str, login: tuple[str, str] | None = None) -> int:
     headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(server.http + path, headers=headers), timeout=15) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(
+            urllib.request.Request(server.http + path, headers=headers), timeout=15
+        ) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code

@@ -37,8 +37,8 @@ class Api:
             self._headers,
             method=method,
         )
-        with _HTTP.open(request, timeout=HTTP_TIMEOUT_S) as answer:
-            return json.load(answer)
+        with _HTTP.open(request, timeout=HTTP_TIMEOUT_S) as response:
+            return json.load(response)
 
     def create(self, name: str, partitions: int = 2, **configs: str) -> None:
         self("POST", "topics", {"name": name, "partitions": partitions, "configs": configs})

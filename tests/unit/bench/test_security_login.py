@@ -14,7 +14,7 @@ from bench.raw_client import Reader, receive
 from bench.security_login import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Login, LoginFailed, connect_often
 from bmq.core.security.scram import (
     SCRAM_SHA_512,
-    ScramServer,
+    ScramServerMessages,
     credential_of_password,
     parse_client_final,
     parse_client_first,
@@ -31,7 +31,7 @@ AUTHENTICATION_FAILED = 58
 
 def serve_one(connection: socket.socket, asked: list[int], *, knows: bool) -> None:
     """Answer what a client asks until it leaves; a server that does not know the user makes its signature up."""
-    scram: ScramServer | None = None
+    scram: ScramServerMessages | None = None
     with connection:
         while True:
             try:
@@ -45,15 +45,15 @@ def serve_one(connection: socket.socket, asked: list[int], *, knows: bool) -> No
             reader.string()
             body = struct.pack(">hi", 0, 0)
             if key == SASL_AUTHENTICATE:
-                message, error, answer = reader.blob(), 0, ""
+                message, error, response = reader.blob(), 0, ""
                 if scram is None:
-                    scram = ScramServer(SCRAM_SHA_512, parse_client_first(message), CREDENTIAL)
-                    answer = scram.first_message
+                    scram = ScramServerMessages(SCRAM_SHA_512, parse_client_first(message), CREDENTIAL)
+                    response = scram.first_message
                 else:
                     proven = scram.final_message(parse_client_final(message))
-                    error, answer = (0, proven) if proven else (AUTHENTICATION_FAILED, "")
-                    answer = answer if knows else "v=bm9uZQ=="
-                body = struct.pack(">hhi", error, -1, len(answer)) + answer.encode()
+                    error, response = (0, proven) if proven else (AUTHENTICATION_FAILED, "")
+                    response = response if knows else "v=bm9uZQ=="
+                body = struct.pack(">hhi", error, -1, len(response)) + response.encode()
             connection.sendall(struct.pack(">ii", 4 + len(body), 1) + body)
 
 

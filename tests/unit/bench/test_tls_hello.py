@@ -74,7 +74,7 @@ def test_another_message_is_refused(data: bytes) -> None:
 
 
 def test_a_tap_forwards_and_keeps_the_servers_first_bytes() -> None:
-    answer = b"a" * (KEPT_BYTES + 1) + b"end"
+    response = b"a" * (KEPT_BYTES + 1) + b"end"
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -82,7 +82,7 @@ def test_a_tap_forwards_and_keeps_the_servers_first_bytes() -> None:
                 connection, _ = server.accept()
                 with connection:
                     assert connection.recv(5) == b"hello"
-                    connection.sendall(answer)
+                    connection.sendall(response)
 
         serving = threading.Thread(target=serve)
         serving.start()
@@ -91,10 +91,10 @@ def test_a_tap_forwards_and_keeps_the_servers_first_bytes() -> None:
             for _ in range(2):
                 with socket.create_connection((host, int(port))) as client, client.makefile("rb") as stream:
                     client.sendall(b"hello")
-                    assert stream.read() == answer
+                    assert stream.read() == response
             serving.join()
-        assert tap.first == answer[: len(tap.first)]
-        assert KEPT_BYTES <= len(tap.first) <= len(answer)
+        assert tap.first == response[: len(tap.first)]
+        assert KEPT_BYTES <= len(tap.first) <= len(response)
 
 
 def test_the_file_of_certificates_is_of_the_kind_that_the_page_says(made: Certificates, tmp_path: Path) -> None:

@@ -83,9 +83,9 @@ class Caller:
         self._node = node
         self._calls = Subscribers[[]]()
         hello = HelloRequest(PROTOCOL, "bmq", name, node.name)
-        answer = self.send(InternalKey.HELLO, hello)
-        assert isinstance(answer, Response)
-        assert HelloResponse.decode(_body(answer)).error is ErrorCode.NONE
+        response = self.send(InternalKey.HELLO, hello)
+        assert isinstance(response, Response)
+        assert HelloResponse.decode(_body(response)).error is ErrorCode.NONE
 
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         return self._calls.add(call)
@@ -105,12 +105,12 @@ class Caller:
         return cast("R", request.RESPONSE.decode(await self.body(request.KEY, request)))
 
     async def body(self, api_key: int, message: Any) -> memoryview:
-        answer = self.send(api_key, message)
-        return _body(answer if isinstance(answer, Response) else await answer)
+        response = self.send(api_key, message)
+        return _body(response if isinstance(response, Response) else await response)
 
 
-def _body(answer: Response) -> memoryview:
-    return memoryview(b"".join(answer.buffers))[_RESPONSE_HEADER_BYTES:]
+def _body(response: Response) -> memoryview:
+    return memoryview(b"".join(response.buffers))[_RESPONSE_HEADER_BYTES:]
 
 
 class Registered:

@@ -53,8 +53,8 @@ async def test_it_is_noticed_within_the_bound_and_left(is_moved: bool) -> None:
         else:
             await w.fs.delete(path)
         await write_for(w, BOUND_S)
-        (told,) = [line for line in w.broker.reports if "was deleted or moved while" in line]
-        assert path in told
+        (logged,) = [line for line in w.broker.reports if "was deleted or moved while" in line]
+        assert path in logged
         await write_for(w, 3 * BOUND_S)
         assert open_path(w) != path
         assert sum("deleted or moved" in line for line in w.broker.reports) == 1, "the new one stands"
@@ -99,5 +99,5 @@ async def test_trouble_of_storage_or_store_is_no_sign_of_it() -> None:
         assert not any("deleted or moved" in line for line in w.broker.reports), "it may be a successor's doing"
         w.kv.faults = KvFaults()
         await until(lambda: any("deleted or moved" in line for line in w.broker.reports))
-        answer = await w.produce_one(batch())
-        assert answer.error_code == ErrorCode.NONE
+        response = await w.produce_one(batch())
+        assert response.error_code == ErrorCode.NONE

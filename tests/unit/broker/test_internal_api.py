@@ -111,8 +111,8 @@ async def test_a_question_to_the_wrong_broker_is_refused_at_once() -> None:
             ShardAppendRequest(key.topic_id, 0, 1, 1, batch()),
         )
         for request in requests:
-            answer = await caller.ask(request)
-            assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            response = await caller.ask(request)
+            assert response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert asyncio.get_running_loop().time() == began
 
 
@@ -204,8 +204,8 @@ async def test_too_many_questions_are_refused() -> None:
     async with cluster() as c:
         key = await owned(c)
         questions = (QUESTIONS_MAX + 1) * [PartitionQuestion(key.topic_id, 0, Question.ENDS, 0)]
-        answer = await Caller(c["a"]).ask(AskPartitionsRequest(100, questions))
-        assert answer.error is ErrorCode.INVALID_REQUEST
+        response = await Caller(c["a"]).ask(AskPartitionsRequest(100, questions))
+        assert response.error is ErrorCode.INVALID_REQUEST
 
 
 async def test_many_questions_are_answered_in_turns() -> None:
@@ -225,9 +225,9 @@ async def test_an_owners_producers_are_given_as_it_knows_them() -> None:
         for sequence in range(3):
             await c.write("a", key, idempotent(sequence))
         request = ProducersRequest(key.topic_id, key.partition)
-        answer = await Caller(c["a"]).ask(request)
+        response = await Caller(c["a"]).ask(request)
         owner = await c["a"].assigned.wait(key, 1.0)
-        assert finish_steps(decode_producers(memoryview(answer.states))) == list(await owner.producers())
+        assert finish_steps(decode_producers(memoryview(response.states))) == list(await owner.producers())
 
 
 async def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +244,9 @@ async def test_many_producers_are_encoded_in_turns_of_the_loop(monkeypatch: pyte
         monkeypatch.setattr(checkpoint, "PRODUCERS_A_STEP", 2)
         monkeypatch.setattr(checkpoint, "_put_producer", counted)
         request = ProducersRequest(key.topic_id, key.partition)
-        answer = await Caller(c["a"]).ask(request)
+        response = await Caller(c["a"]).ask(request)
         assert turns.take() == [2, 2, 2, 1]
-        assert [state.producer_id for state in finish_steps(decode_producers(memoryview(answer.states)))] == [
+        assert [state.producer_id for state in finish_steps(decode_producers(memoryview(response.states)))] == [
             *range(1, 8)
         ]
 
@@ -260,9 +260,9 @@ async def test_the_active_segments_index_comes_piece_by_piece() -> None:
 
         async def active(*known: int) -> ActiveSegmentResponse:
             request = ActiveSegmentRequest(key.topic_id, key.partition, *known)
-            answer = await caller.ask(request)
-            assert isinstance(answer, ActiveSegmentResponse)
-            return answer
+            response = await caller.ask(request)
+            assert isinstance(response, ActiveSegmentResponse)
+            return response
 
         none = await active()
         assert (none.error, none.base, none.epoch) == (ErrorCode.NONE, -1, 1)

@@ -29,11 +29,11 @@ async def test_each_version_of_produce_is_served(version: int) -> None:
     async with world() as w:
         w.topic()
         for expected in (0, 3):
-            answer = await w.produce_one(batch(count=3), version=version)
-            assert (answer.index, answer.error_code, answer.base_offset) == (0, 0, expected)
-            assert answer.log_append_time_ms == -1
+            response = await w.produce_one(batch(count=3), version=version)
+            assert (response.index, response.error_code, response.base_offset) == (0, 0, expected)
+            assert response.log_append_time_ms == -1
             if version >= 5:
-                assert answer.log_start_offset == 0
+                assert response.log_start_offset == 0
         stored = await read_log(w.fs, 6, w.path())
         assert [each.base_offset for each in stored] == [0, 3]
 
@@ -100,8 +100,8 @@ async def test_the_response_has_each_partition_in_the_order_of_the_request() -> 
 async def test_a_topic_id_that_does_not_exist_is_refused() -> None:
     async with world() as w:
         w.topic()
-        (answer,) = await w.produce({("missing", 0): batch()}, version=13)
-        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        (response,) = await w.produce({("missing", 0): batch()}, version=13)
+        assert response.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("version", [12, 13])
@@ -150,8 +150,8 @@ async def test_bytes_that_are_not_a_produce_request_close_the_connection() -> No
 async def test_records_that_are_not_one_intact_batch_of_a_client_are_refused(records: bytes, code: ErrorCode) -> None:
     async with world() as w:
         w.topic()
-        answer = await w.produce_one(records)
-        assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (code, -1, -1)
+        response = await w.produce_one(records)
+        assert (response.error_code, response.base_offset, response.log_start_offset) == (code, -1, -1)
         assert (await w.owner()).high_watermark == 0
 
 
@@ -192,10 +192,10 @@ async def test_a_failed_produce_without_acks_closes_the_connection() -> None:
 async def test_log_append_time_is_the_brokers_clock_and_a_duplicates_first_one() -> None:
     async with world() as w:
         w.topic(message_timestamp_type="LogAppendTime")
-        answer = await w.produce_one(idempotent(0))
-        assert answer.log_append_time_ms == w.scopes.process.clock.now_ms()
+        response = await w.produce_one(idempotent(0))
+        assert response.log_append_time_ms == w.scopes.process.clock.now_ms()
         again = await w.produce_one(idempotent(0))
-        assert again.log_append_time_ms == answer.log_append_time_ms
+        assert again.log_append_time_ms == response.log_append_time_ms
         assert (await w.produce_one(batch(), acks=1)).log_append_time_ms == w.scopes.process.clock.now_ms()
 
 
@@ -306,8 +306,8 @@ async def test_a_produce_is_held_no_longer_than_the_requests_time_out() -> None:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
         began = asyncio.get_running_loop().time()
-        answer = await w.produce_one(batch(), timeout_ms=200)
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        response = await w.produce_one(batch(), timeout_ms=200)
+        assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert asyncio.get_running_loop().time() - began < 0.4
         w.kv.faults = KvFaults()
         assert (await w.produce_one(batch())).base_offset == 0, "what timed out while it was held is not written"
@@ -318,8 +318,8 @@ async def test_a_batch_whose_request_timed_out_stays_in_the_log() -> None:
         w.topic()
         await w.produce_one(batch())
         w.storage.faults = Faults(ack_s=(1.0, 1.0))
-        answer = await w.produce_one(idempotent(0), timeout_ms=100)
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        response = await w.produce_one(idempotent(0), timeout_ms=100)
+        assert (response.error_code, response.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         assert (await w.produce_one(idempotent(0))).base_offset == 1
 
 
@@ -384,8 +384,8 @@ async def test_a_produce_whose_partition_is_lost_gets_a_retriable_error() -> Non
         sent = w.produce({("orders", 0): idempotent(0)})
         await asyncio.sleep(0.01)
         w.broker.fence_all()
-        answer = (await sent)[0]
-        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        response = (await sent)[0]
+        assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         w.storage.faults = Faults()
         again = await w.produce_one(idempotent(0))
         assert again.error_code == 0

@@ -33,10 +33,10 @@ class Coordinator:
 
     async def open(self) -> ErrorCode:
         request = ShardOpenRequest(self._key.topic_id, self._key.partition, self._ownership)
-        answer = await self._caller.ask(request)
-        if answer.error is ErrorCode.NONE:
-            self.epoch = answer.epoch
-        return answer.error
+        response = await self._caller.ask(request)
+        if response.error is ErrorCode.NONE:
+            self.epoch = response.epoch
+        return response.error
 
     def send(self, value: bytes = b"v") -> asyncio.Future[ShardAppendResponse]:
         """Send an append; its place in the log is decided when this returns."""
@@ -45,8 +45,8 @@ class Coordinator:
         return asyncio.ensure_future(self._caller.ask(request))
 
     async def append(self, value: bytes = b"v") -> ErrorCode | int:
-        answer = await self.send(value)
-        return answer.base_offset if answer.error is ErrorCode.NONE else answer.error
+        response = await self.send(value)
+        return response.base_offset if response.error is ErrorCode.NONE else response.error
 
 
 async def test_a_coordinator_opens_a_shards_log_and_appends() -> None:
@@ -57,7 +57,7 @@ async def test_a_coordinator_opens_a_shards_log_and_appends() -> None:
         assert await coordinator.open() is ErrorCode.NONE
         assert [await coordinator.append() for _ in range(3)] == [0, 1, 2]
         answers = await asyncio.gather(*(coordinator.send() for _ in range(10)))
-        assert [answer.base_offset for answer in answers] == list(range(3, 13))
+        assert [response.base_offset for response in answers] == list(range(3, 13))
         assert answers[-1].high_watermark == 13
 
 
@@ -152,7 +152,7 @@ async def test_no_append_follows_one_that_failed_until_the_log_is_opened_again()
             answers = await asyncio.gather(*(coordinator.send() for _ in range(4)))
         finally:
             patch.undo()
-        assert [answer.error for answer in answers] == [
+        assert [response.error for response in answers] == [
             ErrorCode.NONE,
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -14,8 +14,8 @@ def test_only_partitions_with_traffic_are_kept_and_for_few_callers() -> None:
     for number in range(CALLERS_MAX + 3):
         assert load.take(f"c{number}") == {}
     load.wrote(keys[0], 10)
-    told = [load.take(f"c{number}") for number in range(3, CALLERS_MAX + 3)]
-    assert [list(each) for each in told] == [[keys[0]]] * CALLERS_MAX
+    found = [load.take(f"c{number}") for number in range(3, CALLERS_MAX + 3)]
+    assert [list(each) for each in found] == [[keys[0]]] * CALLERS_MAX
     assert not load.knows("c0")
     assert load.take("c0") == {}, "forgotten, so it begins anew"
     load.read(keys[1], 5)

@@ -210,20 +210,20 @@ class World:
 
     async def produce_one(self, records: bytes | bytearray | None, partition: int = 0, **options: Any) -> Any:
         """Produce to one partition and return its part of the response."""
-        (answer,) = await self.produce({("orders", partition): records}, **options)
-        return answer
+        (response,) = await self.produce({("orders", partition): records}, **options)
+        return response
 
 
 async def answered(outcome: Awaitable[Response] | Response, response: Any, version: int) -> Any:
-    answer = outcome if isinstance(outcome, Response) else await outcome
-    return response.decode(b"".join(answer.buffers), version=version, header=True)
+    reply = outcome if isinstance(outcome, Response) else await outcome
+    return response.decode(b"".join(reply.buffers), version=version, header=True)
 
 
 async def produced(outcome: Awaitable[Response] | Response, version: int) -> list[Any]:
-    answer = outcome if isinstance(outcome, Response) else await outcome
-    if not answer.buffers:
+    reply = outcome if isinstance(outcome, Response) else await outcome
+    if not reply.buffers:
         return []
-    response = ProduceResponse.decode(b"".join(answer.buffers), version=version, header=True)
+    response = ProduceResponse.decode(b"".join(reply.buffers), version=version, header=True)
     return [part for topic in response.responses for part in topic.partition_responses]
 
 

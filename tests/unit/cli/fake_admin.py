@@ -181,7 +181,7 @@ class FakeAdmin:
     def describe_configs(
         self, config_resources: Sequence[Any], *, config_filter: str
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        answer: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+        response: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
         for resource in config_resources:
             kind = resource.resource_type.name.lower()
             found = (
@@ -198,8 +198,8 @@ class FakeAdmin:
                     for name, (value, source, is_read_only) in self.broker_configs.items()
                 }
             )
-            answer.setdefault(kind, {})[resource.name] = found
-        return answer
+            response.setdefault(kind, {})[resource.name] = found
+        return response
 
     def alter_configs(
         self, config_resources: Sequence[Any], *, raise_on_unknown: bool, incremental: bool

@@ -66,13 +66,13 @@ def test_an_http_port_is_recognised_at_once(capsys: pytest.CaptureFixture[str]) 
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
-        def answer() -> None:
+        def respond() -> None:
             connection = server.accept()[0]
             with connection, connection.makefile("rb") as lines:
                 lines.readline()
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=respond)
         thread.start()
         assert run(parse("topic", "list", "--bootstrap-server", address)) == 2
         thread.join()
@@ -109,7 +109,7 @@ def test_a_server_that_does_not_respond_in_time_is_given_up(
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "told"),
+    ("code", "message", "expected"),
     [
         (40, "Unknown name: x.", "Unknown name: x (INVALID_CONFIG)"),
         (36, "Topic 'x' already exists.", "there is a topic of that name already (TOPIC_ALREADY_EXISTS)"),
@@ -131,8 +131,8 @@ def test_a_server_that_does_not_respond_in_time_is_given_up(
         (9_999, None, "error 9999"),
     ],
 )
-def test_error_codes_are_printed_in_words(code: int, message: str | None, told: str) -> None:
-    assert describe_code(code, message) == told
+def test_error_codes_are_printed_in_words(code: int, message: str | None, expected: str) -> None:
+    assert describe_code(code, message) == expected
 
 
 def test_errors_in_texts_are_recognised() -> None:

@@ -58,10 +58,10 @@ def test_it_asks_where_the_server_listens(
 def test_a_server_that_is_not_ready_says_why(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     """In words that do not move the terminal."""
     assert main(["health", "--http", f"127.0.0.1:{port}", "--ready"]) == 1
-    told = capsys.readouterr().err
-    assert f"http://127.0.0.1:{port}/readyz: 503 " in told
-    assert "aining" in told
-    assert "\x1b" not in told
+    printed = capsys.readouterr().err
+    assert f"http://127.0.0.1:{port}/readyz: 503 " in printed
+    assert "aining" in printed
+    assert "\x1b" not in printed
 
 
 def test_nobody_there_and_settings_that_are_none(

@@ -22,9 +22,9 @@ AUDIT = ["job", "audit", "--root", "file:///nowhere", "--topic", "orders"]
 def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["job", name, "--help"])
-    told = capsys.readouterr().out
-    assert "--root" in told
-    assert "--master" in told
+    printed = capsys.readouterr().out
+    assert "--root" in printed
+    assert "--master" in printed
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -40,8 +40,8 @@ for arguments in (["--help"], ["job", "--help"], ["job", "audit", "--help"]):
         assert not end.code
 print([name for name in {heavy} if name in sys.modules])
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[-1] == "[]"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"
 
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,9 +54,9 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     monkeypatch.setattr(importlib, "import_module", without_spark)
     assert main(AUDIT) == 2
-    told = capsys.readouterr().err
-    assert "Spark jobs need the package pyspark: " in told
-    assert "-m pip install " in told
+    printed = capsys.readouterr().err
+    assert "Spark jobs need the package pyspark: " in printed
+    assert "-m pip install " in printed
 
 
 @pytest.mark.parametrize(("version", "says"), [(None, "there is none"), (11, "there is Java 11")])
@@ -65,9 +65,9 @@ def test_java_is_missing(
 ) -> None:
     monkeypatch.setattr(session, "java_version", lambda: version)
     assert main(AUDIT) == 2
-    told = capsys.readouterr().err
-    assert f"Java 17 or later, {says}" in told
-    assert "openjdk-17-jre-headless" in told
+    printed = capsys.readouterr().err
+    assert f"Java 17 or later, {says}" in printed
+    assert "openjdk-17-jre-headless" in printed
 
 
 @pytest.mark.parametrize("job", [["audit"], ["to-parquet", "--table", "table"]])
@@ -112,7 +112,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--format", "avro"], "--schema is missing: an Avro schema (.avsc)"),
         (["--format", "protobuf"], "--schema is missing: a descriptor set"),
@@ -120,7 +120,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
     ],
 )
 def test_a_schema_that_does_not_fit_the_format_is_refused_before_spark_starts(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def start(*_: object) -> None:
         raise AssertionError("Spark starts")
@@ -128,4 +128,4 @@ def test_a_schema_that_does_not_fit_the_format_is_refused_before_spark_starts(
     monkeypatch.setattr(to_parquet, "start_session", start)
     monkeypatch.setattr(to_parquet, "read_topic", start)
     assert main(["job", "to_parquet", "--root", "file:///r", "--topic", "t", "--table", "file:///x", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

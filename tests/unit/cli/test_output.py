@@ -15,12 +15,12 @@ def test_tables_are_as_wide_as_their_cells(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "expected"),
     [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1024 * 1024 - 1, "1.0 MiB"), (1536, "1.5 KiB"),
      (1 << 40, "1.0 TiB"), (1 << 62, "4096.0 PiB")],
 )  # fmt: skip
-def test_sizes_have_a_unit_of_1024(size: int | None, told: str) -> None:
-    assert format_size(size) == told
+def test_sizes_have_a_unit_of_1024(size: int | None, expected: str) -> None:
+    assert format_size(size) == expected
 
 
 def test_a_table_without_rows_is_a_notice_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,8 +71,8 @@ def test_text_of_others_does_not_act_on_a_terminal() -> None:
 
 def test_an_error_has_neither_passwords_nor_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail("cannot reach etcd://me:secret@e1:2379\x07\nsee --meta", status=2) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("bmq: cannot reach etcd://")
-    assert told.err.endswith("@e1:2379\\x07\nsee --meta\n")
-    assert "secret" not in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("bmq: cannot reach etcd://")
+    assert printed.err.endswith("@e1:2379\\x07\nsee --meta\n")
+    assert "secret" not in printed.err

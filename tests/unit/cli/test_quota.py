@@ -132,17 +132,17 @@ def test_a_name_that_no_quota_has_is_not_reported_as_removed(
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         bmq("quota", "remove", "--user", "alice", word)
-    told = capsys.readouterr()
-    assert (ended.value.code, told.out) == (2, "")
-    assert "max_topics" in told.err
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (2, "")
+    assert "max_topics" in printed.err
     assert server.quotas == {((USER, "alice"),): {"max_topics": 5.0}}
 
 
 def test_a_quota_that_is_given_twice_with_two_values_is_refused(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     assert bmq("quota", "set", "--user", "alice", "max_topics=5", "max_groups=1", "max_topics=7") == 2
-    told = capsys.readouterr()
-    assert (told.out, server.quotas) == ("", {})
-    assert "max_topics" in told.err
+    printed = capsys.readouterr()
+    assert (printed.out, server.quotas) == ("", {})
+    assert "max_topics" in printed.err
     assert bmq("quota", "set", "--user", "alice", "max_topics=5", "max_topics=5") == 0
 
 

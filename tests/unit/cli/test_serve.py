@@ -180,9 +180,9 @@ def test_a_path_as_root_is_told_as_a_url(root: str, started: list[NodeConfig], t
 
 def test_roots_that_cannot_be_written_are_not_offered(started: list[NodeConfig], capsys: Any) -> None:
     assert main(["serve", "--root", "s3://bucket"]) == 2
-    told = capsys.readouterr().err
-    assert "use one of file:///dir, hdfs://host[:port][,host[:port]]/dir" in told
-    assert "webhdfs" not in told
+    printed = capsys.readouterr().err
+    assert "use one of file:///dir, hdfs://host[:port][,host[:port]]/dir" in printed
+    assert "webhdfs" not in printed
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_roots_that_cannot_be_written_are_not_offered(started: list[NodeConfig],
 def test_an_unknown_argument_has_the_usage_of_its_command(words: tuple[str, ...], usage: str, capsys: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
-    told = capsys.readouterr().err
-    assert told.startswith(usage)
-    assert "--bogus" in told
+    printed = capsys.readouterr().err
+    assert printed.startswith(usage)
+    assert "--bogus" in printed
 
 
 def test_a_server_that_cannot_start_is_one_line(

@@ -160,9 +160,9 @@ def test_describe_as_json_goes_on_after_a_missing_one(
     admin.add_topic("orders", FakePartition(latest=9))
     assert bmq("topic", "describe", "missing", "orders", "--json") == 1
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["topic"], told["configs"]) == ("orders", {})
-    assert told["partitions"] == [
+    facts = json.loads(out)
+    assert (facts["topic"], facts["configs"]) == ("orders", {})
+    assert facts["partitions"] == [
         {
             "partition": 0,
             "leader": 1,
@@ -190,7 +190,7 @@ def test_alter(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         ((), 2, "nothing to change"),
         (("--config", "a=1", "--delete-config", "a"), 2, "a: either --config or --delete-config"),
@@ -199,12 +199,12 @@ def test_alter(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_alter_refused(
-    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, told: str
+    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
 ) -> None:
     admin.add_topic("orders", FakePartition())
     assert bmq("topic", "alter", "orders", *words) == status
     out, err = capsys.readouterr()
-    assert (out, told in err) == ("", True)
+    assert (out, message in err) == ("", True)
 
 
 def test_delete(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:

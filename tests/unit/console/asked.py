@@ -12,10 +12,10 @@ import pytest
 from aiohttp import StreamReader, web
 from aiohttp.test_utils import make_mocked_request
 
-from bmq.console.access.access import ACCESS, Access
-from bmq.console.access.authenticators import Client
+from bmq.console.access.access import ACCESS, RequestAccess
 from bmq.console.kafka import Requests
 from bmq.console.operations import NotPossible
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 
 
@@ -28,7 +28,9 @@ class Called:
 
     def __getattr__(self, name: str) -> Callable[[web.Request], Awaitable[object]]:
         def call(request: web.Request) -> Any:
-            request[ACCESS] = Access(ALLOW_ALL, self._requests, Client("127.0.0.1", is_secure=False))
+            request[ACCESS] = RequestAccess(
+                ALLOW_ALL, self._requests, AuthenticationContext("127.0.0.1", "SASL_PLAINTEXT")
+            )
             return getattr(self._handlers, name)(request)
 
         return call

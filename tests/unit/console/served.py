@@ -45,10 +45,10 @@ class Api:
         assert set(params) <= {each["name"] for each in described["parameters"]} if params else True
         kind = {} if method in ("GET", "DELETE") else {"json": body}
         async with self._session.request(method, filled, params=params, **kind) as response:
-            told = await response.json()
+            reply = await response.json()
             schema = described["responses"][str(response.status)]["content"]["application/json"]["schema"]
-            assert faults(told, schema) == [], (path, told)
-            return response.status, told
+            assert faults(reply, schema) == [], (path, reply)
+            return response.status, reply
 
 
 @asynccontextmanager

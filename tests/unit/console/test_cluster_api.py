@@ -47,7 +47,7 @@ async def test_a_page_of_another_site_cannot_set_a_log_level(headers: Mapping[st
 
 
 @pytest.mark.parametrize(
-    ("act", "asked", "answer"),
+    ("act", "asked", "response"),
     [
         ("drain", ("drain", "broker"), {"member": PROCESS["incarnation"], "partitions": 7, "shards": 3}),
         ("balance", ("balance",), {"moves": 4}),
@@ -60,12 +60,12 @@ async def test_a_page_of_another_site_cannot_set_a_log_level(headers: Mapping[st
     ],
 )
 async def test_an_act_is_passed_on_and_its_response_is_as_openapi_says(
-    act: str, asked: tuple[object, ...], answer: dict[str, Any]
+    act: str, asked: tuple[object, ...], response: dict[str, Any]
 ) -> None:
     operations = FakeOperations()
     reply = await post(operations, act, BODIES[act])
     assert operations.asked == [asked]
-    assert reply.json == answer
+    assert reply.json == response
     described = OPENAPI["paths"][f"/api/v1/cluster/{act}"]["post"]
     responses = described["responses"]
     assert faults(reply.json, responses[str(reply.status)]["content"]["application/json"]["schema"]) == []
@@ -96,7 +96,7 @@ async def test_a_request_that_a_web_page_could_send_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("fails", "status", "error", "told"),
+    ("fails", "status", "error", "message"),
     [
         (NotPossible(409, "ambiguous_member", "two are"), 409, "ambiguous_member", "two are"),
         (
@@ -117,8 +117,8 @@ async def test_a_request_that_a_web_page_could_send_is_refused(
     ],
 )
 @pytest.mark.parametrize("act", sorted(BODIES))
-async def test_a_refusal_says_what_to_do(act: str, fails: Exception, status: int, error: str, told: str) -> None:
+async def test_a_refusal_says_what_to_do(act: str, fails: Exception, status: int, error: str, message: str) -> None:
     reply = await post(FakeOperations(fails), act, BODIES[act])
     assert (reply.status, reply.json["error"]) == (status, error)
-    assert told in reply.json["message"]
+    assert message in reply.json["message"]
     assert faults(reply.json, {"$ref": "#/components/schemas/Error"}) == []

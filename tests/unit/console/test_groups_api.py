@@ -28,26 +28,26 @@ async def test_offsets_of_a_group_are_reset_after_a_preview() -> None:
         group, reset = "?id=billing", "/api/v1/groups/{id}/reset?id=billing"
         assert (await api("GET", f"/api/v1/groups/{{id}}{group}"))[0] == 404
         orders = [{"topic": "orders", "partitions": None}]
-        status, told = await api("POST", reset, {"topics": orders, "to": "earliest"})
-        assert (status, told["dry_run"]) == (200, True)
-        assert [(each["current"], each["new"]) for each in told["offsets"]] == [(None, 0), (None, 0)]
+        status, body = await api("POST", reset, {"topics": orders, "to": "earliest"})
+        assert (status, body["dry_run"]) == (200, True)
+        assert [(each["current"], each["new"]) for each in body["offsets"]] == [(None, 0), (None, 0)]
         assert (await api("GET", f"/api/v1/groups/{{id}}{group}"))[0] == 404, "nothing was changed"
         assert (await api("POST", reset, {"topics": orders, "to": "earliest", "dry_run": False}))[0] == 200
-        _, told = await api("GET", f"/api/v1/groups/{{id}}{group}", limit=1)
-        assert (told["lag"], told["total"], told["next"]) == (2, 2, "orders/0")
+        _, body = await api("GET", f"/api/v1/groups/{{id}}{group}", limit=1)
+        assert (body["lag"], body["total"], body["next"]) == (2, 2, "orders/0")
         for wrong in ("orders", "orders/x", "orders/" + "9" * 5_000):
             assert (await api("GET", f"/api/v1/groups/{{id}}{group}", after=wrong))[0] == 400
-        _, told = await api("GET", f"/api/v1/groups/{{id}}{group}", after="orders/0")
-        assert [(each["partition"], each["lag"]) for each in told["offsets"]] == [(1, 2)]
-        _, told = await api("POST", reset, {"to": "shift", "value": 1})
-        assert [(each["current"], each["new"]) for each in told["offsets"]] == [(0, 1), (0, 1)]
-        _, told = await api("POST", reset, {"to": "offset", "value": 99})
-        assert {each["new"] for each in told["offsets"]} == {2}, "moved to the log's end"
+        _, body = await api("GET", f"/api/v1/groups/{{id}}{group}", after="orders/0")
+        assert [(each["partition"], each["lag"]) for each in body["offsets"]] == [(1, 2)]
+        _, body = await api("POST", reset, {"to": "shift", "value": 1})
+        assert [(each["current"], each["new"]) for each in body["offsets"]] == [(0, 1), (0, 1)]
+        _, body = await api("POST", reset, {"to": "offset", "value": 99})
+        assert {each["new"] for each in body["offsets"]} == {2}, "moved to the log's end"
         assert (await api("POST", reset, {"to": "shift"}))[0] == 400
         assert (await api("POST", reset, {"to": "latest", "value": 1}))[0] == 400
         assert (await api("POST", reset, {"topics": [{"topic": "no", "partitions": None}], "to": "latest"}))[0] == 404
-        _, told = await api("GET", "/api/v1/groups")
-        assert [each["group_id"] for each in told["groups"]] == ["billing"]
+        _, body = await api("GET", "/api/v1/groups")
+        assert [each["group_id"] for each in body["groups"]] == ["billing"]
         assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 200
         assert (await api("DELETE", f"/api/v1/groups/{{id}}{group}"))[0] == 404
 
@@ -57,8 +57,8 @@ async def test_the_lag_of_a_group_over_time_is_asked_for_in_parts() -> None:
         await create(api)
         body = {"topics": [{"topic": "orders", "partitions": None}], "to": "latest", "dry_run": False}
         assert (await api("POST", "/api/v1/groups/{id}/reset?id=billing", body))[0] == 200
-        status, told = await api("GET", "/api/v1/groups/{id}/lag?id=billing", after=1_700_000_000_000)
-        assert (status, told["group_id"], told["samples"], told["error"]) == (200, "billing", [], "")
+        status, response = await api("GET", "/api/v1/groups/{id}/lag?id=billing", after=1_700_000_000_000)
+        assert (status, response["group_id"], response["samples"], response["error"]) == (200, "billing", [], "")
         assert (await api("GET", "/api/v1/groups/{id}/lag?id=billing", after="yesterday"))[0] == 400
 
 
@@ -73,10 +73,10 @@ async def test_any_group_can_be_named_by_a_parameter(group_id: str) -> None:
     async with serving() as api:
         await create(api)
         body = {"topics": [{"topic": "orders", "partitions": [0]}], "to": "latest", "dry_run": False}
-        status, told = await api("POST", "/api/v1/group/reset", body, id=group_id)
-        assert (status, told["group_id"]) == (200, group_id)
-        status, told = await api("GET", "/api/v1/group", id=group_id)
-        assert (status, told["group"]["group_id"], told["total"]) == (200, group_id, 1)
+        status, response = await api("POST", "/api/v1/group/reset", body, id=group_id)
+        assert (status, response["group_id"]) == (200, group_id)
+        status, response = await api("GET", "/api/v1/group", id=group_id)
+        assert (status, response["group"]["group_id"], response["total"]) == (200, group_id, 1)
         assert (await api("GET", "/api/v1/group/lag", id=group_id))[1]["group_id"] == group_id
         assert (await api("DELETE", "/api/v1/group", id=group_id))[0] == 200
         assert (await api("GET", "/api/v1/group", id=group_id))[0] == 404
@@ -84,8 +84,8 @@ async def test_any_group_can_be_named_by_a_parameter(group_id: str) -> None:
 
 async def test_a_group_must_be_named() -> None:
     async with serving() as api:
-        status, told = await api("GET", "/api/v1/group")
-        assert (status, told["message"]) == (400, "name the group: ?id=...")
+        status, body = await api("GET", "/api/v1/group")
+        assert (status, body["message"]) == (400, "name the group: ?id=...")
 
 
 async def test_a_page_of_groups_has_their_lags() -> None:
@@ -95,10 +95,12 @@ async def test_a_page_of_groups_has_their_lags() -> None:
         for group_id, to in (("behind", "earliest"), ("done", "latest")):
             body = {"topics": [{"topic": "orders", "partitions": None}], "to": to, "dry_run": False}
             assert (await api("POST", "/api/v1/group/reset", body, id=group_id))[0] == 200
-        _, told = await api("GET", "/api/v1/groups", lag="true", sort="-group_id")
-        assert [(each["group_id"], each["lag"]) for each in told["groups"]] == [("done", 0), ("behind", 1)]
-        _, told = await api("GET", "/api/v1/groups", skip=1)
-        assert [(each["group_id"], each["lag"], each["lag_error"]) for each in told["groups"]] == [("done", None, "")]
+        _, response = await api("GET", "/api/v1/groups", lag="true", sort="-group_id")
+        assert [(each["group_id"], each["lag"]) for each in response["groups"]] == [("done", 0), ("behind", 1)]
+        _, response = await api("GET", "/api/v1/groups", skip=1)
+        assert [(each["group_id"], each["lag"], each["lag_error"]) for each in response["groups"]] == [
+            ("done", None, "")
+        ]
         assert (await api("GET", "/api/v1/groups", lag="true", limit=101))[0] == 400
         assert (await api("GET", "/api/v1/groups", sort="members"))[0] == 400
 
@@ -172,20 +174,20 @@ ALL_OF_ORDERS = [{"topic": "orders", "partitions": None}]
 
 
 async def test_a_partition_without_readable_ends_has_an_error_and_no_lag() -> None:
-    told: Any = await api_of(Offsets(broken=[1]), {0: 7, 1: 5}).describe(get(id="billing"))
-    assert told["lag"] == 2, "the sum of those that are known"
-    assert [(each["lag"], each["error"]) for each in told["offsets"]] == [(2, ""), (None, "NOT_LEADER_OR_FOLLOWER")]
+    notified: Any = await api_of(Offsets(broken=[1]), {0: 7, 1: 5}).describe(get(id="billing"))
+    assert notified["lag"] == 2, "the sum of those that are known"
+    assert [(each["lag"], each["error"]) for each in notified["offsets"]] == [(2, ""), (None, "NOT_LEADER_OR_FOLLOWER")]
 
 
 async def test_an_offset_behind_the_logs_end_has_no_negative_lag() -> None:
-    told: Any = await api_of(Offsets(), {0: 12}).describe(get(id="billing"))
-    assert told["lag"] == 0
+    notified: Any = await api_of(Offsets(), {0: 12}).describe(get(id="billing"))
+    assert notified["lag"] == 0
 
 
 async def test_a_group_without_offsets_asks_for_no_ends() -> None:
     requests = Offsets()
-    told: Any = await api_of(requests, {}).describe(get(id="billing"))
-    assert (told["offsets"], told["lag"], requests.sent) == ([], 0, [])
+    notified: Any = await api_of(requests, {}).describe(get(id="billing"))
+    assert (notified["offsets"], notified["lag"], requests.sent) == ([], 0, [])
 
 
 @pytest.mark.usefixtures("without_connection")
@@ -207,23 +209,23 @@ async def test_a_group_without_offsets_asks_for_no_ends() -> None:
 async def test_each_target_is_moved_into_the_log(target: dict[str, Any], new: int) -> None:
     requests = Offsets()
     requests.by_time = {0: 6}
-    told: Any = await api_of(requests).reset(post({**target, "dry_run": False}, id="billing"))
-    assert [(each["current"], each["new"], each["error"]) for each in told["offsets"]] == [(7, new, "")]
+    notified: Any = await api_of(requests).reset(post({**target, "dry_run": False}, id="billing"))
+    assert [(each["current"], each["new"], each["error"]) for each in notified["offsets"]] == [(7, new, "")]
     assert requests.committed() == {0: new}
 
 
 @pytest.mark.usefixtures("without_connection")
 async def test_a_time_after_every_record_is_the_end() -> None:
-    told: Any = await api_of(Offsets()).reset(post({"to": "timestamp", "value": 1_000}, id="billing"))
-    assert [each["new"] for each in told["offsets"]] == [9]
+    notified: Any = await api_of(Offsets()).reset(post({"to": "timestamp", "value": 1_000}, id="billing"))
+    assert [each["new"] for each in notified["offsets"]] == [9]
 
 
 @pytest.mark.usefixtures("without_connection")
 async def test_partitions_whose_commit_failed_are_named() -> None:
     requests = Offsets(refuses={1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     body = {**EMPTY, "topics": ALL_OF_ORDERS}
-    told: Any = await api_of(requests).reset(post(body, id="billing"))
-    assert [each["error"] for each in told["offsets"]] == ["", "UNKNOWN_TOPIC_OR_PARTITION"]
+    notified: Any = await api_of(requests).reset(post(body, id="billing"))
+    assert [each["error"] for each in notified["offsets"]] == ["", "UNKNOWN_TOPIC_OR_PARTITION"]
 
 
 @pytest.mark.usefixtures("without_connection")
@@ -283,5 +285,5 @@ async def test_a_reset_is_bounded_in_partitions(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(groups_api, "PARTITIONS_MAX", 1)
     assert await refused(api_of(Offsets()).reset(post(body, id="billing"))) == (400, "wrong_value")
     monkeypatch.setattr(groups_api, "PARTITIONS_MAX", 2)
-    told: Any = await api_of(Offsets()).reset(post(body, id="billing"))
-    assert len(told["offsets"]) == 2
+    notified: Any = await api_of(Offsets()).reset(post(body, id="billing"))
+    assert len(notified["offsets"]) == 2

@@ -49,11 +49,11 @@ async def test_hostile_questions_are_refused_as_described() -> None:
         for method, template, path, params, body in questions():
             kind = {} if method == "get" else {"json": body}
             async with session.request(method, path, params=params, **kind) as response:
-                told = json.loads(await response.read())
+                facts = json.loads(await response.read())
                 asked = (method, path, params, body)
-                assert response.status != 500, (asked, told)
+                assert response.status != 500, (asked, facts)
                 responses = OPENAPI["paths"][template][method]["responses"]
-                assert str(response.status) in responses, (asked, response.status, told)
+                assert str(response.status) in responses, (asked, response.status, facts)
                 schema = responses[str(response.status)]["content"]["application/json"]["schema"]
-                assert faults(told, schema) == [], (asked, told)
+                assert faults(facts, schema) == [], (asked, facts)
     await server.stop()

@@ -154,7 +154,7 @@ def test_a_process_that_serves_a_part_is_ready_and_says_what_does_not_work() -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "error", "told"),
+    ("path", "status", "error", "message"),
     [
         ("/api/v1/topics/nothing", 404, "unknown_topic", "'nothing'"),
         ("/api/v1/groups/nobody", 404, "unknown_group", "'nobody'"),
@@ -162,11 +162,11 @@ def test_a_process_that_serves_a_part_is_ready_and_says_what_does_not_work() -> 
         ("/elsewhere", 404, "not_found", "/elsewhere"),
     ],
 )
-def test_errors_are_json(path: str, status: int, error: str, told: str) -> None:
+def test_errors_are_json(path: str, status: int, error: str, message: str) -> None:
     (reply,) = ask(state(), path)
     assert reply.status == status
     assert reply.json["error"] == error
-    assert told in reply.json["message"]
+    assert message in reply.json["message"]
     assert faults(reply.json, {"$ref": "#/components/schemas/Error"}) == []
 
 

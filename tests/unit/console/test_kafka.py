@@ -93,8 +93,8 @@ async def test_an_error_of_a_fetch_is_raised(of_request: int, of_partition: int)
 async def test_a_produce_returns_its_offset_or_raises_with_the_text() -> None:
     answers = [PartitionAnswer(0, 0, base_offset=7), PartitionAnswer(0, 87, error_message="no such codec")]
     right, wrong = (
-        LocalRequests(FakeDispatch(encode_produce(PRODUCE_VERSION, 0, [TopicAnswer(None, TOPIC_ID, [answer])])))
-        for answer in answers
+        LocalRequests(FakeDispatch(encode_produce(PRODUCE_VERSION, 0, [TopicAnswer(None, TOPIC_ID, [response])])))
+        for response in answers
     )
     assert await right.produce(TOPIC_ID, 0, memoryview(b"batch")) == 7
     with pytest.raises(RequestError, match="no such codec") as raised:
@@ -104,8 +104,10 @@ async def test_a_produce_returns_its_offset_or_raises_with_the_text() -> None:
 
 async def test_a_refused_record_is_explained_by_its_own_error() -> None:
     """The batch's text counts and lists records, of which the console sends one."""
-    answer = PartitionAnswer(0, 87, error_message="1 record errors in total", batch_index_errors=[(0, "no key")])
-    refusing = LocalRequests(FakeDispatch(encode_produce(PRODUCE_VERSION, 0, [TopicAnswer(None, TOPIC_ID, [answer])])))
+    response = PartitionAnswer(0, 87, error_message="1 record errors in total", batch_index_errors=[(0, "no key")])
+    refusing = LocalRequests(
+        FakeDispatch(encode_produce(PRODUCE_VERSION, 0, [TopicAnswer(None, TOPIC_ID, [response])]))
+    )
     with pytest.raises(RequestError) as raised:
         await refusing.produce(TOPIC_ID, 0, memoryview(b"batch"))
     assert raised.value.message == "no key"

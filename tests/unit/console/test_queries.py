@@ -177,7 +177,7 @@ async def test_a_body_may_have_just_the_bytes_allowed() -> None:
 @pytest.mark.slow
 @pytest.mark.loops("asyncio")
 @pytest.mark.parametrize(
-    ("act", "data", "error", "told"),
+    ("act", "data", "error", "message"),
     [
         ("move", b"", "no_json", "not JSON"),
         ("move", b"{", "no_json", "not JSON"),
@@ -195,11 +195,11 @@ async def test_a_body_may_have_just_the_bytes_allowed() -> None:
         ("move", json.dumps({**MOVE, "partition": 1.5}).encode(), "wrong_value", "not a number from 0"),
     ],
 )
-async def test_a_body_with_wrong_fields_or_values_is_refused(act: str, data: bytes, error: str, told: str) -> None:
+async def test_a_body_with_wrong_fields_or_values_is_refused(act: str, data: bytes, error: str, message: str) -> None:
     operations = FakeOperations()
     reply = await post(operations, act, data=data)
     assert (reply.status, reply.json["error"], operations.asked) == (400, error, [])
-    assert told in reply.json["message"]
+    assert message in reply.json["message"]
 
 
 @pytest.mark.slow

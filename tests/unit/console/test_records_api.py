@@ -33,32 +33,40 @@ async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
                 "partition": 0, "key": f"k{number % 2}", "value": f'{{"n": {number}}}', "value_format": "json",
                 "headers": [{"key": "h", "value": None}],
             }  # fmt: skip
-            status, told = await api("POST", f"{TOPIC}/records{ORDERS}", body)
-            assert (status, told["partition"], told["offset"]) == (201, 0, number)
-            times.append(told["timestamp"])
-        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset="earliest", limit=2)
-        assert [each["offset"] for each in told["records"]] == [0, 1]
-        assert told["partitions"] == [{"partition": 0, "log_start": 0, "high_watermark": 6, "next": 2, "error": ""}]
-        first = told["records"][0]
+            status, response = await api("POST", f"{TOPIC}/records{ORDERS}", body)
+            assert (status, response["partition"], response["offset"]) == (201, 0, number)
+            times.append(response["timestamp"])
+        _, response = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset="earliest", limit=2)
+        assert [each["offset"] for each in response["records"]] == [0, 1]
+        assert response["partitions"] == [{"partition": 0, "log_start": 0, "high_watermark": 6, "next": 2, "error": ""}]
+        first = response["records"][0]
         assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, **NO_SCHEMA}
         assert first["headers"] == [{"key": "h", "value": {"text": None, "bytes": 0, **NO_SCHEMA, "format": "null"}}]
-        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, limit=2)
-        assert [each["offset"] for each in told["records"]] == [5, 4]
-        assert told["has_more"]
-        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset=3, limit=1, format="hex", bytes=2)
-        assert [each["offset"] for each in told["records"]] == [3]
-        assert told["records"][0]["value"] == {**NO_SCHEMA, "format": "hex", "text": "7b22", "bytes": 8, "is_cut": True}
-        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, timestamp=times[5])
-        assert told["records"][-1]["offset"] == 5
-        assert all(each["timestamp"] >= times[5] for each in told["records"])
-        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, key="k1", offset="earliest")
-        assert [each["offset"] for each in told["records"]] == [1, 3, 5]
-        _, told = await api("GET", f"{TOPIC}/records{ORDERS}", limit=10)
-        assert [each["partition"] for each in told["partitions"]] == [0, 1]
-        _, told = await api("GET", f"{TOPIC}/partitions/{{partition}}/segments{ORDERS}&partition=0")
-        assert [each["base_offset"] for each in told["segments"]] == [0]
-        assert told["segments"][0]["blocks"][0]["nodes"]
-        assert told["segments"][0]["bytes"] > 0
+        _, response = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, limit=2)
+        assert [each["offset"] for each in response["records"]] == [5, 4]
+        assert response["has_more"]
+        _, response = await api(
+            "GET", f"{TOPIC}/records{ORDERS}", partition=0, offset=3, limit=1, format="hex", bytes=2
+        )
+        assert [each["offset"] for each in response["records"]] == [3]
+        assert response["records"][0]["value"] == {
+            **NO_SCHEMA,
+            "format": "hex",
+            "text": "7b22",
+            "bytes": 8,
+            "is_cut": True,
+        }
+        _, response = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, timestamp=times[5])
+        assert response["records"][-1]["offset"] == 5
+        assert all(each["timestamp"] >= times[5] for each in response["records"])
+        _, response = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, key="k1", offset="earliest")
+        assert [each["offset"] for each in response["records"]] == [1, 3, 5]
+        _, response = await api("GET", f"{TOPIC}/records{ORDERS}", limit=10)
+        assert [each["partition"] for each in response["partitions"]] == [0, 1]
+        _, response = await api("GET", f"{TOPIC}/partitions/{{partition}}/segments{ORDERS}&partition=0")
+        assert [each["base_offset"] for each in response["segments"]] == [0]
+        assert response["segments"][0]["blocks"][0]["nodes"]
+        assert response["segments"][0]["bytes"] > 0
 
 
 @pytest.mark.parametrize(
@@ -74,15 +82,15 @@ async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
 async def test_wrong_parameters_for_records_are_refused(query: dict[str, object], status: int, error: str) -> None:
     async with serving() as api:
         await create(api)
-        got, told = await api("GET", f"{TOPIC}/records{ORDERS}", **query)
-        assert (got, told["error"]) == (status, error)
+        got, body = await api("GET", f"{TOPIC}/records{ORDERS}", **query)
+        assert (got, body["error"]) == (status, error)
 
 
 async def test_values_are_shown_by_their_schema() -> None:
     async with serving() as api:
         await create(api)
-        status, told = await api("GET", f"{TOPIC}/records{ORDERS}", format="registry")
-        assert (status, told["error"]) == (400, "no_schema_registry")
+        status, response = await api("GET", f"{TOPIC}/records{ORDERS}", format="registry")
+        assert (status, response["error"]) == (400, "no_schema_registry")
         registry = FakeRegistry()
         registry.answers["/schemas/ids/7"] = {"schema": '"string"'}
         async with serving_registry(registry):
@@ -92,14 +100,14 @@ async def test_values_are_shown_by_their_schema() -> None:
                 body = {"partition": 0, "value": value, "value_format": "hex", "key": "k"}
                 assert (await api("POST", f"{TOPIC}/records{ORDERS}", body))[0] == 201
             for wanted in ("auto", "registry"):
-                _, told = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format=wanted)
-                known, unknown = (each["value"] for each in told["records"])
+                _, response = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format=wanted)
+                known, unknown = (each["value"] for each in response["records"])
                 assert (known["format"], known["text"], known["schema_id"]) == ("avro", '"a"', 7)
                 assert (unknown["format"], unknown["schema_id"]) == ("hex", None)
                 assert ("404" in unknown["error"]) == (wanted == "registry")
             assert sorted(registry.asked) == ["/schemas/ids/7", "/schemas/ids/8"]
-            _, told = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format="hex")
-            assert {each["value"]["format"] for each in told["records"]} == {"hex"}
+            _, response = await api("GET", f"{TOPIC}/records{ORDERS}", offset="earliest", format="hex")
+            assert {each["value"]["format"] for each in response["records"]} == {"hex"}
             await api.registry.close()
 
 
@@ -149,8 +157,8 @@ class Log(FakeRequests):
 
 async def read(requests: FakeRequests, query: str) -> tuple[list[int], list[dict[str, Any]]]:
     """Return the offsets of the records that a request gets, and the facts of its partitions."""
-    told: Any = await Called(RecordsApi(state(requests=requests)), requests).read(get(f"/?{query}", name="orders"))
-    return [each["offset"] for each in told["records"]], told["partitions"]
+    notified: Any = await Called(RecordsApi(state(requests=requests)), requests).read(get(f"/?{query}", name="orders"))
+    return [each["offset"] for each in notified["records"]], notified["partitions"]
 
 
 @pytest.mark.parametrize(
@@ -221,9 +229,9 @@ async def read_times(requests: Logs, query: str) -> tuple[list[tuple[int, int]],
     """Return (partition, offset) of the records, whether there are more, and the next offsets."""
     console = state(requests=requests)
     console.find_topic = lambda name: {**TOPIC_FACTS, "partitions": len(requests.times)}
-    told: Any = await Called(RecordsApi(console), requests).read(get(f"/?{query}", name="orders"))
-    found = [(each["partition"], each["offset"]) for each in told["records"]]
-    return found, told["has_more"], [each["next"] for each in told["partitions"]]
+    notified: Any = await Called(RecordsApi(console), requests).read(get(f"/?{query}", name="orders"))
+    found = [(each["partition"], each["offset"]) for each in notified["records"]]
+    return found, notified["has_more"], [each["next"] for each in notified["partitions"]]
 
 
 async def test_the_newest_records_are_those_of_the_topic_the_newest_first() -> None:
@@ -344,8 +352,8 @@ async def test_a_topic_or_a_partition_that_does_not_exist_is_refused() -> None:
     ids=str,
 )
 async def test_a_record_goes_to_its_partition_its_keys_or_any(body: dict[str, Any], partition: int) -> None:
-    told: Any = await Called(RecordsApi(state()), FakeRequests()).produce(post(body, name="orders"))
-    assert told == {"topic": "orders", "partition": partition, "offset": 9, "timestamp": NOW_MS}
+    notified: Any = await Called(RecordsApi(state()), FakeRequests()).produce(post(body, name="orders"))
+    assert notified == {"topic": "orders", "partition": partition, "offset": 9, "timestamp": NOW_MS}
 
 
 @pytest.mark.usefixtures("without_connection")

@@ -9,7 +9,7 @@ from bmq.core.errors import ErrorCode, RequestError
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "status", "told"),
+    ("code", "text", "status", "expected"),
     [
         (
             ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -32,9 +32,9 @@ from bmq.core.errors import ErrorCode, RequestError
         "any other error",
     ],
 )
-def test_an_error_has_a_status_and_advice(code: ErrorCode, text: str, status: int, told: str) -> None:
+def test_an_error_has_a_status_and_advice(code: ErrorCode, text: str, status: int, expected: str) -> None:
     found = refusal(RequestError(code, text))
-    assert (found.status, found.error, str(found)) == (status, code.name.lower(), told)
+    assert (found.status, found.error, str(found)) == (status, code.name.lower(), expected)
 
 
 def test_every_code_has_an_error_status_and_a_text() -> None:

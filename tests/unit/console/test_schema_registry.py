@@ -125,7 +125,7 @@ async def test_a_failure_is_remembered_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("response", "message"),
     [
         (b"no json", "not JSON"),
         (b"[" * 100_000, "not JSON"),
@@ -136,11 +136,11 @@ async def test_a_failure_is_remembered_for_a_while() -> None:
         (base64.b64encode(bytes(1 << 20)), "is over 1048576 bytes"),
     ],
 )
-async def test_responses_that_are_none(answer: Any, told: str) -> None:
+async def test_responses_that_are_none(response: Any, message: str) -> None:
     async with registered() as fake:
-        fake.answers["/schemas/ids/7"] = answer
+        fake.answers["/schemas/ids/7"] = response
         registry = SchemaRegistry(fake.url)
-        assert told in str(await one(registry, 7))
+        assert message in str(await one(registry, 7))
         await registry.close()
 
 

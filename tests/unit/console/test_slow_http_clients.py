@@ -166,8 +166,8 @@ async def test_slow_bodies_make_room_for_other_bodies(monkeypatch: pytest.Monkey
             await until(lambda: server.open_connections == 2)
             clients[-1].sendall(b" " * 98 + b"}")
             clients[-1].setblocking(False)
-            told = await asyncio.get_running_loop().sock_recv(clients[-1], 100)
-            assert told.startswith(b"HTTP/1.1 200 ")
+            response = await asyncio.get_running_loop().sock_recv(clients[-1], 100)
+            assert response.startswith(b"HTTP/1.1 200 ")
     assert server_log.getvalue() == ""
 
 
@@ -243,9 +243,9 @@ async def test_health_and_metrics_are_answered_while_the_api_is_busy(monkeypatch
         await until(lambda: server.connections.requests == 3)
         reader, writer = await connect(server)
         writer.write(b"GET /api/v1/cluster HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        told = await reader.read()
-        assert b" 503 " in told.partition(b"\r\n")[0]
-        assert b'"error": "busy"' in told
+        response = await reader.read()
+        assert b" 503 " in response.partition(b"\r\n")[0]
+        assert b'"error": "busy"' in response
         writer.close()
         for path in ("/healthz", "/readyz", "/metrics"):
             assert b" 200 " in await get(server, path)

@@ -15,31 +15,31 @@ pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 async def test_topics_are_created_altered_grown_and_deleted() -> None:
     async with serving() as api:
         draft = {"name": "draft", "partitions": 3, "replication_factor": 1, "dry_run": True}
-        status, told = await api("POST", "/api/v1/topics", draft)
-        assert (status, told["partitions"], told["dry_run"]) == (201, 3, True)
+        status, response = await api("POST", "/api/v1/topics", draft)
+        assert (status, response["partitions"], response["dry_run"]) == (201, 3, True)
         assert (await api("GET", "/api/v1/topics"))[1]["topics"] == []
         await create(api)
-        status, told = await api("POST", "/api/v1/topics", {"name": "orders"})
-        assert (status, told["error"]) == (409, "topic_already_exists")
-        status, told = await api("POST", "/api/v1/topics", {"name": "a/b"})
-        assert (status, told["error"]) == (400, "invalid_topic_exception")
+        status, response = await api("POST", "/api/v1/topics", {"name": "orders"})
+        assert (status, response["error"]) == (409, "topic_already_exists")
+        status, response = await api("POST", "/api/v1/topics", {"name": "a/b"})
+        assert (status, response["error"]) == (400, "invalid_topic_exception")
         body = {"set": {"max.message.bytes": "2000"}, "delete": ["retention.ms"]}
         assert (await api("POST", f"{TOPIC}/configs{ORDERS}", body))[0] == 200
         configs = {each["name"]: each for each in (await api("GET", f"{TOPIC}/configs{ORDERS}"))[1]["configs"]}
         assert configs["max.message.bytes"]["source"] == "DYNAMIC_TOPIC_CONFIG"
         assert configs["max.message.bytes"]["value"] == "2000"
         assert configs["retention.ms"]["source"] == "DEFAULT_CONFIG"
-        status, told = await api("POST", f"{TOPIC}/configs{ORDERS}", {"set": {"retention.ms": "soon"}})
-        assert (status, told["error"]) == (400, "invalid_config")
+        status, response = await api("POST", f"{TOPIC}/configs{ORDERS}", {"set": {"retention.ms": "soon"}})
+        assert (status, response["error"]) == (400, "invalid_config")
         assert (await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 4}))[0] == 200
-        status, told = await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 3})
-        assert (status, told["error"]) == (400, "invalid_partitions")
-        _, told = await api("GET", f"{TOPIC}{ORDERS}", limit=3)
-        assert [each["partition"] for each in told["partitions"]] == [0, 1, 2]
-        assert told["next"] == 2
-        _, told = await api("GET", f"{TOPIC}{ORDERS}", after=2)
-        assert ([each["partition"] for each in told["partitions"]], told["next"]) == ([3], None)
-        assert {each["owner"] for each in told["partitions"]} == {"n"}
+        status, response = await api("POST", f"{TOPIC}/partitions{ORDERS}", {"partitions": 3})
+        assert (status, response["error"]) == (400, "invalid_partitions")
+        _, response = await api("GET", f"{TOPIC}{ORDERS}", limit=3)
+        assert [each["partition"] for each in response["partitions"]] == [0, 1, 2]
+        assert response["next"] == 2
+        _, response = await api("GET", f"{TOPIC}{ORDERS}", after=2)
+        assert ([each["partition"] for each in response["partitions"]], response["next"]) == ([3], None)
+        assert {each["owner"] for each in response["partitions"]} == {"n"}
         assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 200
         assert (await api("DELETE", f"{TOPIC}{ORDERS}"))[0] == 404
         assert (await api("GET", f"{TOPIC}{ORDERS}"))[0] == 404
@@ -49,15 +49,15 @@ async def test_topics_are_listed_in_pages() -> None:
     async with serving() as api:
         for number in range(5):
             await create(api, f"t{number}", 1)
-        _, told = await api("GET", "/api/v1/topics", limit=2)
-        assert ([each["name"] for each in told["topics"]], told["next"], told["total"]) == (["t0", "t1"], "t1", 5)
-        _, told = await api("GET", "/api/v1/topics", limit=2, after="t3")
-        assert ([each["name"] for each in told["topics"]], told["next"]) == (["t4"], None)
-        _, told = await api("GET", "/api/v1/topics", search="T3")
-        assert ([each["name"] for each in told["topics"]], told["total"]) == (["t3"], 1)
-        _, told = await api("GET", "/api/v1/topics", limit=2, skip=3, sort="-name")
-        assert ([each["name"] for each in told["topics"]], told["total"]) == (["t1", "t0"], 5)
-        assert (told["partitions"], told["next"]) == (5, None)
+        _, body = await api("GET", "/api/v1/topics", limit=2)
+        assert ([each["name"] for each in body["topics"]], body["next"], body["total"]) == (["t0", "t1"], "t1", 5)
+        _, body = await api("GET", "/api/v1/topics", limit=2, after="t3")
+        assert ([each["name"] for each in body["topics"]], body["next"]) == (["t4"], None)
+        _, body = await api("GET", "/api/v1/topics", search="T3")
+        assert ([each["name"] for each in body["topics"]], body["total"]) == (["t3"], 1)
+        _, body = await api("GET", "/api/v1/topics", limit=2, skip=3, sort="-name")
+        assert ([each["name"] for each in body["topics"]], body["total"]) == (["t1", "t0"], 5)
+        assert (body["partitions"], body["next"]) == (5, None)
         assert (await api("GET", "/api/v1/topics", sort="size"))[0] == 400
         assert (await api("GET", "/api/v1/topics", sort="-name", after="t1"))[0] == 400
         assert (await api("GET", "/api/v1/topics", limit=0))[0] == 400
@@ -70,9 +70,9 @@ async def test_too_many_topics_are_not_sorted_by_their_rates(monkeypatch: pytest
     async with serving() as api:
         for name in ("orders", "events"):
             await create(api, name)
-        status, told = await api("GET", "/api/v1/topics", sort="bytes_in")
-        assert (status, told["error"]) == (400, "too_many_topics")
-        assert "2 topics match, and up to 1 are sorted by their rates" in told["message"]
+        status, body = await api("GET", "/api/v1/topics", sort="bytes_in")
+        assert (status, body["error"]) == (400, "too_many_topics")
+        assert "2 topics match, and up to 1 are sorted by their rates" in body["message"]
         assert (await api("GET", "/api/v1/topics", sort="bytes_in", search="ord"))[0] == 200
 
 
@@ -82,16 +82,16 @@ async def test_topics_are_listed_by_their_bytes() -> None:
             await create(api, name, 1)
             for _ in range(records):
                 await api("POST", f"{TOPIC}/records?name={name}", {"partition": 0, "value": "v" * 100})
-        status, told = await api("GET", "/api/v1/storage/topics", internal="false")
-        assert (status, told["total"], told["silent"]) == (200, 3, [])
-        assert [each["name"] for each in told["topics"][:2]] == ["orders", "events"]
-        largest, second = (each["bytes"] for each in told["topics"][:2])
+        status, body = await api("GET", "/api/v1/storage/topics", internal="false")
+        assert (status, body["total"], body["silent"]) == (200, 3, [])
+        assert [each["name"] for each in body["topics"][:2]] == ["orders", "events"]
+        largest, second = (each["bytes"] for each in body["topics"][:2])
         assert largest == 3 * second > 300
-        assert told["bytes"] == largest + second
-        _, told = await api("GET", "/api/v1/storage/topics", sort="name", search="E", limit=1)
-        assert ([each["name"] for each in told["topics"]], told["next"], told["total"]) == (["empty"], "empty", 3)
-        _, told = await api("GET", "/api/v1/storage/topics", sort="-bytes", search="ORDERS")
-        assert (told["total"], told["bytes"]) == (1, largest)
+        assert body["bytes"] == largest + second
+        _, body = await api("GET", "/api/v1/storage/topics", sort="name", search="E", limit=1)
+        assert ([each["name"] for each in body["topics"]], body["next"], body["total"]) == (["empty"], "empty", 3)
+        _, body = await api("GET", "/api/v1/storage/topics", sort="-bytes", search="ORDERS")
+        assert (body["total"], body["bytes"]) == (1, largest)
 
 
 async def test_a_page_of_a_thousand_topics_is_bounded() -> None:
@@ -107,6 +107,6 @@ async def test_a_page_of_a_thousand_topics_is_bounded() -> None:
             ("/api/v1/topics", {"rates": "true", "skip": 950}),
             ("/api/v1/storage/topics", {"sort": "-bytes"}),
         ):
-            status, told = await api("GET", path, limit=50, **query)
-            assert (status, told["total"], len(told["topics"])) == (200, 1_000, 50)
-            assert len(json.dumps(told)) < 64 << 10
+            status, response = await api("GET", path, limit=50, **query)
+            assert (status, response["total"], len(response["topics"])) == (200, 1_000, 50)
+            assert len(json.dumps(response)) < 64 << 10

@@ -44,10 +44,10 @@ class FakePeers:
 
     def _next(self, api_key: int) -> object:
         self.keys.append(api_key)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.answers.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def asking(peers: FakePeers) -> PeerMemberClient:

@@ -34,8 +34,8 @@ class World:
 
     def send(self, caller: str, request: QuotaSharesRequest) -> QuotaSharesResponse:
         body = memoryview(b"".join(request.encode()))
-        answer = self.api.handle(body, InternalCall(0, cast(Any, None), None, 1, 0.0, caller))
-        return QuotaSharesResponse.decode(memoryview(b"".join(answer)))
+        response = self.api.handle(body, InternalCall(0, cast(Any, None), None, 1, 0.0, caller))
+        return QuotaSharesResponse.decode(memoryview(b"".join(response)))
 
 
 def test_a_leader_allots_shares() -> None:

@@ -143,34 +143,34 @@ class Link:
 
     def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[memoryview] = loop.create_future()
+        response: asyncio.Future[memoryview] = loop.create_future()
         if not self.is_up:
-            answer.set_exception(PeerLost("the connection is gone", was_sent=False))
-            return answer
-        self._waiting.add(answer)
+            response.set_exception(PeerLost("the connection is gone", was_sent=False))
+            return response
+        self._waiting.add(response)
         frame = memoryview(b"".join((struct.pack(">hhih", api_key, api_version, 0, -1), b"\0", *body)))
 
         def arrive() -> None:
             self._travelling.discard(handle)
-            task = loop.create_task(self._serve(frame, answer))
+            task = loop.create_task(self._serve(frame, response))
             self._served.add(task)
             task.add_done_callback(self._ended)
 
         self._arrives = max(self._arrives + TICK_S, loop.time() + self.lag_s)
         handle = loop.call_at(self._arrives, arrive)
         self._travelling.add(handle)
-        return answer
+        return response
 
-    async def _serve(self, frame: memoryview, answer: asyncio.Future[memoryview]) -> None:
+    async def _serve(self, frame: memoryview, reply: asyncio.Future[memoryview]) -> None:
         endpoint = self._network.processes.get(self.incarnation)
         if endpoint is None:
             return
         result = endpoint(frame, self)
         response = result if isinstance(result, Response) else await result
         await asyncio.sleep(LATENCY_S)
-        self._waiting.discard(answer)
-        if not answer.done():
-            answer.set_result(memoryview(b"".join(response.buffers))[HEADER_BYTES:])
+        self._waiting.discard(reply)
+        if not reply.done():
+            reply.set_result(memoryview(b"".join(response.buffers))[HEADER_BYTES:])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._served.discard(task)
@@ -199,9 +199,9 @@ class Link:
                 handle.cancel()
             self._closed.notify()
         waiting, self._waiting = self._waiting, set()
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(PeerLost("the connection broke", was_sent=True))
+        for response in waiting:
+            if not response.done():
+                response.set_exception(PeerLost("the connection broke", was_sent=True))
         self._lost.notify()
 
 

@@ -39,10 +39,10 @@ def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert differences([UA], [OO, UA]) == ["carrier OO is in one only"]
     assert differences([UA, UA], [UA]) == ["Spark returned a carrier twice"]
     print_delays([other, OO], [UA, OO], {"UA": "United"})
-    told = capsys.readouterr().out.splitlines()
-    assert told[2].startswith("UA  United")
-    assert told[2].endswith("2013-01-01     3.0 min  <- differs")
-    assert told[3].split() == ["OO", "1", "-", "-", "-"]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2].startswith("UA  United")
+    assert printed[2].endswith("2013-01-01     3.0 min  <- differs")
+    assert printed[3].split() == ["OO", "1", "-", "-", "-"]
 
 
 def test_picture(tmp_path: Path) -> None:

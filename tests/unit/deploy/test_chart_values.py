@@ -34,9 +34,9 @@ def test_check_says_which_file_differs(tmp_path: Path, capsys: pytest.CaptureFix
         text = (CHART / name).read_text()
         (tmp_path / name).write_text(text.replace("| `mode` |", "| `modus` |").replace('"num.partitions"', '"nothing"'))
     assert drawn_files.main(drawn.files(tmp_path), ["--check"], "usage") == 1
-    told = capsys.readouterr().err
-    assert "README.md differs" in told
-    assert "values.schema.json differs" in told
+    printed = capsys.readouterr().err
+    assert "README.md differs" in printed
+    assert "values.schema.json differs" in printed
     assert drawn_files.main(drawn.files(tmp_path), [], "usage") == 0
     assert drawn_files.main(drawn.files(tmp_path), ["--check"], "usage") == 0
     assert drawn_files.main(drawn.files(tmp_path), ["--unknown"], "usage") == 2

@@ -51,7 +51,7 @@ def written(files: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({}, "bmq-2.example.org:9094"),
         ({"OUTSIDE_PORT": "30100+2"}, "bmq-2.example.org:30102"),
@@ -62,12 +62,12 @@ def written(files: dict[str, str]) -> dict[str, object]:
     ],
 )
 def test_clients_outside_are_told_this(
-    script: ModuleType, files: dict[str, str], changed: dict[str, str], told: str
+    script: ModuleType, files: dict[str, str], changed: dict[str, str], expected: str
 ) -> None:
     assert script.main({**files, **OUTSIDE, **changed}) == 0
     assert written(files) == {
         "num.partitions": 6,
-        "advertised.listeners": f"{OUTSIDE['INSIDE']},EXTERNAL://{told}",
+        "advertised.listeners": f"{OUTSIDE['INSIDE']},EXTERNAL://{expected}",
     }
 
 

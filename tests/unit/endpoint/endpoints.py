@@ -75,10 +75,10 @@ def versions(version: int, name: str = "librdkafka", software: str = "2.3.0-rc1"
     return memoryview(bytearray(message.encode(version=version, header=True)))
 
 
-def joined(answer: Response | Awaitable[Response]) -> bytes:
-    assert isinstance(answer, Response)
-    return b"".join(answer.buffers)
+def joined(response: Response | Awaitable[Response]) -> bytes:
+    assert isinstance(response, Response)
+    return b"".join(response.buffers)
 
 
-def decoded(answer: Response | Awaitable[Response], kind: Any, version: int) -> Any:
-    return kind.decode(joined(answer), version=version, header=True)
+def decoded(response: Response | Awaitable[Response], kind: Any, version: int) -> Any:
+    return kind.decode(joined(response), version=version, header=True)

@@ -19,8 +19,8 @@ from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, jo
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_lists_the_registrations(version: int) -> None:
     asker = Asker()
-    answer = endpoint()(versions(version), asker)
-    message = decoded(answer, ApiVersionsResponse, version)
+    response = endpoint()(versions(version), asker)
+    message = decoded(response, ApiVersionsResponse, version)
     ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
     assert message.error_code == 0
     assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
@@ -37,9 +37,9 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(versi
     data = bytearray(versions(3))
     data[2:4] = version.to_bytes(2, "big", signed=True)
     made = endpoint()
-    answer = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
+    response = made(memoryview(data[:8] + b"\xff\xff\xff"), Asker())
     expected = (9).to_bytes(4, "big") + (35).to_bytes(2, "big") + (1).to_bytes(4, "big") + b"\0\x12\0\0\0\x04"
-    assert joined(answer) == expected
+    assert joined(response) == expected
     assert counters(made, ApiKey.API_VERSIONS).errors == {ErrorCode.UNSUPPORTED_VERSION: 1}
 
 
@@ -54,8 +54,8 @@ async def test_a_software_name_that_kafka_refuses_is_an_invalid_request(name: st
 
 async def test_little_of_a_software_name_is_kept() -> None:
     asker = Asker()
-    answer = endpoint()(versions(4, "n" * 5_000, "1" * 2_000), asker)
-    assert decoded(answer, ApiVersionsResponse, 4).error_code == 0
+    response = endpoint()(versions(4, "n" * 5_000, "1" * 2_000), asker)
+    assert decoded(response, ApiVersionsResponse, 4).error_code == 0
     assert asker.client_software == ("n" * SOFTWARE_KEPT, "1" * SOFTWARE_KEPT)
 
 

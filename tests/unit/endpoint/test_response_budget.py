@@ -51,13 +51,13 @@ class World:
         request.with_header(correlation_id=1, client_id="t")
         assert is_flexible(ApiKey.HEARTBEAT, 4)
         frame = memoryview(bytearray(request.encode(version=4, header=True, framed=False)))
-        answer = self.endpoint(frame, cast(Client, FakeClient()))
-        return asyncio.ensure_future(cast(Awaitable[Response], answer))
+        response = self.endpoint(frame, cast(Client, FakeClient()))
+        return asyncio.ensure_future(cast(Awaitable[Response], response))
 
 
-def send(answer: Response) -> None:
-    assert answer.release is not None
-    answer.release()
+def send(response: Response) -> None:
+    assert response.release is not None
+    response.release()
 
 
 async def test_a_response_waits_before_it_is_built_until_an_earlier_one_was_sent() -> None:
@@ -95,18 +95,18 @@ async def test_small_ones_pass_large_ones_and_very_small_ones_everything() -> No
 
 async def test_the_estimate_is_corrected_once_the_response_is_there() -> None:
     w = World(lambda scopes, message: 30 << 20)
-    answer = await w.ask(COUNTED_LEAST)
-    assert w.responses.used == answer.size == COUNTED_LEAST
-    send(answer)
+    response = await w.ask(COUNTED_LEAST)
+    assert w.responses.used == response.size == COUNTED_LEAST
+    send(response)
     small = await w.ask(10)
     assert (w.responses.used, small.release) == (0, None)
 
 
 async def test_one_without_an_estimate_counts_once_it_is_there() -> None:
     w = World(None)
-    answer = await w.ask(LARGE)
+    response = await w.ask(LARGE)
     assert w.responses.used == LARGE
-    send(answer)
+    send(response)
     assert w.responses.used == 0
 
 

@@ -288,7 +288,7 @@ async def test_racing_owners_under_faults_never_share_an_epoch(seed: int) -> Non
     faults = KvFaults(
         latency_s=0.05, unavailable=0.2, unknown_applied=0.2, unknown_lost=0.2, unknown_late=0.2, late_s=0.3
     )
-    told: list[tuple[int, str]] = []
+    notified: list[tuple[int, str]] = []
 
     async def claim(owner: str) -> None:
         kv = client(store, faults, rng.randrange(1 << 32))
@@ -307,7 +307,7 @@ async def test_racing_owners_under_faults_never_share_an_epoch(seed: int) -> Non
                     continue  # not known: the same again
                 break
             if isinstance(result, Stored):
-                told.append((wanted.epoch, owner))
+                notified.append((wanted.epoch, owner))
 
     history = client(store)
     watch = history.watch(KEY, after_revision=store.revision)
@@ -324,5 +324,5 @@ async def test_racing_owners_under_faults_never_share_an_epoch(seed: int) -> Non
             break
     await watch.aclose()
     assert [epoch for epoch, _ in written] == list(range(1, 13))
-    assert len(told) == len(set(told))
-    assert set(told) <= set(written)
+    assert len(notified) == len(set(notified))
+    assert set(notified) <= set(written)

@@ -123,17 +123,17 @@ class Connection:
         if self.broker.stopped is not None:  # its kernel takes it all the same
             self.broker.stopped.append(lambda: self._arrive(frame, future))
             return
-        answer = self.broker.endpoint(frame, cast(Client, self._client))
-        task = asyncio.get_running_loop().create_task(self._answer(answer, future))
+        response = self.broker.endpoint(frame, cast(Client, self._client))
+        task = asyncio.get_running_loop().create_task(self._answer(response, future))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, answer: Any, future: asyncio.Future[memoryview]) -> None:
-        if not isinstance(answer, Response):
-            answer = await answer
-        data = b"".join(answer.buffers)
-        if answer.release is not None:
-            answer.release()
+    async def _answer(self, response: Any, future: asyncio.Future[memoryview]) -> None:
+        if not isinstance(response, Response):
+            response = await response
+        data = b"".join(response.buffers)
+        if response.release is not None:
+            response.release()
         await asyncio.sleep(LATENCY_S)
         if self.is_up and self.broker.stopped is None:
             self._sent.pop(future, None)
@@ -444,10 +444,10 @@ class Cluster:
         return SessionPartition(self.topic.topic_id, partition, offset, 1 << 20, -1)
 
 
-async def _produced(answer: Any) -> PartitionAnswer:
-    if not isinstance(answer, Response):
-        answer = await answer
-    body = memoryview(b"".join(answer.buffers))[_ANSWER_HEAD:]
+async def _produced(response: Any) -> PartitionAnswer:
+    if not isinstance(response, Response):
+        response = await response
+    body = memoryview(b"".join(response.buffers))[_ANSWER_HEAD:]
     ((each,),) = [topic.partitions for topic in decode_produce_response(body)]
     return each
 

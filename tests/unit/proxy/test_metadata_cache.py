@@ -85,10 +85,10 @@ def test_the_assembled_bytes_are_those_of_the_schemas_encoder(
         count, joined = await cache.encode_all(version, operations, *views)
         assert cache.all_topics(version, operations, *views) == (count, joined)
         error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
-        answer = cache.answer(version, -5, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
-        again = cache.answer(version, 6, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
-        assert answer.size == again.size
-        return [b"".join(answer.buffers), b"".join(again.buffers)]
+        response = cache.response(version, -5, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
+        again = cache.response(version, 6, count + 1, [joined, error], catalog, spread, cluster)  # type: ignore[arg-type]
+        assert response.size == again.size
+        return [b"".join(response.buffers), b"".join(again.buffers)]
 
     for correlation_id, found in zip((-5, 6), run(assemble()), strict=True):
         wanted = whole(catalog, spread, operations, cluster)
@@ -210,9 +210,9 @@ async def test_a_large_topic_is_encoded_in_steps(version: int) -> None:
     count, joined = await cache.encode_all(version, None, catalog, spread)  # type: ignore[arg-type]
     assert await turns.end() >= len(steps)
     error = encode_error(version, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none", NO_ID, is_internal=False)
-    answer = cache.answer(version, 1, count + 1, [joined, error], catalog, spread)  # type: ignore[arg-type]
+    response = cache.response(version, 1, count + 1, [joined, error], catalog, spread)  # type: ignore[arg-type]
     wanted = whole(catalog, spread, None, None)
-    assert b"".join(answer.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
+    assert b"".join(response.buffers) == b"".join(encode_response(ApiKey.METADATA, version, 1, wanted))
     assert await run_in_turns(cache.topic(catalog.topics["large"], version, None, spread)) == joined
     assert cache.encoded_topics == 1
 

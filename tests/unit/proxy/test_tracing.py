@@ -114,14 +114,14 @@ class World:
         self._number += 1
         return memoryview(bytearray(_HEAD.pack(key, version, self._number, 2) + b"me\0" + body))
 
-    async def answer(self, frame: memoryview) -> bytes:
-        answer = self.endpoint(frame, cast(Client, self.cluster.client))
-        if not isinstance(answer, Response):
-            answer = await answer
-        data = b"".join(answer.buffers)
+    async def respond(self, frame: memoryview) -> bytes:
+        response = self.endpoint(frame, cast(Client, self.cluster.client))
+        if not isinstance(response, Response):
+            response = await response
+        data = b"".join(response.buffers)
         await asyncio.sleep(0.001)  # until the kernel has it
-        if answer.release is not None:
-            answer.release()
+        if response.release is not None:
+            response.release()
         return data[5:]
 
     async def produce(
@@ -130,7 +130,7 @@ class World:
         """Return the error code of each partition."""
         topics = [(self.cluster.topic.topic_id, [(each, memoryview(bytearray(records))) for each in partitions])]
         body = b"".join(encode_produce_request(acks, timeout_ms, topics))
-        data = await self.answer(self.frame(ApiKey.PRODUCE, PRODUCE_VERSION, body))
+        data = await self.respond(self.frame(ApiKey.PRODUCE, PRODUCE_VERSION, body))
         if not data:
             return []
         return [each.error_code for topic in decode_produce_response(memoryview(data)) for each in topic.partitions]
@@ -304,9 +304,9 @@ def test_a_batch_that_its_broker_loses_says_so() -> None:
 def test_a_request_that_closes_its_connection_ends_its_span() -> None:
     async def main(w: World) -> None:
         with pytest.raises(CloseConnection):
-            await w.answer(w.frame(ApiKey.PRODUCE, PRODUCE_VERSION, b"\xff"))
+            await w.respond(w.frame(ApiKey.PRODUCE, PRODUCE_VERSION, b"\xff"))
         with pytest.raises(CloseConnection):
-            await w.answer(memoryview(bytearray(b"\0")))
+            await w.respond(memoryview(bytearray(b"\0")))
 
     tracer = story(main)
     assert tracer.tree() == [("Produce", ""), ("request", "")]

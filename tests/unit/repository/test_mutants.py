@@ -52,9 +52,9 @@ def test_a_mutation_that_no_longer_fits_is_an_error() -> None:
 
 
 def _judge(tmp_path: Path, mutations: Sequence[Mutation], time_limit_s: float = 600.0) -> list[Verdict]:
-    told: list[Outcome] = []
-    outcomes = judge_all(mutations, tmp_path, workers=1, time_limit_s=time_limit_s, on_outcome=told.append)
-    assert told == outcomes
+    notified: list[Outcome] = []
+    outcomes = judge_all(mutations, tmp_path, workers=1, time_limit_s=time_limit_s, on_outcome=notified.append)
+    assert notified == outcomes
     return [outcome.verdict for outcome in outcomes]
 
 

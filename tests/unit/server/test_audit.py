@@ -67,8 +67,8 @@ async def test_every_refusal_of_every_api_is_in_the_log(monkeypatch: pytest.Monk
             taken(log)
             await ask(node, ALICE, case.version, case.request())
             events = taken(log)
-            told = [(each.kind.value, each.act, each.outcome.value) for each in events]
-            assert told == [("denial", key.name, "denied")] * len(events), key.name
+            found = [(each.kind.value, each.act, each.outcome.value) for each in events]
+            assert found == [("denial", key.name, "denied")] * len(events), key.name
             assert bool(events) is (key not in FILTERED), key.name
             needed = {right for some in case.rights for right in some} | case.others
             asked = {(each.operation, each.resource_type) for each in events}
@@ -146,15 +146,15 @@ async def test_a_client_that_leaves_before_the_response_is_in_the_log(monkeypatc
             client = FakeClient()
             client.session = ADMIN
             frame = memoryview(bytearray(head + bytes(case.request().encode(version=case.version))))
-            answer = node.proxy.endpoint(frame, cast(Client, client))
-            if isinstance(answer, Awaitable):
-                task = asyncio.ensure_future(answer)
+            response = node.proxy.endpoint(frame, cast(Client, client))
+            if isinstance(response, Awaitable):
+                task = asyncio.ensure_future(response)
                 task.cancel()
                 await asyncio.wait((task,))
             events = taken(log)
             assert events, key.name
             assert all(each.resource for each in events), key.name
-            if isinstance(answer, Awaitable) and task.cancelled():
+            if isinstance(response, Awaitable) and task.cancelled():
                 assert {each.outcome.value for each in events} == {"unknown"}, key.name
 
 

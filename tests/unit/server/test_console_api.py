@@ -15,48 +15,48 @@ pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 async def test_topics_partitions_and_members_have_rates() -> None:
     async with serving() as api:
         await create(api)
-        status, told = await api("GET", "/api/v1/topics", rates="true")
-        assert (status, told["topics"][0]["rates"]) == (200, None), "no window has ended yet"
+        status, body = await api("GET", "/api/v1/topics", rates="true")
+        assert (status, body["topics"][0]["rates"]) == (200, None), "no window has ended yet"
         for size in (100, 300):
             api.traffic.wrote("orders", 1, 10, size)
         api.traffic.read("orders", 1, 50)
         api.traffic.roll(10.0)
         rates = {"records_in": 2.0, "bytes_in": 40.0, "bytes_out": 5.0}
         none = dict.fromkeys(rates, 0.0)
-        _, told = await api("GET", "/api/v1/topics", rates="true")
-        assert told["topics"][0]["rates"] == rates
-        _, told = await api("GET", "/api/v1/topics")
-        assert told["topics"][0]["rates"] is None, "nobody asked"
+        _, body = await api("GET", "/api/v1/topics", rates="true")
+        assert body["topics"][0]["rates"] == rates
+        _, body = await api("GET", "/api/v1/topics")
+        assert body["topics"][0]["rates"] is None, "nobody asked"
         await create(api, "idle")
         for sort, names in (("-bytes_in", ["orders", "idle"]), ("bytes_in", ["idle", "orders"])):
-            _, told = await api("GET", "/api/v1/topics", sort=sort)
-            assert [each["name"] for each in told["topics"]] == names
-            assert told["topics"][0]["rates"] is None, "nobody asked"
-        _, told = await api("GET", f"{TOPIC}{ORDERS}")
-        assert (told["topic"]["rates"], [each["rates"] for each in told["partitions"]]) == (rates, [none, rates])
-        _, told = await api("GET", "/api/v1/members")
-        assert [each["rates"] for each in told["members"]] == [rates]
-        _, told = await api("GET", "/api/v1/cluster/status")
-        assert (told["rates"], told["silent"], told["partitions_not_served"]) == (rates, [], [])
+            _, body = await api("GET", "/api/v1/topics", sort=sort)
+            assert [each["name"] for each in body["topics"]] == names
+            assert body["topics"][0]["rates"] is None, "nobody asked"
+        _, body = await api("GET", f"{TOPIC}{ORDERS}")
+        assert (body["topic"]["rates"], [each["rates"] for each in body["partitions"]]) == (rates, [none, rates])
+        _, body = await api("GET", "/api/v1/members")
+        assert [each["rates"] for each in body["members"]] == [rates]
+        _, body = await api("GET", "/api/v1/cluster/status")
+        assert (body["rates"], body["silent"], body["partitions_not_served"]) == (rates, [], [])
 
 
 async def test_history_is_returned_from_a_time_on() -> None:
     async with serving() as api:
-        status, told = await api("GET", "/api/v1/history", after=1_700_000_000_000)
-        assert (status, told["samples"], told["missing"]) == (200, [], [])
+        status, body = await api("GET", "/api/v1/history", after=1_700_000_000_000)
+        assert (status, body["samples"], body["missing"]) == (200, [], [])
         assert (await api("GET", "/api/v1/history", after="yesterday"))[0] == 400
 
 
 async def test_storage_is_shown() -> None:
     async with serving() as api:
-        status, told = await api("GET", "/api/v1/storage")
-        assert (status, told["root"], told["error"]) == (200, CONFIG.root, "")
+        status, body = await api("GET", "/api/v1/storage")
+        assert (status, body["root"], body["error"]) == (200, CONFIG.root, "")
 
 
 async def test_members_are_listed() -> None:
     async with serving() as api:
-        _, told = await api("GET", "/api/v1/members")
-        assert [each["incarnation"] for each in told["members"]] == ["n"]
+        _, body = await api("GET", "/api/v1/members")
+        assert [each["incarnation"] for each in body["members"]] == ["n"]
 
 
 LOG_LEVEL = "/api/v1/members/{member}/log-level?member=n"
@@ -73,15 +73,15 @@ def logger() -> Iterator[logging.Logger]:
 
 async def test_a_log_level_is_shown_set_and_removed(logger: logging.Logger) -> None:
     async with serving() as api:
-        status, told = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "debug"})
-        assert (status, told) == (200, {"member": "n", "logger": "bmq.broker", "level": "DEBUG", "is_set": True})
+        status, body = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "debug"})
+        assert (status, body) == (200, {"member": "n", "logger": "bmq.broker", "level": "DEBUG", "is_set": True})
         assert logger.isEnabledFor(logging.DEBUG)
-        _, told = await api("GET", LOG_LEVEL)
-        found = {each["logger"]: each for each in told["loggers"]}
-        assert told["loggers"][0]["logger"] == "root"
+        _, body = await api("GET", LOG_LEVEL)
+        found = {each["logger"]: each for each in body["loggers"]}
+        assert body["loggers"][0]["logger"] == "root"
         assert found[logger.name] == {"logger": logger.name, "level": "DEBUG", "is_set": False}
-        _, told = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "default"})
-        assert told["is_set"] is False
+        _, body = await api("PUT", LOG_LEVEL, {"logger": "bmq.broker", "level": "default"})
+        assert body["is_set"] is False
         assert not logger.isEnabledFor(logging.DEBUG)
 
 
@@ -99,6 +99,6 @@ async def test_a_log_level_that_cannot_be_set_is_refused(
     path: str, body: dict[str, str], status: int, error: str, message: str
 ) -> None:
     async with serving() as api:
-        found, told = await api("PUT", path, body)
-        assert (found, told["error"]) == (status, error)
-        assert message in told["message"]
+        found, response = await api("PUT", path, body)
+        assert (found, response["error"]) == (status, error)
+        assert message in response["message"]

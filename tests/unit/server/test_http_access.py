@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.console.access.authenticators import Client, basic_credentials
 from bmq.console.access.logins import Logins, NotAuthenticated
+from bmq.console.access.schemes import basic_credentials
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.config_sources import load
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.server.http_access import HttpAccess
 
 PLAIN = {
@@ -17,7 +18,7 @@ PLAIN = {
         'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="wonder:land";'
     ),
 }
-AT = Client("10.0.0.7", is_secure=True)
+AT = AuthenticationContext("10.0.0.7", "SASL_SSL")
 
 
 def of(**changed: str) -> NodeConfig:
@@ -26,13 +27,13 @@ def of(**changed: str) -> NodeConfig:
 
 def test_nobody_is_asked_by_default() -> None:
     config = HttpAccess(NodeConfig()).config()
-    assert (list(config.authenticators), config.metrics_ask, config.session_s) == ([], True, 28_800)
+    assert (list(config.schemes), config.metrics_ask, config.session_s) == ([], True, 28_800)
 
 
 async def test_the_users_of_a_jaas_text_log_in() -> None:
     access = HttpAccess(of())
     await access.start()
-    logins = Logins(access.config().authenticators)
+    logins = Logins(access.config().schemes)
     login = await logins.check(AT, "basic", basic_credentials("alice", "wonder:land"))
     session = login.session
     assert (str(session.principal), session.protocol, session.mechanism) == ("User:alice", "SASL_SSL", "PLAIN")
@@ -48,7 +49,7 @@ def test_the_settings_of_the_port_reach_the_gate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"http_authentication": "none,basic"}, "none alone"),
         ({"http_authentication": "digest"}, "choose from"),
@@ -59,6 +60,6 @@ def test_the_settings_of_the_port_reach_the_gate() -> None:
         ({"listeners": "HTTP://127.0.0.1:9092", "listener.security.protocol.map": "HTTP:PLAINTEXT"}, "the HTTP port"),
     ],
 )
-def test_settings_that_let_nobody_in_end_the_start(changed: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_let_nobody_in_end_the_start(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         HttpAccess(of(**changed))

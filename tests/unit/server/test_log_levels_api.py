@@ -23,8 +23,8 @@ async def test_a_request_sets_and_reads_the_log_levels_of_the_process() -> None:
         return LogLevelsResponse.decode(memoryview(b"".join(map(bytes, buffers))))
 
     try:
-        told = await ask(LogLevelsRequest(logger.name, "debug"))
-        assert told.levels == told.own == ((10, logger.name),)
+        response = await ask(LogLevelsRequest(logger.name, "debug"))
+        assert response.levels == response.own == ((10, logger.name),)
         assert logger.level == logging.DEBUG
         whole = await ask(LogLevelsRequest())
         assert (10, logger.name) in whole.own

@@ -46,11 +46,11 @@ async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any
     tags = b"\0" if is_flexible(key, version) else b""
     head = struct.pack(">hhih", key, version, 1, -1) + tags
     frame = memoryview(bytearray(head + bytes(encode_request(key, version, message))))
-    answer = node.proxy.dispatches[listener](frame, cast(Client, FakeClient()))
-    if isinstance(answer, Awaitable):
-        answer = await asyncio.wait_for(answer, WAIT_S)
-    assert isinstance(answer, Response)
-    body = b"".join(map(bytes, answer.buffers))[4 + len(tags) :]
+    response = node.proxy.dispatches[listener](frame, cast(Client, FakeClient()))
+    if isinstance(response, Awaitable):
+        response = await asyncio.wait_for(response, WAIT_S)
+    assert isinstance(response, Response)
+    body = b"".join(map(bytes, response.buffers))[4 + len(tags) :]
     return decode_response(key, version, memoryview(body))
 
 

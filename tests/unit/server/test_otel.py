@@ -106,11 +106,11 @@ async def use(tracer: Tracer | None) -> list[str]:
         for number in range(2):
             body = encode_produce_request(-1, 30_000, [(topic.topic_id, [(0, memoryview(plain()))])])
             head = struct.pack(">hhih", ApiKey.PRODUCE, PRODUCE_VERSION, number, 4) + b"till\0"
-            answer: Any = dispatch(memoryview(bytearray(b"".join((head, *body)))), cast(Client, FakeClient()))
-            if not isinstance(answer, Response):
-                answer = await answer
-            if answer.release is not None:
-                answer.release()
+            response: Any = dispatch(memoryview(bytearray(b"".join((head, *body)))), cast(Client, FakeClient()))
+            if not isinstance(response, Response):
+                response = await response
+            if response.release is not None:
+                response.release()
         return [type(each).__name__ for each in node.proxy.dispatches.values()]
 
 

@@ -90,13 +90,13 @@ async def ask(node: Node, session: Session, version: int, message: Any) -> Any:
     client = FakeClient()
     client.session = session
     frame = memoryview(bytearray(head + bytes(message.encode(version=version))))
-    answer = node.proxy.endpoint(frame, cast(Client, client))
-    if isinstance(answer, Awaitable):
-        answer = await asyncio.wait_for(answer, 60)
-    assert isinstance(answer, Response)
-    data = b"".join(map(bytes, answer.buffers))
-    if answer.release is not None:
-        answer.release()
+    response = node.proxy.endpoint(frame, cast(Client, client))
+    if isinstance(response, Awaitable):
+        response = await asyncio.wait_for(response, 60)
+    assert isinstance(response, Response)
+    data = b"".join(map(bytes, response.buffers))
+    if response.release is not None:
+        response.release()
     return response_class(message).decode(data[5 if response_is_flexible(key, version) else 4 :], version=version)
 
 
@@ -277,14 +277,14 @@ async def test_offsets_of_hidden_topics_are_hidden() -> None:
         (group,) = (await ask(node, ALICE, 8, offset_fetch())).groups
         assert [topic.name for topic in group.topics] == ["t"]
         found = await ask(node, ALICE, 8, offset_fetch("secret", "t", groups=("g", "h")))
-        told = {
+        seen = {
             group.group_id: (
                 group.error_code,
                 {topic.name: [(p.committed_offset, p.error_code) for p in topic.partitions] for topic in group.topics},
             )
             for group in found.groups
         }
-        assert told == {
+        assert seen == {
             "g": (0, {"t": [(1, 0)], "secret": [(-1, TOPIC_FAILED)]}),
             "h": (GROUP_FAILED, {}),
         }

@@ -54,9 +54,9 @@ def test_no_line_of_a_server_or_of_a_command_shows_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert main(["cluster", "doctor", "--root", root, "--meta", url, "--http", "127.0.0.1:1", "--timeout", "1"]) == 1
-    told = capsys.readouterr()
-    assert "127.0.0.1" in told.out
-    said = [str(failed.value), logged, told.out, told.err, repr(config), " ".join(COMMAND)]
+    printed = capsys.readouterr()
+    assert "127.0.0.1" in printed.out
+    said = [str(failed.value), logged, printed.out, printed.err, repr(config), " ".join(COMMAND)]
     assert not any("S3cret" in each for each in said)
 
 

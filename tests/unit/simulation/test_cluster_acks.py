@@ -21,11 +21,11 @@ def batch(offset: int, epoch: int) -> Batch:
 
 
 def after(acks: list[Ack]) -> tuple[list[str], OneOwner]:
-    told: list[str] = []
-    checked = OneOwner(told.append)
+    notified: list[str] = []
+    checked = OneOwner(notified.append)
     for owner, epoch, offset in acks:
         checked.acknowledged(KEY, [batch(offset, epoch)], owner)
-    return told, checked
+    return notified, checked
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ async def test_reads_in_flight_are_bounded() -> None:
     await put(fs, S(200, 1, 1), [])
     log = reader(fs, reads_max=3)
     answers = await asyncio.gather(*(log.read(offset, 1, 200) for offset in range(200)))
-    assert [offsets(answer) for answer in answers] == [[offset] for offset in range(200)]
+    assert [offsets(response) for response in answers] == [[offset] for offset in range(200)]
     assert fs.running_max == 3
 
 

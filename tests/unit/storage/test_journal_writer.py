@@ -646,30 +646,30 @@ async def test_a_probe_goes_to_the_open_file_when_that_is_full_and_there_is_no_n
 
 
 async def test_a_journal_asks_for_all_its_copies_then_takes_those_that_it_gets() -> None:
-    told: list[str] = []
-    world, fs = full_world(no_room=told.append)
+    notified: list[str] = []
+    world, fs = full_world(no_room=notified.append)
     async with world.running():
         await world.append(full(5))
         now = asyncio.get_running_loop().time()
         assert now == pytest.approx(5.0, abs=0.5), "takeovers wait no longer"
         assert [all_copies for _, all_copies in fs.asked] == [True] * (len(fs.asked) - 1) + [False]
-        assert len(told) == len(fs.asked) - 1, "others are asked to make room"
+        assert len(notified) == len(fs.asked) - 1, "others are asked to make room"
         assert (await world.read())[key()].end_offset == 5
 
 
 async def test_a_journal_with_few_copies_is_replaced_once_there_is_room_for_all() -> None:
     """The journal continues with few copies meanwhile, and does not ask to make room for a better file."""
 
-    told: list[str] = []
-    world, fs = full_world(no_room=told.append)
+    notified: list[str] = []
+    world, fs = full_world(no_room=notified.append)
     async with world.running():
         await world.append(full(5))
-        refusals, tries = len(told), len(fs.asked)
+        refusals, tries = len(notified), len(fs.asked)
         for number in range(6, 16):
             await asyncio.sleep(20)
             await world.append(full(number))
         assert 5 <= len(fs.asked) - tries <= 7, "after 5 s, then more and more rarely"
-        assert len(told) == refusals
+        assert len(notified) == refusals
         fs.is_full = False
         tries, begun = len(fs.asked), world.journal._n
         for number in range(16, 26):
@@ -700,9 +700,9 @@ async def test_a_journal_has_a_smaller_block_where_storage_has_no_room_for_the_u
 ) -> None:
     """Nobody is asked to make room for it: it is open at once.  It is rolled when half of that block is full."""
     monkeypatch.setattr("bmq.storage.journal_writer._FLUSH_BYTES_MAX", 4096)
-    told: list[str] = []
+    notified: list[str] = []
     world = JournalWorld()
-    world.journal = JournalWriter(world.fs, BROKER, world._snapshot, no_room=told.append)
+    world.journal = JournalWriter(world.fs, BROKER, world._snapshot, no_room=notified.append)
     create, blocks = world.fs.create, []
 
     async def small(path: str, options: CreateOptions) -> MemoryAppender:
@@ -724,7 +724,7 @@ async def test_a_journal_has_a_smaller_block_where_storage_has_no_room_for_the_u
         await world.append(full(20_000))
         assert (await world.read())[key()].end_offset == 20_000
     assert blocks == [1 << 20] * len(blocks)
-    assert told == []
+    assert notified == []
 
 
 async def test_failed_attempts_to_roll_do_not_delete_the_open_file() -> None:

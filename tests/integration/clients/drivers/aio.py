@@ -47,16 +47,16 @@ class Aio(Driver):
     def create_topic(self, topic: str, partitions: int) -> None:
         async def create() -> None:
             async with self._admin() as admin:
-                answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
-                _require_no_error((error, message) for _, error, message, *_ in answer.topic_errors)
+                response = await admin.create_topics([NewTopic(topic, partitions, 1)])
+                _require_no_error((error, message) for _, error, message, *_ in response.topic_errors)
 
         _run(create())
 
     def delete_topic(self, topic: str) -> None:
         async def delete() -> None:
             async with self._admin() as admin:
-                answer = await admin.delete_topics([topic])
-                _require_no_error((error, name) for name, error, *_ in answer.topic_error_codes)
+                response = await admin.delete_topics([topic])
+                _require_no_error((error, name) for name, error, *_ in response.topic_error_codes)
 
         _run(delete())
 
@@ -120,7 +120,9 @@ class Aio(Driver):
             async with self._consumer(topic) as consumer:
                 places = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic)]
                 found = await consumer.offsets_for_times(dict.fromkeys(places, timestamp))
-                return {place.partition: -1 if answer is None else answer.offset for place, answer in found.items()}
+                return {
+                    place.partition: -1 if response is None else response.offset for place, response in found.items()
+                }
 
         return _run(find())
 
@@ -175,8 +177,8 @@ class Aio(Driver):
     def describe_group(self, group: str) -> GroupState:
         async def describe() -> GroupState:
             async with self._admin() as admin:
-                (answer,) = await admin.describe_consumer_groups([group])
-                ((error, name, state, _, _, members, *_),) = answer.groups
+                (response,) = await admin.describe_consumer_groups([group])
+                ((error, name, state, _, _, members, *_),) = response.groups
                 _require_no_error([(error, name)])
                 return GroupState(state, len(members))
 
@@ -231,7 +233,7 @@ def _assigned(consumer: Any) -> frozenset[int]:
 
 
 def _require_no_error(answers: Any) -> None:
-    failed = [answer for answer in answers if answer[0] != 0]
+    failed = [response for response in answers if response[0] != 0]
     if failed:
         raise ClientError(f"error codes {failed}")
 

@@ -140,7 +140,7 @@ class KafkaPython(Driver):
         with self._consumer() as consumer:
             places = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic)]
             found = consumer.offsets_for_times(dict.fromkeys(places, timestamp))
-        return {place.partition: -1 if answer is None else answer.offset for place, answer in found.items()}
+        return {place.partition: -1 if response is None else response.offset for place, response in found.items()}
 
     def first_offsets(self, topic: str) -> dict[int, int]:
         with self._consumer() as consumer:

@@ -94,10 +94,10 @@ class Program(Driver):
             raise ClientError(f"{self.name} {operation}: no answer\n{self._stderr()}") from None
         if not line:
             raise ClientError(f"{self.name} {operation}: the program has ended\n{self._stderr()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise ClientError(f"{self.name} {operation}: {answer['error']}\n{self._stderr()}")
-        return answer["ok"]
+        response = json.loads(line)
+        if "error" in response:
+            raise ClientError(f"{self.name} {operation}: {response['error']}\n{self._stderr()}")
+        return response["ok"]
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -310,8 +310,8 @@ async def test_a_planned_move_is_opened_without_a_fence_and_with_every_producer(
         assert await c.write("b", key, idempotent(2)) == 2, "a repeated batch, by another owner's memory"
         assert await c.write("b", key, idempotent(3)) == 3
         assert now() - began < 0.1
-        told = [(to, message.partitions) for to, message in c["a"].wire.asked]
-        assert told == [("b", ((key.topic_id, 0),))]
+        found = [(to, message.partitions) for to, message in c["a"].wire.asked]
+        assert found == [("b", ((key.topic_id, 0),))]
         assert (await record_of(c)).owner == "b"
 
 
@@ -962,8 +962,8 @@ async def test_a_partition_that_waits_for_the_store_to_register_a_segment_is_no_
         assert broker.unflushed_bytes > 0
         assert broker.waiting_for_store == 1
         assert broker.is_serving
-        (told,) = broker.reports
-        assert "the metadata store has not answered for over 5000 ms: 1 partitions wait for it" in told
+        (logged,) = broker.reports
+        assert "the metadata store has not answered for over 5000 ms: 1 partitions wait for it" in logged
         c["a"].kv.faults = KvFaults()
         assert await writing == 1
         assert broker.waiting_for_store == 0

@@ -46,5 +46,5 @@ async def test_a_notice_does_not_wait_for_the_response_to_the_one_before() -> No
         assert now() - began < 2.5
         sizes = [len(message.partitions) for _, message in a.wire.asked]
         assert sizes == [1] * UNDER_WAY_MAX + [len(keys) - UNDER_WAY_MAX]
-        told = [each for _, message in a.wire.asked for each in message.partitions]
-        assert told == [(topic.topic_id, number) for number in range(20)]
+        found = [each for _, message in a.wire.asked for each in message.partitions]
+        assert found == [(topic.topic_id, number) for number in range(20)]

@@ -74,7 +74,7 @@ async def test_partitions_get_smaller_blocks_before_they_take_turns() -> None:
         storage = Small(w, 30 * 16 * MB)
         w.topic(partitions=100)
         sent = [w.produce({("orders", p): batch()}) for p in range(100)]
-        assert [answer.error_code for (answer,) in await asyncio.gather(*sent)] == [0] * 100
+        assert [response.error_code for (response,) in await asyncio.gather(*sent)] == [0] * 100
         assert w.broker.open_pipelines == 100
         assert w.broker.open_pipelines_limit == w.broker_config.open_pipelines_max
         assert {each // MB for each in storage.blocks} == {16, 4}
@@ -88,8 +88,8 @@ async def test_a_segment_is_rolled_at_the_block_that_it_got() -> None:
         w.topic()
         Small(w, 8 * MB)
         for _ in range(24):
-            (answer,) = await w.produce({("orders", 0): batch(bytes(400_000))})
-            assert answer.error_code == 0
+            (response,) = await w.produce({("orders", 0): batch(bytes(400_000))})
+            assert response.error_code == 0
         logs = [status async for status in w.fs.list(w.path().folder) if status.path.endswith(".log")]
         assert {log.block_bytes // MB for log in logs} == {4, 1}
         assert all(log.length <= log.block_bytes for log in logs)

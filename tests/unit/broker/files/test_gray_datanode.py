@@ -40,7 +40,7 @@ async def produce_all(w: World) -> float:
     loop = asyncio.get_running_loop()
     began = loop.time()
     answers = await asyncio.gather(*(w.produce_one(batch(), number) for number in range(PARTITIONS)))
-    assert [answer.error_code for answer in answers] == [0] * PARTITIONS
+    assert [response.error_code for response in answers] == [0] * PARTITIONS
     return loop.time() - began
 
 

@@ -171,9 +171,9 @@ async def test_a_journal_that_is_nowhere_is_told(caplog: pytest.LogCaptureFixtur
         assert await j.cache.find(DEAD, key()) is None
         await write_once(j.fs, layout.journal("4-b", 1), snapshot())
         assert await j.cache.find("4-b", key()) is None
-    (told,) = lines(caplog)
-    assert told.startswith("a broker has no journal on storage")
-    assert told.endswith(f" member={DEAD}")
+    (logged,) = lines(caplog)
+    assert logged.startswith("a broker has no journal on storage")
+    assert logged.endswith(f" member={DEAD}")
 
 
 async def test_journals_of_the_dead_are_closed_once_and_those_of_the_living_when_they_die() -> None:
@@ -270,10 +270,10 @@ async def test_a_takeover_that_waits_for_a_journal_says_so(
             await heir.assigned.wait(key, 10.0)
             assert list(heir.assigned.not_served()) == []
             assert heir.assigned.why_not_served(key) == ""
-    told = [line for line in lines(caplog) if line.startswith("a partition is not taken over yet")]
-    assert len(told) >= 2, "each try; the log bounds how many are written"
-    assert "no datanode of it answers" in told[0]
-    assert " partition=0 " in told[0]
+    logged = [line for line in lines(caplog) if line.startswith("a partition is not taken over yet")]
+    assert len(logged) >= 2, "each try; the log bounds how many are written"
+    assert "no datanode of it answers" in logged[0]
+    assert " partition=0 " in logged[0]
 
 
 async def test_a_journal_that_had_one_copy_for_a_moment_keeps_no_takeover_waiting() -> None:

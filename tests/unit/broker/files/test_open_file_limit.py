@@ -112,9 +112,9 @@ async def test_many_more_partitions_than_open_files_are_all_served(bound: str) -
         w.topic(partitions=40)
         for number in range(3):
             sent = [w.produce({("orders", p): batch(value(p, number))}, timeout_ms=120_000) for p in range(40)]
-            answers = [answer for (answer,) in await asyncio.gather(*sent)]
-            assert [answer.error_code for answer in answers] == [0] * 40
-            assert [answer.base_offset for answer in answers] == [number] * 40
+            answers = [response for (response,) in await asyncio.gather(*sent)]
+            assert [response.error_code for response in answers] == [0] * 40
+            assert [response.base_offset for response in answers] == [number] * 40
         assert crowded.most == 5
         if bound == "config":
             assert crowded.refused == 0, "our own bound is kept without asking storage"
@@ -218,8 +218,8 @@ async def test_full_storage_is_tried_about_once_a_second_and_reported_once() -> 
         (report,) = [report for report in w.broker.reports if "no room for another file" in report]
         assert "add datanodes" in report
         crowded.files_max = 1000
-        answers = [answer for (answer,) in await asyncio.gather(*sent)]
-        assert [answer.error_code for answer in answers] == [0] * 50
+        answers = [response for (response,) in await asyncio.gather(*sent)]
+        assert [response.error_code for response in answers] == [0] * 50
         assert w.broker.waiting_for_place == 0
 
 
@@ -274,8 +274,8 @@ async def test_a_broker_that_leaves_flushes_the_batches_that_wait_for_an_open_fi
         sent = [w.produce({("orders", p): batch(value(p, 0))}, timeout_ms=120_000) for p in range(10)]
         await until(lambda: w.broker.waiting_for_place > 0)
         await w.stop()
-        answers = [answer for (answer,) in await asyncio.gather(*sent)]
-        assert [answer.error_code for answer in answers] == [0] * 10
+        answers = [response for (response,) in await asyncio.gather(*sent)]
+        assert [response.error_code for response in answers] == [0] * 10
         await w.start()
         w.assign()
         for partition in range(10):
@@ -331,8 +331,8 @@ async def test_a_partition_that_is_lost_while_it_waits_leaves_the_queue() -> Non
         w.broker.fence_all()
         await until(lambda: w.broker.waiting_for_place == 0)
         crowded.files_max = 1000
-        answers = [answer for (answer,) in await asyncio.gather(*sent)]
-        assert [ErrorCode(answer.error_code).name for answer in answers] == ["NOT_LEADER_OR_FOLLOWER"] * 3
+        answers = [response for (response,) in await asyncio.gather(*sent)]
+        assert [ErrorCode(response.error_code).name for response in answers] == ["NOT_LEADER_OR_FOLLOWER"] * 3
         assert "opening=0 held=0 leaving=0" in repr(w.broker.shared.open_files)
         for partition in range(3):
             assert (await w.produce_one(batch(), partition)).error_code == 0, "in its next life"
@@ -413,8 +413,8 @@ async def test_a_lowered_limit_rises_step_by_step() -> None:
     """Refusals lower the limit once in a few checks, not once each; after each lowering nothing is let in for a
     while."""
 
-    told: list[str] = []
-    places = OpenFileLimit(100, 100, lambda _: None, lambda text, *_, **__: told.append(text))
+    notified: list[str] = []
+    places = OpenFileLimit(100, 100, lambda _: None, lambda text, *_, **__: notified.append(text))
     for _ in range(40):
         await places.enter()
     for _ in range(20):
@@ -424,7 +424,7 @@ async def test_a_lowered_limit_rises_step_by_step() -> None:
     assert places.limit == 100, "storage has not answered all of them yet"
     await until(lambda: places.limit < 100)
     assert places.limit == 15
-    assert len(told) == 1
+    assert len(notified) == 1
     for _ in range(10):
         places.leaves()
         places.left()
@@ -442,7 +442,7 @@ async def test_a_lowered_limit_rises_step_by_step() -> None:
         await asyncio.sleep(LOOK_S)
     assert list(dict.fromkeys(seen))[:5] == [15, 16, 18, 20, 22]
     await until(lambda: places._timer is None)
-    assert len(told) == 1
+    assert len(notified) == 1
 
 
 async def test_a_share_is_the_limit_until_it_ends() -> None:
@@ -450,8 +450,8 @@ async def test_a_share_is_the_limit_until_it_ends() -> None:
     there."""
 
     asked: list[int] = []
-    told: list[str] = []
-    places = OpenFileLimit(100, 100, asked.append, lambda text, *_, **__: told.append(text))
+    notified: list[str] = []
+    places = OpenFileLimit(100, 100, asked.append, lambda text, *_, **__: notified.append(text))
     for _ in range(40):
         await places.enter()
         places.opened()
@@ -468,7 +468,7 @@ async def test_a_share_is_the_limit_until_it_ends() -> None:
         await asyncio.sleep(LOOK_S)
     assert places.limit == 30
     assert places.refusals == 5
-    assert len(told) == 1
+    assert len(notified) == 1
     assert "shared" in repr(places)
     await until(lambda: places.limit > 30)
     assert "shared" not in repr(places)

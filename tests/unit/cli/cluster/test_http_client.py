@@ -56,9 +56,9 @@ def test_a_members_name_is_escaped_in_the_path(cluster: FakeCluster, url: str, c
 @pytest.mark.parametrize("url", ["http://[::1", "http://u:secret@a\u2100b:80"])
 def test_a_malformed_address_is_refused_without_its_password(url: str, capsys: Told) -> None:
     assert ask("status", "--http", url) == 2
-    told = capsys.readouterr().err
-    assert "is not like http://127.0.0.1:9080" in told
-    assert "secret" not in told
+    printed = capsys.readouterr().err
+    assert "is not like http://127.0.0.1:9080" in printed
+    assert "secret" not in printed
 
 
 def test_a_response_that_is_not_a_status_is_refused(

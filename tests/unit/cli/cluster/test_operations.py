@@ -80,9 +80,9 @@ def test_a_servers_refusal_is_printed_as_it_is(
 @pytest.mark.parametrize("named", ["broker-1a", "broker-1a"[:9], "10.0.0.1:9093"])
 def test_drain_waits_until_the_member_has_left(named: str, cluster: FakeCluster, url: str, capsys: Told) -> None:
     assert ask("drain", named, "--http", url, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told.pop("seconds") >= 0
-    assert told == {"member": "broker-1a", "partitions": 4, "shards": 0, "unassigned": 0, "unassigned_shards": 0}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.pop("seconds") >= 0
+    assert printed == {"member": "broker-1a", "partitions": 4, "shards": 0, "unassigned": 0, "unassigned_shards": 0}
     assert cluster.acts == [("drain", {"member": "broker-1a"})]
     assert "broker-1a" not in cluster.members
 

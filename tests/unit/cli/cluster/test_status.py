@@ -38,9 +38,9 @@ def test_status_over_kafka_shows_nodes_and_counts(admin: FakeAdmin, bmq: Run, ca
 def test_status_over_kafka_fails_when_a_partition_cannot_be_used(admin: FakeAdmin, bmq: Run, capsys: Told) -> None:
     admin.add_topic("orders", FakePartition(), FakePartition(leader=-1))
     assert bmq("cluster", "status", "--bootstrap-server", "k:9092", "--json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["partitions"], told["partitions_without_leader"]) == (2, 1)
-    assert told["brokers"][0] == {"node_id": 1, "host": "127.0.0.1", "port": 9001, "rack": None}
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["partitions"], printed["partitions_without_leader"]) == (2, 1)
+    assert printed["brokers"][0] == {"node_id": 1, "host": "127.0.0.1", "port": 9001, "rack": None}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ ALL = frozenset({"proxy", "broker", "controller", "coordinator"})
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "message"),
     [
         (StoreStatus(bytes=70, bytes_in_use=1, quota_bytes=100, is_full=False), ""),
         (StoreStatus(bytes=80, bytes_in_use=1, quota_bytes=100, is_full=False), "80 bytes of 100"),
@@ -30,10 +30,10 @@ ALL = frozenset({"proxy", "broker", "controller", "coordinator"})
         (StoreStatus(bytes=80, bytes_in_use=1, quota_bytes=0, is_full=True), "NOSPACE"),
     ],
 )
-def test_a_store_that_is_nearly_full_is_found(status: StoreStatus, told: str) -> None:
+def test_a_store_that_is_nearly_full_is_found(status: StoreStatus, message: str) -> None:
     found = check_store("etcd://e", status)
-    assert bool(found) == bool(told)
-    assert all(told in finding.what and "defrag" in finding.remedy for finding in found)
+    assert bool(found) == bool(message)
+    assert all(message in finding.what and "defrag" in finding.remedy for finding in found)
 
 
 def test_store_keys_that_cannot_be_read_are_found() -> None:
@@ -66,7 +66,7 @@ ALIVE = StoreMember("e1:2379", version="3.5.12", has_leader=True)
 
 
 @pytest.mark.parametrize(
-    ("server", "told", "remedy"),
+    ("server", "expected", "remedy"),
     [
         (ALIVE, "", ""),
         (ALIVE._replace(error="refused"), "it does not answer: refused", "a majority"),
@@ -77,9 +77,9 @@ ALIVE = StoreMember("e1:2379", version="3.5.12", has_leader=True)
         (ALIVE._replace(version="3.10.0-rc.1"), "", ""),
     ],
 )
-def test_a_store_server_that_is_not_healthy_is_found(server: StoreMember, told: str, remedy: str) -> None:
+def test_a_store_server_that_is_not_healthy_is_found(server: StoreMember, expected: str, remedy: str) -> None:
     found = check_servers("etcd://e", [server])
-    assert [each.what for each in found] == ([told] if told else [])
+    assert [each.what for each in found] == ([expected] if expected else [])
     assert all(remedy in each.remedy for each in found)
 
 
@@ -91,12 +91,12 @@ def test_store_servers_of_two_versions_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "told"), [(None, ""), (5.0, ""), (-5.0, ""), (61.0, "61 s ahead of"), (-7.2, "7 s behind")]
+    ("ahead", "message"), [(None, ""), (5.0, ""), (-5.0, ""), (61.0, "61 s ahead of"), (-7.2, "7 s behind")]
 )
-def test_a_clock_that_differs_by_seconds_is_found(ahead: float | None, told: str) -> None:
+def test_a_clock_that_differs_by_seconds_is_found(ahead: float | None, message: str) -> None:
     found = check_clock("store", "e1:2379", ahead)
-    assert bool(found) == bool(told)
-    assert all(told in each.what and "NTP" in each.remedy for each in found)
+    assert bool(found) == bool(message)
+    assert all(message in each.what and "NTP" in each.remedy for each in found)
 
 
 def test_a_lease_that_is_not_renewed_is_found() -> None:
@@ -107,7 +107,7 @@ def test_a_lease_that_is_not_renewed_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("health", "told"),
+    ("health", "expected"),
     [
         (Health(200, ""), ""),
         (Health(200, "shard 3"), "a part is not served: shard 3"),
@@ -116,5 +116,5 @@ def test_a_lease_that_is_not_renewed_is_found() -> None:
         (Health(200, "", 100.0), "its clock is 100 s ahead of this machine's"),
     ],
 )
-def test_a_process_that_is_not_healthy_is_found(health: Health, told: str) -> None:
-    assert [found.what for found in check_health("m", "http://h", health)] == ([told] if told else [])
+def test_a_process_that_is_not_healthy_is_found(health: Health, expected: str) -> None:
+    assert [found.what for found in check_health("m", "http://h", health)] == ([expected] if expected else [])

@@ -109,11 +109,11 @@ def test_the_store_is_read_when_no_server_has_it(tmp_path: Path, capsys: Told) -
     _, meta = made(tmp_path / "a")
     root, _ = made(tmp_path / "b")
     assert doctor(root, meta, "127.0.0.1:1") == 1
-    told = capsys.readouterr().out
-    assert "root: file://" in told
-    assert "it is the root of cluster" in told
-    assert "bmq cluster merge-root" in told
-    assert "does not answer" in told
+    printed = capsys.readouterr().out
+    assert "root: file://" in printed
+    assert "it is the root of cluster" in printed
+    assert "bmq cluster merge-root" in printed
+    assert "does not answer" in printed
 
 
 def test_a_store_that_is_older_than_its_root(tmp_path: Path, capsys: Told) -> None:

@@ -12,7 +12,7 @@ NN2 = NameNodeState("nn2:8020", "standby")
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "expected"),
     [
         ([], []),
         ([NN1, NN2], []),
@@ -23,14 +23,14 @@ NN2 = NameNodeState("nn2:8020", "standby")
         ([NN1, NN2._replace(state="active")], ["several are active: nn1:8020, nn2:8020"]),
     ],
 )
-def test_namenodes_without_one_active_are_found(states: list[NameNodeState], told: list[str]) -> None:
+def test_namenodes_without_one_active_are_found(states: list[NameNodeState], expected: list[str]) -> None:
     found = check_namenodes(states)
-    assert [each.what for each in found] == told
+    assert [each.what for each in found] == expected
     assert all(each.remedy for each in found)
 
 
 @pytest.mark.parametrize(
-    ("health", "told"),
+    ("health", "expected"),
     [
         (StorageHealth(), []),
         (StorageHealth(capacity_bytes=1000, remaining_bytes=100), []),
@@ -52,7 +52,7 @@ def test_namenodes_without_one_active_are_found(states: list[NameNodeState], tol
         (StorageHealth(missing_blocks=2), ["2 blocks of this HDFS have no copy left"]),
     ],
 )
-def test_storage_that_is_full_or_damaged_is_found(health: StorageHealth, told: list[str]) -> None:
+def test_storage_that_is_full_or_damaged_is_found(health: StorageHealth, expected: list[str]) -> None:
     found = check_storage("hdfs://h", health)
-    assert [each.what for each in found] == told
+    assert [each.what for each in found] == expected
     assert all(each.remedy for each in found)

@@ -86,11 +86,11 @@ def test_offsets_of_a_deleted_topic_have_no_lag(
     billing.committed = {TopicPartition("gone", 0): 3}
     assert bmq("group", "describe", "nobody", "billing", "--json") == 1
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert told["offsets"] == [
+    facts = json.loads(out)
+    assert facts["offsets"] == [
         {"topic": "gone", "partition": 0, "committed": 3, "latest": None, "lag": None, "member_id": None}
     ]
-    assert (told["state"], told["assignor"], told["members"]) == ("Empty", None, [])
+    assert (facts["state"], facts["assignor"], facts["members"]) == ("Empty", None, [])
     assert "group nobody: there is no such group" in err
 
 

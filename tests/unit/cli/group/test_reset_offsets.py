@@ -61,7 +61,7 @@ def test_without_execute_the_new_offsets_are_only_printed(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         (("billing", "--topic", "missing", "--to-earliest"), 1, "topic missing: there is no such topic"),
         (("billing", "--topic", "orders:0,7", "--to-earliest"), 1, "partition 7 of topic orders: there is no such"),
@@ -70,10 +70,10 @@ def test_without_execute_the_new_offsets_are_only_printed(
     ],
 )
 def test_a_reset_without_partitions_or_offsets_is_refused(
-    billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, told: str
+    billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
 ) -> None:
     assert bmq("group", "reset-offsets", *words) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_group_with_members_is_not_reset(billing: FakeGroup, bmq: Run, capsys: pytest.CaptureFixture[str]) -> None:

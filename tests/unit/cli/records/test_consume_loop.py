@@ -176,9 +176,9 @@ def test_a_commit_that_fails_at_the_end_is_not_tried_when_the_group_is_left(
     consumer.given = [ONE]
     consumer.commit_error = KafkaTimeoutError("x")
     assert bmq("consume", "orders", "--group", "g", "--to", "latest") == 0
-    told = capsys.readouterr().err
-    assert "note: not committed" in told
-    assert "tried again" not in told
+    printed = capsys.readouterr().err
+    assert "note: not committed" in printed
+    assert "tried again" not in printed
     consumer.commit_error = None
     consumer.listener.on_partitions_revoked([ONE])
     assert consumer.committed == {}

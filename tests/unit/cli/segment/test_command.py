@@ -51,9 +51,9 @@ def test_a_root_that_is_missing_or_wrong_is_refused_without_its_password(
     assert "use one of" in capsys.readouterr().err
     for url in ("file://[::1", "hdfs://u:secret@[::1/x", "webhdfs://u:secret@h:99999/x", "hdfs://h:x/y"):
         assert main(["segment", "verify", "--topic", "orders", "--root", url]) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("bmq: --root: ")
-        assert "secret" not in told
+        printed = capsys.readouterr().err
+        assert printed.startswith("bmq: --root: ")
+        assert "secret" not in printed
     root.log(0, *THREE)
     monkeypatch.setenv("BMQ_ROOT", tmp_path.as_uri())
     assert main(["segment", "verify", "--topic", "orders"]) == 0

@@ -9,18 +9,19 @@ from collections.abc import Awaitable
 import pytest
 
 from bmq.console.access import logins as module
-from bmq.console.access.authenticators import Basic, Client, basic_credentials
 from bmq.console.access.logins import DELAY_MAX_S, KEPT_S, Logins, NotAuthenticated, network_of
+from bmq.console.access.schemes import BasicScheme, basic_credentials
 from bmq.console.operations import NotPossible
+from bmq.core.security.authentication import AuthenticationContext
 from tests.unit.console.access.users import PASSWORDS, Users
 
-AT = Client("10.0.0.7", is_secure=False)
+AT = AuthenticationContext("10.0.0.7", "SASL_PLAINTEXT")
 RIGHT = basic_credentials("alice", PASSWORDS["alice"])
 WRONG = basic_credentials("alice", "guess")
 
 
 def logins_of(users: Users) -> Logins:
-    return Logins(users.config().authenticators)
+    return Logins(users.config().schemes)
 
 
 async def seconds(work: Awaitable[object]) -> float:
@@ -70,7 +71,7 @@ async def test_each_failed_login_of_an_address_takes_twice_as_long() -> None:
     logins = logins_of(Users())
     took = [await seconds(logins.check(AT, "basic", WRONG)) for _ in range(8)]
     assert took == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, DELAY_MAX_S, DELAY_MAX_S])
-    other = Client("10.0.0.8", is_secure=False)
+    other = AuthenticationContext("10.0.0.8", "SASL_PLAINTEXT")
     assert await seconds(logins.check(other, "basic", WRONG)) == pytest.approx(0.1)
     assert logins.failed["basic"] == 9
     await logins.check(AT, "basic", RIGHT)
@@ -97,7 +98,7 @@ async def test_credentials_that_are_none_are_wrong(text: str) -> None:
 
 async def test_a_scheme_that_is_not_enabled_is_refused_at_once() -> None:
     users = Users()
-    logins = Logins([Basic([users.check_password])])
+    logins = Logins([BasicScheme([users.check_password])])
     with pytest.raises(NotAuthenticated, match="log in by basic"):
         await logins.check(AT, "bearer", "a-good-token")
 
@@ -110,14 +111,14 @@ class Slow(Users):
         self.may_end = asyncio.Event()
         self.at_once = self.most = 0
 
-    async def check_password(self, name: str, password: str, client: Client):  # type: ignore[no-untyped-def]
+    async def check_password(self, name: str, password: str, context: AuthenticationContext):  # type: ignore[no-untyped-def]
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         try:
             await self.may_end.wait()
         finally:
             self.at_once -= 1
-        return await super().check_password(name, password, client)
+        return await super().check_password(name, password, context)
 
 
 class Lasting(Users):
@@ -127,9 +128,9 @@ class Lasting(Users):
         super().__init__()
         self._seconds = seconds
 
-    async def check_password(self, name: str, password: str, client: Client):  # type: ignore[no-untyped-def]
+    async def check_password(self, name: str, password: str, context: AuthenticationContext):  # type: ignore[no-untyped-def]
         await asyncio.sleep(self._seconds)
-        return await super().check_password(name, password, client)
+        return await super().check_password(name, password, context)
 
 
 async def test_the_same_credentials_at_once_are_checked_once() -> None:
@@ -173,8 +174,8 @@ async def test_few_are_checked_at_once_and_few_wait() -> None:
     logins = logins_of(users)
 
     def guess(address: int, number: int) -> asyncio.Future[object]:
-        client = Client(f"10.0.0.{address}", is_secure=False)
-        return asyncio.ensure_future(logins.check(client, "basic", basic_credentials("alice", f"guess {number}")))
+        context = AuthenticationContext(f"10.0.0.{address}", "SASL_PLAINTEXT")
+        return asyncio.ensure_future(logins.check(context, "basic", basic_credentials("alice", f"guess {number}")))
 
     waiting = [guess(1, number) for number in range(module.WAITING_OF_NETWORK_MAX)]
     await asyncio.sleep(0)
@@ -201,9 +202,9 @@ async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> N
     outcomes: Counter[str] = Counter()
 
     async def guess(number: int) -> None:
-        client = Client(form.format(number % 20), is_secure=False)
+        context = AuthenticationContext(form.format(number % 20), "SASL_PLAINTEXT")
         try:
-            await logins.check(client, "basic", basic_credentials("alice", f"guess {number}"))
+            await logins.check(context, "basic", basic_credentials("alice", f"guess {number}"))
         except NotPossible as refusal:
             outcomes[refusal.error] += 1
 
@@ -213,8 +214,8 @@ async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> N
         await asyncio.sleep(1 / 80)
         if number % 80 == 79:
             users.passwords[f"user {number}"] = "right"
-            client = Client(f"192.0.2.{number % 250}", is_secure=False)
-            await logins.check(client, "basic", basic_credentials(f"user {number}", "right"))
+            context = AuthenticationContext(f"192.0.2.{number % 250}", "SASL_PLAINTEXT")
+            await logins.check(context, "basic", basic_credentials(f"user {number}", "right"))
         assert logins._delayed <= module.DELAYED_MAX
         assert logins._waiting.total() <= module.WAITING_MAX
     await asyncio.gather(*guesses)
@@ -226,11 +227,11 @@ async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> N
 async def test_a_network_of_ipv6_is_one_guesser() -> None:
     logins = logins_of(Users())
     took = [
-        await seconds(logins.check(Client(f"2001:db8::{number:x}", is_secure=False), "basic", WRONG))
+        await seconds(logins.check(AuthenticationContext(f"2001:db8::{number:x}", "SASL_PLAINTEXT"), "basic", WRONG))
         for number in range(1, 5)
     ]
     assert took == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    other = Client("2001:db8:0:1::1", is_secure=False)
+    other = AuthenticationContext("2001:db8:0:1::1", "SASL_PLAINTEXT")
     assert await seconds(logins.check(other, "basic", WRONG)) == pytest.approx(0.1)
 
 
@@ -249,8 +250,8 @@ async def test_failures_that_are_remembered_are_bounded(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "NETWORKS_MAX", 50)
     logins = logins_of(Users())
     for number in range(200):
-        client = Client(f"10.0.0.{number}", is_secure=False)
-        await seconds(logins.check(client, "basic", WRONG))
+        context = AuthenticationContext(f"10.0.0.{number}", "SASL_PLAINTEXT")
+        await seconds(logins.check(context, "basic", WRONG))
     assert len(logins._failures) == 50
     assert (logins._waiting.total(), logins._delayed, logins._checks) == (0, 0, {})
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.console.access.authenticators import Basic, Client, basic_credentials
 from bmq.console.access.logins import Logins, NotAuthenticated
 from bmq.console.access.mechanisms import passwords_of_scram
+from bmq.console.access.schemes import BasicScheme, basic_credentials
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.core.security.scram import (
     SCRAM_SHA_256,
     SCRAM_SHA_512,
@@ -15,7 +16,7 @@ from bmq.core.security.scram import (
     credential_of_password,
 )
 
-AT = Client("10.0.0.7", is_secure=True)
+AT = AuthenticationContext("10.0.0.7", "SASL_SSL")
 
 
 class Users:
@@ -30,12 +31,18 @@ class Users:
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         return self.by_name.get((mechanism, user))
 
+    def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
+        raise AssertionError("the HTTP port makes up no credentials")
+
+    async def prepare_decoys(self) -> None:
+        raise AssertionError("the HTTP port makes up no credentials")
+
     def usual_iterations(self, mechanism: ScramMechanism) -> int:
         return 8_192
 
 
 def logins_of(users: Users, *mechanisms: ScramMechanism) -> Logins:
-    return Logins([Basic([passwords_of_scram(mechanisms, users)])])
+    return Logins([BasicScheme([passwords_of_scram(mechanisms, users)])])
 
 
 @pytest.mark.loops("asyncio")

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from bmq.console.access import sessions as module
-from bmq.console.access.authenticators import Login
+from bmq.console.access.schemes import AuthenticatedClient
 from bmq.console.access.sessions import ConsoleSessions
 from bmq.core.security.principal import user
 from bmq.core.security.session import Session
 
 
-def login(name: str = "alice", expires_at: float | None = None) -> Login:
-    return Login(Session(principal=user(name), expires_at=expires_at))
+def login(name: str = "alice", expires_at: float | None = None) -> AuthenticatedClient:
+    return AuthenticatedClient(Session(principal=user(name), expires_at=expires_at))
 
 
 async def test_a_session_is_found_by_its_cookie_until_its_end() -> None:
@@ -39,7 +39,7 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
 
 async def test_a_session_ends_when_its_password_is_changed() -> None:
     sessions, is_current = ConsoleSessions(60.0), True
-    cookie, _ = sessions.begin(Login(Session(principal=user("alice")), lambda: is_current))
+    cookie, _ = sessions.begin(AuthenticatedClient(Session(principal=user("alice")), lambda: is_current))
     assert sessions.find(cookie) is not None
     is_current = False
     assert sessions.find(cookie) is None

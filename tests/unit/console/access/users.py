@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from bmq.console.access.authenticators import Basic, Bearer, Client, Login
 from bmq.console.access.config import AccessConfig
+from bmq.console.access.schemes import AuthenticatedClient, BasicScheme, BearerScheme
 from bmq.console.http import HttpServer
 from bmq.console.state import ConsoleState
 from bmq.core.security.acls import AclOperation, ResourceType
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.core.security.principal import user
 from bmq.core.security.session import Session
 from tests.unit.console.states import state
@@ -33,21 +34,25 @@ class Users:
         self.checks: list[str] = []
         self.token_expires_at: float | None = None
 
-    async def check_password(self, name: str, password: str, client: Client) -> Login | None:
+    async def check_password(
+        self, name: str, password: str, context: AuthenticationContext
+    ) -> AuthenticatedClient | None:
         self.checks.append(name)
         if self.passwords.get(name) != password:
             return None
-        session = Session(principal=user(name), protocol=client.protocol, mechanism="SCRAM-SHA-256")
-        return Login(session, lambda: self.passwords.get(name) == password)
+        session = Session(principal=user(name), protocol=context.protocol, mechanism="SCRAM-SHA-256")
+        return AuthenticatedClient(session, lambda: self.passwords.get(name) == password)
 
-    async def check_token(self, token: str, client: Client) -> Login | None:
+    async def check_token(self, token: str, context: AuthenticationContext) -> AuthenticatedClient | None:
         self.checks.append("token")
         if token != TOKEN:
             return None
-        return Login(Session(principal=user("alice"), mechanism="OAUTHBEARER", expires_at=self.token_expires_at))
+        return AuthenticatedClient(
+            Session(principal=user("alice"), mechanism="OAUTHBEARER", expires_at=self.token_expires_at)
+        )
 
     def config(self, **more: Any) -> AccessConfig:
-        return AccessConfig(authenticators=(Basic([self.check_password]), Bearer(self.check_token)), **more)
+        return AccessConfig(schemes=(BasicScheme([self.check_password]), BearerScheme(self.check_token)), **more)
 
 
 class Acls:

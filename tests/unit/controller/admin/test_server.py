@@ -34,12 +34,12 @@ async def test_a_report_reaches_the_leader() -> None:
         service = one.peers.services["c1"]
         await w.kill("b")
         body = memoryview(b"".join(ReportRequest("b", "reset").encode()))
-        answer = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
-        assert answer.error is ErrorCode.NONE
+        response = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
+        assert response.error is ErrorCode.NONE
         await w.until(lambda: "b" not in set(w.owners(w.standbys[0]).values()))
         await w.led_by().controller.close()
-        answer = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
-        assert answer.error is ErrorCode.NOT_CONTROLLER
+        response = ReportResponse.decode(memoryview(b"".join(service.report(body, CALL))))
+        assert response.error is ErrorCode.NOT_CONTROLLER
 
 
 SET = ConfigChange("log.retention.ms", Operation.SET, "5")

@@ -59,12 +59,12 @@ def store_all(group: Group) -> Group:
 def outcome(call: object) -> str:
     """Return the error code's name, or ``parked`` if the call gave no result yet."""
     try:
-        answer = call()  # type: ignore[operator]
+        response = call()  # type: ignore[operator]
     except RequestError as error:
         return error.code.name
-    if answer is None:
+    if response is None:
         return "parked"
-    return str(getattr(answer, "error", answer).name)
+    return str(getattr(response, "error", response).name)
 
 
 # What is asked, and what is answered in: Empty, PreparingRebalance, CompletingRebalance, Stable.

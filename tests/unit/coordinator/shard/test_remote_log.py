@@ -91,9 +91,9 @@ class Mumbling:
         return lambda: None
 
     def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> asyncio.Future[memoryview]:
-        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        answer.set_result(memoryview(b"\0\0?"))
-        return answer
+        response: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        response.set_result(memoryview(b"\0\0?"))
+        return response
 
 
 @pytest.mark.parametrize("question", ["append", "read", "delete_before"])

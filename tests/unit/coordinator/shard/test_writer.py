@@ -104,8 +104,8 @@ async def test_requests_that_wait_for_room_are_refused_in_time(monkeypatch: pyte
         assert {await each for each in first} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
-async def _code(answer: object) -> int:
-    return int((await answer).error_code)  # type: ignore[misc]
+async def _code(response: object) -> int:
+    return int((await response).error_code)  # type: ignore[misc]
 
 
 async def _sync(world: World, member: str, generation: int) -> int:

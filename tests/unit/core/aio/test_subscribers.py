@@ -10,62 +10,62 @@ from bmq.core.aio.subscribers import Subscribers, no_op, wait_for
 
 
 def test_everybody_is_told_in_order_until_forgotten() -> None:
-    told: list[tuple[str, int]] = []
+    notified: list[tuple[str, int]] = []
     subscribers = Subscribers[[int]]()
-    forget = subscribers.add(lambda number: told.append(("a", number)))
-    subscribers.add(lambda number: told.append(("b", number)))
+    forget = subscribers.add(lambda number: notified.append(("a", number)))
+    subscribers.add(lambda number: notified.append(("b", number)))
     subscribers.notify(1)
     forget()
     forget()
     subscribers.notify(2)
     subscribers.notify_last(3)
     subscribers.notify(4)
-    assert told == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
+    assert notified == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
 
 
 def test_one_call_twice_is_two_and_each_is_forgotten_alone() -> None:
-    told: list[int] = []
+    notified: list[int] = []
     subscribers = Subscribers[[int]]()
-    forget = subscribers.add(told.append)
-    subscribers.add(told.append)
+    forget = subscribers.add(notified.append)
+    subscribers.add(notified.append)
     forget()
     subscribers.notify(1)
-    assert told == [1]
+    assert notified == [1]
 
 
 def test_who_comes_and_goes_while_others_are_told() -> None:
-    told: list[str] = []
+    notified: list[str] = []
     subscribers = Subscribers[[]]()
 
     def come_and_go() -> None:
-        told.append("first")
+        notified.append("first")
         forget()
-        subscribers.add(lambda: told.append("late"))
+        subscribers.add(lambda: notified.append("late"))
 
     forget = subscribers.add(come_and_go)
     subscribers.notify()
-    assert told == ["first"]
+    assert notified == ["first"]
     subscribers.notify_last()
-    assert told == ["first", "late"]
+    assert notified == ["first", "late"]
 
 
 def test_the_last_event_reaches_everybody_though_some_fail() -> None:
-    told: list[str] = []
+    notified: list[str] = []
     subscribers = Subscribers[[]]()
 
     def fail(name: str) -> None:
-        told.append(name)
+        notified.append(name)
         raise ValueError(name)
 
-    subscribers.add(lambda: told.append("first"))
+    subscribers.add(lambda: notified.append("first"))
     subscribers.add(lambda: fail("second"))
     subscribers.add(lambda: fail("third"))
-    subscribers.add(lambda: told.append("fourth"))
+    subscribers.add(lambda: notified.append("fourth"))
     with pytest.raises(ValueError, match="third"):
         subscribers.notify_last()
-    assert told == ["first", "second", "third", "fourth"]
+    assert notified == ["first", "second", "third", "fourth"]
     subscribers.notify_last()
-    assert len(told) == 4
+    assert len(notified) == 4
 
 
 async def test_news_is_waited_for_no_longer_than_its_time() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bmq.core.audit.event import AuditEvent, Kind, LeftOut, Outcome, Priority, left_out_line, line_of
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind, LeftOut, Priority, left_out_line, line_of
 from bmq.core.security.principal import ANONYMOUS, user
 from bmq.core.security.session import ANONYMOUS_SESSION, Session
 
@@ -18,7 +18,8 @@ NIGHT = 1_795_426_200_125
 
 def event(**values: Any) -> AuditEvent:
     given: dict[str, Any] = {
-        "kind": Kind.ACT, "act": "CREATE_TOPICS", "outcome": Outcome.ALLOWED, "session": ALICE, "address": "10.0.0.7",
+        "kind": Kind.ACT, "act": "CREATE_TOPICS", "outcome": AuditOutcome.ALLOWED, "session": ALICE,
+        "address": "10.0.0.7",
     }  # fmt: skip
     return AuditEvent(**{**given, **values})
 
@@ -51,7 +52,7 @@ def test_a_session_by_token_names_who_requested_the_token() -> None:
 
 def test_a_failed_login_names_no_principal_but_that_of_the_session_before() -> None:
     nobody = Session(principal=ANONYMOUS, listener="OUT", protocol="SASL_SSL")
-    failed: dict[str, Any] = {"kind": Kind.LOGIN, "act": "LOGIN", "outcome": Outcome.FAILED}
+    failed: dict[str, Any] = {"kind": Kind.LOGIN, "act": "LOGIN", "outcome": AuditOutcome.FAILED}
     assert "principal" not in read(line_of(event(session=nobody, **failed), NIGHT, 0, "m"))
     assert read(line_of(event(session=ALICE, **failed), NIGHT, 0, "m"))["principal"] == "User:alice"
 
@@ -109,16 +110,18 @@ def test_a_line_is_bounded_whatever_clients_send() -> None:
 @pytest.mark.parametrize(
     ("kind", "outcome", "priority"),
     [
-        (Kind.ACT, Outcome.ALLOWED, Priority.ACT),
-        (Kind.ACT, Outcome.UNKNOWN, Priority.ACT),
-        (Kind.ACT, Outcome.FAILED, Priority.DENIAL),
-        (Kind.ACT, Outcome.DENIED, Priority.DENIAL),
-        (Kind.DENIAL, Outcome.DENIED, Priority.DENIAL),
-        (Kind.LOGIN, Outcome.ALLOWED, Priority.LOGIN),
-        (Kind.LOGIN, Outcome.FAILED, Priority.LOGIN),
+        (Kind.ACT, AuditOutcome.ALLOWED, Priority.ACT),
+        (Kind.ACT, AuditOutcome.UNKNOWN, Priority.ACT),
+        (Kind.ACT, AuditOutcome.FAILED, Priority.DENIAL),
+        (Kind.ACT, AuditOutcome.DENIED, Priority.DENIAL),
+        (Kind.DENIAL, AuditOutcome.DENIED, Priority.DENIAL),
+        (Kind.LOGIN, AuditOutcome.ALLOWED, Priority.LOGIN),
+        (Kind.LOGIN, AuditOutcome.FAILED, Priority.LOGIN),
     ],
 )
-def test_only_what_may_have_changed_something_comes_first(kind: Kind, outcome: Outcome, priority: Priority) -> None:
+def test_only_what_may_have_changed_something_comes_first(
+    kind: Kind, outcome: AuditOutcome, priority: Priority
+) -> None:
     assert event(kind=kind, outcome=outcome).priority is priority
 
 

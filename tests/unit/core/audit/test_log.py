@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bmq.core.audit.event import AuditEvent, Kind, Outcome
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import CLOSE_S, GATHER_S, NO_AUDIT, RETRY_S, AuditLog
 from bmq.core.clock import LoopClock
 from bmq.core.logging.fields import fields_of
@@ -19,7 +19,7 @@ from tests.harness.audit import HeldSink
 
 
 def event(act: str = "CREATE_TOPICS", kind: Kind = Kind.ACT, who: str = "alice") -> AuditEvent:
-    outcome = Outcome.ALLOWED if kind is Kind.ACT else Outcome.DENIED
+    outcome = AuditOutcome.ALLOWED if kind is Kind.ACT else AuditOutcome.DENIED
     return AuditEvent(kind, act, outcome, Session(principal=user(who)), "10.0.0.1")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bmq.core.audit.event import AuditEvent, Kind, LeftOut, Outcome, Priority
+from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind, LeftOut, Priority
 from bmq.core.audit.queue import COUNTED_MAX, LEFT_OUT_S, OTHERS, ROOM, AuditQueue, Room
 from bmq.core.security.principal import user
 from bmq.core.security.session import Session
@@ -15,7 +15,7 @@ SMALL = dict.fromkeys(Priority, Room(10, 1_000))
 
 
 def of(who: str, kind: Kind, act: str = "FETCH") -> AuditEvent:
-    outcome = Outcome.ALLOWED if kind is Kind.ACT else Outcome.DENIED
+    outcome = AuditOutcome.ALLOWED if kind is Kind.ACT else AuditOutcome.DENIED
     return AuditEvent(kind, act, outcome, Session(principal=user(who)), "10.0.0.1")
 
 

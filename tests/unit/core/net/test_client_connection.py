@@ -34,18 +34,18 @@ async def test_only_produces_begin_before_others_are_answered() -> None:
     peer = world.peer()
     peer.send(frames(1, 2, key=PRODUCE) + frames(3) + frames(4, 5, key=PRODUCE))
     assert script.begun == [1, 2]  # 4 and 5 do not overtake 3
-    script.answer(2)
+    script.respond(2)
     await turn()
     assert peer.answers() == []
-    script.answer(1)
+    script.respond(1)
     await turn()
     assert peer.answers() == [1, 2, 3]
     assert script.begun == [1, 2, 3, 4, 5]
     peer.send(frames(6))
-    script.answer(4)
+    script.respond(4)
     await turn()
     assert script.begun[-1] == 5
-    script.answer(5)
+    script.respond(5)
     await turn()
     assert peer.answers() == [1, 2, 3, 4, 5, 6]
     assert script.released == [1, 2, 3, 4, 5, 6]
@@ -68,7 +68,7 @@ async def test_random_mixtures_are_answered_in_order(seed: int) -> None:
         data = data[size:]
         for number in rng.sample(slow, min(len(slow), rng.randint(0, 3))):
             slow.remove(number)
-            world.script.answer(number, size=rng.choice((4, 5000, 100_000)))
+            world.script.respond(number, size=rng.choice((4, 5000, 100_000)))
         peer.read(rng.choice((0, 10, 200_000)))
         await turn()
         assert world.script.begun == list(range(len(world.script.begun)))
@@ -83,7 +83,7 @@ async def test_a_pending_response_is_written_in_the_call_that_resolves_it_and_no
     world.script.pending(1)
     peer = world.peer()
     peer.send(frames(1) + frames(2))
-    world.script.answer(1)
+    world.script.respond(1)
     assert peer.answers() == [1]
     assert world.script.begun == [1]
     await turn()
@@ -96,11 +96,11 @@ async def test_pending_responses_of_one_turn_share_a_write() -> None:
     world.script.pending(1, 2, 3, 4)
     peer = world.peer()
     peer.send(frames(1, 2, 3, 4, key=PRODUCE))
-    world.script.answer(3, 1, 2)
+    world.script.respond(3, 1, 2)
     assert peer.answers() == []
     await turn()
     assert (peer.answers(), peer.writes) == ([1, 2, 3], 1)
-    world.script.answer(4)
+    world.script.respond(4)
     assert (peer.answers(), peer.writes) == ([1, 2, 3, 4], 2)
 
 
@@ -142,7 +142,7 @@ async def test_a_pending_response_is_cancelled_with_its_connection() -> None:
     peer.send(frames(1))
     peer.leave()
     assert world.script.answers[1].is_over
-    world.script.answer(1)  # without effect
+    world.script.respond(1)  # without effect
     assert peer.answers() == []
 
 
@@ -152,7 +152,7 @@ async def test_no_answer_sends_nothing_and_keeps_the_order() -> None:
     world.script.answers[2] = NO_RESPONSE
     peer = world.peer()
     peer.send(frames(1, 2, 3, key=PRODUCE))
-    world.script.answer(1)
+    world.script.respond(1)
     await turn()
     assert peer.answers() == [1, 3]
 
@@ -213,9 +213,9 @@ async def test_a_client_that_leaves_cancels_what_it_waits_for() -> None:
     peer.connection.on_close(lambda: closed.append("kept"))
     peer.connection.on_close(lambda: closed.append("forgotten"))()
     peer.send(frames(1, 2, 3, 4, key=PRODUCE) + frames(5) + frame(6)[:7])
-    script.answer(3)  # ready, not sent
+    script.respond(3)  # ready, not sent
     await turn()
-    script.answer(2)  # in the very turn in which the client leaves
+    script.respond(2)  # in the very turn in which the client leaves
     peer.leave()
     await turn()
     assert script.answers[1].cancelled()
@@ -239,14 +239,14 @@ async def test_unanswered_requests_are_bounded() -> None:
     many.send(frames(*numbers, key=PRODUCE))
     assert len(world.script.begun) == UNANSWERED_MAX
     assert many.is_paused
-    world.script.answer(0)
+    world.script.respond(0)
     await turn()
     assert len(world.script.begun) == UNANSWERED_MAX + 1
     for number in (1000, 1001, 1002):
         large.send(frame(number, key=PRODUCE, size=UNANSWERED_BYTES_MAX * 2 // 3))
     assert world.script.begun[-2:] == [1000, 1001]
     assert large.is_paused
-    world.script.answer(1000)
+    world.script.respond(1000)
     await turn()
     assert world.script.begun[-1] == 1002
 
@@ -279,7 +279,7 @@ async def test_requests_that_waited_for_one_begin_in_turns_of_the_loop() -> None
     world.script.later(0)
     peer.send(frames(*range(2 * BEGUN_A_TURN)))
     assert world.script.begun == [0]
-    world.script.answer(0)
+    world.script.respond(0)
     while len(peer.answers()) < 2 * BEGUN_A_TURN:
         begun = len(world.script.begun)
         await asyncio.sleep(0)
@@ -303,7 +303,7 @@ async def test_who_does_not_read_its_answers_waits_alone() -> None:
     slow, other = world.peer(room=100_000), world.peer()
     script.later(1)
     slow.send(frames(1, 2, 3))
-    script.answer(1, size=150_000)
+    script.respond(1, size=150_000)
     await turn()
     slow.send(frames(4))
     assert script.begun == [1]
@@ -327,7 +327,7 @@ async def test_the_budget_stops_readers_and_lets_them_on_in_turn() -> None:
     begun = len(script.begun)
     assert 4 <= begun <= 6
     for number in range(20):
-        script.answer(number)
+        script.respond(number)
         await turn()
         assert world.metrics.request_bytes_held <= (4 + 20 + 4) * MB
     assert sorted(script.begun) == [*range(20), *range(100, 120)]
@@ -366,7 +366,7 @@ async def test_many_large_frames_in_a_small_budget_never_lock_up(seed: int) -> N
             data[number] = data[number][size:]
         ready = [number for number in script.begun if number not in answered]
         for number in rng.sample(ready, min(len(ready), rng.randint(0, 2))):
-            script.answer(number)
+            script.respond(number)
             answered.add(number)
         await turn()
         # five quarters of the limit, one frame, and a step (or what it comes with) of each connection
@@ -481,7 +481,7 @@ async def test_idle_connections_are_closed_busy_ones_are_not() -> None:
     assert not busy.is_gone
     assert not talking.is_gone
     assert world.metrics.connections_idle_closed == 1
-    world.script.answer(1)
+    world.script.respond(1)
     await asyncio.sleep(200)
     assert busy.is_gone
     assert talking.is_gone
@@ -541,7 +541,7 @@ async def test_drain_sends_what_is_under_way() -> None:
     assert not busy.is_gone
     busy.send(frames(4))  # is not read any more
     assert world.peer().connection.is_closed
-    world.script.answer(1)
+    world.script.respond(1)
     await turn()
     assert busy.is_gone
     assert busy.answers() == [1, 3]

@@ -51,7 +51,7 @@ async def test_answers_go_out_as_they_come() -> None:
         assert world.script.begun == [1, 2, 3, 4]
         assert peer.answers() == [3]
         for number, expected in ((4, [3, 4]), (1, [3, 4, 1]), (2, [3, 4, 1, 2])):
-            world.script.answer(number)
+            world.script.respond(number)
             await turn()
             assert peer.answers() == expected
         assert world.script.released == [3, 4, 1, 2]
@@ -62,11 +62,11 @@ async def test_answers_of_one_turn_go_out_in_one_write() -> None:
         world.script.later(*range(100))
         peer = world.peer()
         peer.send(b"".join(map(frame, range(100))))
-        world.script.answer(*range(99, 0, -1))
+        world.script.respond(*range(99, 0, -1))
         await turn()
         assert peer.answers() == list(range(99, 0, -1))
         assert peer.writes == 1
-        world.script.answer(0)
+        world.script.respond(0)
         await turn()
         assert peer.writes == 2
 
@@ -81,7 +81,7 @@ async def test_held_requests_do_not_stop_reading() -> None:
         peer.send(frame(1_000))
         assert peer.answers() == [1_000]
         assert not peer.is_paused
-        world.script.answer(*range(count))
+        world.script.respond(*range(count))
         await turn()
         assert len(peer.answers()) == count + 1
 
@@ -118,11 +118,11 @@ async def test_past_the_budget_only_those_wait_that_hold_much() -> None:
         new.send(frame(32))
         assert new.answers() == [32]
         for number in range(20):
-            world.script.answer(number)
+            world.script.respond(number)
             await turn()
         assert large.answers() == list(range(20))
         assert not large.is_paused
-        world.script.answer(30)
+        world.script.respond(30)
         await turn()
 
 
@@ -137,7 +137,7 @@ async def test_who_holds_little_again_reads_on_before_the_others() -> None:
         assert one.answers() == [40]  # it has read before it could know
         assert one.is_paused
         one.send(frame(41))
-        world.script.answer(*range(4))
+        world.script.respond(*range(4))
         await turn()
         assert not one.is_paused
         assert one.answers()[-1] == 41
@@ -150,11 +150,11 @@ async def test_nothing_begins_while_answers_are_not_read() -> None:
         world.script.later(1, 2)
         peer = world.peer(room=10)
         peer.send(frame(1) + frame(2))
-        world.script.answer(1, size=100)
+        world.script.respond(1, size=100)
         await turn()
         assert peer.is_paused
         peer.send(frame(3))
-        world.script.answer(2)
+        world.script.respond(2)
         await turn()
         assert world.script.begun == [1, 2]
         assert world.script.released == []
@@ -169,9 +169,9 @@ async def test_a_close_gives_everything_back() -> None:
         world.script.later(1, 2, 3)
         peer = world.peer(room=10)
         peer.send(frame(1, size=MB) + frame(2) + frame(3))
-        world.script.answer(1, size=100)
+        world.script.respond(1, size=100)
         await turn()
-        world.script.answer(2)
+        world.script.respond(2)
         await turn()
         peer.leave()
         assert world.script.answers[3].cancelled()  # a parked fetch must not linger
@@ -187,7 +187,7 @@ async def test_drain_waits_for_what_is_held() -> None:
         await asyncio.sleep(10)
         assert quiet.is_gone
         assert not peer.is_gone
-        world.script.answer(1)
+        world.script.respond(1)
         await draining
         assert peer.answers() == [1]
         assert asyncio.get_running_loop().time() < 11
@@ -200,7 +200,7 @@ async def test_silence_ends_a_connection_and_nothing_else_does() -> None:
         silent.send(frame(1))  # what it waits for does not keep it
         world.script.later(2)
         reading.send(frame(2))
-        world.script.answer(2, size=1_000)
+        world.script.respond(2, size=1_000)
         for number in range(100):
             await asyncio.sleep(SILENCE_S / 30)
             pinging.send(frame(10 + number))
@@ -259,4 +259,4 @@ def _answer_some(world: World, rng: random.Random) -> None:
         for number in world.script.begun
         if isinstance(future := world.script.answers.get(number), asyncio.Future) and not future.done()
     ]
-    world.script.answer(*rng.sample(running, min(len(running), rng.choice((0, 0, 1, 3)))), size=20)
+    world.script.respond(*rng.sample(running, min(len(running), rng.choice((0, 0, 1, 3)))), size=20)

@@ -74,7 +74,7 @@ async def test_pipelined_requests_and_large_frames() -> None:
         async def answer_slowly() -> None:
             for number in slow:
                 await until(lambda number=number: number in world.script.begun)  # type: ignore[misc]
-                world.script.answer(number, size=70_000)
+                world.script.respond(number, size=70_000)
 
         helper = asyncio.ensure_future(answer_slowly())
         for number in range(300):
@@ -98,7 +98,7 @@ async def test_answers_are_released_when_the_kernel_has_them(request: pytest.Fix
         await loop.sock_connect(sock, ("127.0.0.1", world.listener.port))
         await loop.sock_sendall(sock, frame(1) + frame(2))
         await until(lambda: world.script.begun == [1])
-        world.script.answer(1, size=32 << 20)
+        world.script.respond(1, size=32 << 20)
         (connection,) = world.listener.connections
         await until(lambda: not connection._is_reading)
         assert world.script.released == []
@@ -147,7 +147,7 @@ async def test_drain_over_sockets() -> None:
         await until(lambda: world.script.begun == [1])
         draining = asyncio.ensure_future(world.listener.drain(30))
         await asyncio.sleep(0)
-        world.script.answer(1, size=1 << 20)
+        world.script.respond(1, size=1 << 20)
         assert await answer(reader) == (1, 1 << 20)
         assert await reader.read() == b""
         await draining

@@ -122,7 +122,7 @@ async def test_a_log_in_moves_the_bytes_to_those_of_clients() -> None:
     assert (budget.held, before.held) == (0, 500 + FRAME_BYTES + 596)
     peer.connection.unlimit_frames()
     assert (budget.held, before.held) == (500 + FRAME_BYTES + 596, 0)
-    script.answer(LOGIN)
+    script.respond(LOGIN)
     await turn()
     assert budget.held == 596
     peer.send(behind[600:])
@@ -165,7 +165,7 @@ async def test_any_log_ins_keep_both_budgets_exact(seed: int) -> None:
                 waiting = [n for n in script.begun if isinstance(script.answers.get(n), asyncio.Future)]
                 for n in waiting:
                     if not script.answers[n].done():
-                        script.answer(n)
+                        script.respond(n)
             elif choice < 0.9:
                 peer.leave()
             else:

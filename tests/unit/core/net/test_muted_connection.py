@@ -36,7 +36,7 @@ async def test_what_has_begun_gets_its_response_at_once() -> None:
     peer.send(frames(1, 2, key=PRODUCE))
     peer.connection.mute(5.0)
     peer.send(frames(3, key=PRODUCE))
-    world.script.answer(1, 2)
+    world.script.respond(1, 2)
     await turn()
     assert (peer.answers(), world.script.begun) == ([1, 2], [1, 2])
     await asyncio.sleep(5.1)

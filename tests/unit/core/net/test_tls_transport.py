@@ -117,7 +117,7 @@ async def test_requests_of_every_size_pass_both_ways(made: Certificates) -> None
         for number, size in enumerate(sizes):
             await until(partial(_has_begun, world, number))
             assert len(world.script.frames[number]) == size
-            world.script.answer(number, size=size)
+            world.script.respond(number, size=size)
         assert [await answer(reader) for _ in sizes] == list(enumerate(sizes))
         connection = only(world)
         assert (connection.session.listener, connection.session.protocol) == ("OUT", "SSL")
@@ -135,7 +135,7 @@ async def test_a_client_that_does_not_read_pauses_both_directions_and_loses_noth
         world.script.later(1)
         writer.write(frame(1) + b"".join(frame(number) for number in range(2, 50)))
         await until(lambda: 1 in world.script.begun)
-        world.script.answer(1, size=32 << 20)
+        world.script.respond(1, size=32 << 20)
         await until(lambda: "blocked" in repr(only(world)))
         transport = only(world)._transport
         assert isinstance(transport, TlsTransport)
@@ -163,7 +163,7 @@ async def test_a_client_that_sends_more_than_is_begun_is_not_read_from(made: Cer
         transport = only(world)._transport
         assert isinstance(transport, TlsTransport)
         assert transport._incoming.pending <= PIECE_BYTES
-        world.script.answer(0)
+        world.script.respond(0)
         assert [(await answer(reader))[0] for _ in range(5_000)] == list(range(5_000))
         await sent
         writer.close()
@@ -380,7 +380,7 @@ async def test_half_a_message_of_tls_closes_the_connection_and_gives_its_respons
     async with listening(tls(made)) as world:
         world.script.later(1)
         if not is_later:
-            world.script.answer(1)
+            world.script.respond(1)
         raw, secret = await asyncio.to_thread(
             _shake_hands, world.listener.port, client_context(made), tmp_path / "keys"
         )
@@ -390,7 +390,7 @@ async def test_half_a_message_of_tls_closes_the_connection_and_gives_its_respons
             raw.sendall(request + _record(secret, 1, 0x16, key_update))
             await until(partial(_has_begun, world, 1))
             if is_later:
-                world.script.answer(1)
+                world.script.respond(1)
             await until(lambda: not world.listener.connections)
         assert world.script.released == [1]
     (line,) = caplog.records

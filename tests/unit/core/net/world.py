@@ -40,12 +40,12 @@ class Script:
         _, _, number = _HEADER.unpack_from(frame)
         self.begun.append(number)
         self.frames.append(frame)
-        answer = self.answers.get(number)
-        if isinstance(answer, Exception):
-            raise answer
-        if answer is None:
-            answer = self.reply(number)
-        return answer
+        response = self.answers.get(number)
+        if isinstance(response, Exception):
+            raise response
+        if response is None:
+            response = self.reply(number)
+        return response
 
     def is_pipelined(self, frame: memoryview) -> bool:
         return frame[0] == frame[1] == 0
@@ -58,18 +58,18 @@ class Script:
         for number in numbers:
             self.answers[number] = PendingResponse()
 
-    def answer(self, *numbers: int, size: int = 4) -> None:
+    def respond(self, *numbers: int, size: int = 4) -> None:
         for number in numbers:
-            answer = self.answers[number]
-            if isinstance(answer, PendingResponse):
-                answer.resolve(self.reply(number, size))
+            response = self.answers[number]
+            if isinstance(response, PendingResponse):
+                response.resolve(self.reply(number, size))
             else:
-                answer.set_result(self.reply(number, size))
+                response.set_result(self.reply(number, size))
 
     def reply(self, number: int, size: int = 4) -> Response:
-        answer = reply(number, size)
-        answer.release = lambda: self.released.append(number)
-        return answer
+        response = reply(number, size)
+        response.release = lambda: self.released.append(number)
+        return response
 
 
 class Peer(asyncio.Transport):

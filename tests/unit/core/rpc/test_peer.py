@@ -195,16 +195,16 @@ async def test_a_stop_of_this_process_loses_no_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [b"\0\0\0\x08\0\0\x27\x0f\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\0\0\0"],
     ids=["unasked", "negative", "huge"],
 )
-async def test_bytes_that_are_not_a_response_end_the_connection(answer: bytes) -> None:
+async def test_bytes_that_are_not_a_response_end_the_connection(response: bytes) -> None:
     async with World(PeerSettings()) as world:
         peer = await up(world)
         world.later("1")
         call = peer.call(ECHO, 0, echo("1"))
-        world.network.ends[-1].write(answer)
+        world.network.ends[-1].write(response)
         assert (await lost(call)).was_sent
         assert not peer.is_up
 

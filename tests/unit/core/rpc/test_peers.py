@@ -223,19 +223,19 @@ async def test_a_refusal_says_that_the_caller_is_not_registered(asks: bool) -> N
 
     async with World(PeerSettings()) as world:
         found = Unregistered(7, frozenset({"broker"}))
-        told: list[Unregistered] = []
-        forget = world.peers.subscribe_unregistered(told.append)
+        notified: list[Unregistered] = []
+        forget = world.peers.subscribe_unregistered(notified.append)
         for admission in (Admission(refusal="no"), Admission(refusal="gone", unregistered=found)):
             world.endpoint._admit = {"a-1": admission}.__getitem__
             with pytest.raises(PeerLost, match="refuses: CLUSTER_AUTHORIZATION_FAILED"):
                 await (world.peers.greet(B, 1) if asks else world.peers.open(B, 1))
-        assert told == [found]
+        assert notified == [found]
         forget()
         world.endpoint._admit = lambda incarnation: Admission()
         await world.peers.greet(B, 1)
         await asyncio.sleep(1)
         assert world.metrics.connections == 0
-        assert told == [found]
+        assert notified == [found]
 
 
 async def test_a_connection_speaks_the_highest_protocol_of_both_sides() -> None:

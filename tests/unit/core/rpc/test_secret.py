@@ -162,12 +162,12 @@ async def test_only_a_process_with_the_secret_can_say_that_another_has_lost_its_
 ) -> None:
     async with World(PeerSettings(), secret=callee, callers_secret=RIGHT) as world:
         found = Unregistered(7, frozenset({"broker"}))
-        told: list[Unregistered] = []
-        world.peers.subscribe_unregistered(told.append)
+        notified: list[Unregistered] = []
+        world.peers.subscribe_unregistered(notified.append)
         world.endpoint._admit = lambda incarnation: Admission(refusal="gone", unregistered=found)
         with pytest.raises(PeerLost, match="refuses: CLUSTER_AUTHORIZATION_FAILED" if is_believed else NOT_SHOWN):
             await world.peers.greet(B, 1)
-        assert told == ([found] if is_believed else [])
+        assert notified == ([found] if is_believed else [])
 
 
 async def test_the_store_is_not_read_for_a_process_without_the_secret() -> None:

@@ -82,7 +82,7 @@ async def test_large_and_small_calls_keep_their_bytes() -> None:
         bodies = [os.urandom(size) for size in (3, 70_000, 60 * MB, 5, 3 * MB, 200_000, 8)]
         calls = [peer.call(0, 13, [body[:1], memoryview(body)[1:]]) for body in bodies]
         answers = await asyncio.gather(*calls)
-        assert all(answer == body for answer, body in zip(answers, bodies, strict=True))
+        assert all(response == body for response, body in zip(answers, bodies, strict=True))
         assert peer.bytes_under_way == 0
         assert (await world.peers.probe(world.member, 30)).is_serving
 

@@ -71,10 +71,10 @@ async def connected(
 ) -> AsyncIterator[tuple[Peers, FakeMember]]:
     endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True, secret=callee[1])
 
-    def answer(body: memoryview, call: object) -> list[bytes | bytearray | memoryview]:
+    def respond(body: memoryview, call: object) -> list[bytes | bytearray | memoryview]:
         return EchoResponse(ErrorCode.NONE, "", "x" * (len(EchoRequest.decode(body).padding) // 2)).encode()
 
-    endpoint.register(EchoRequest, answer)
+    endpoint.register(EchoRequest, respond)
     strangers = Strangers()
     endpoint.on_known = strangers.known
     listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False, strangers=strangers)

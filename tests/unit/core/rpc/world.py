@@ -251,14 +251,14 @@ class World:
         request = EchoRequest.decode(body)
         self.begun.append(request.method)
         self.calls.append(call)
-        answer = self.answers.get(request.method, request.method)
-        return answer if isinstance(answer, asyncio.Future) else self.reply(answer)
+        response = self.answers.get(request.method, request.method)
+        return response if isinstance(response, asyncio.Future) else self.reply(response)
 
     @staticmethod
-    def reply(answer: Any) -> list[Buffer]:
-        if isinstance(answer, Exception):
-            raise answer
-        return EchoResponse(ErrorCode.NONE, "", str(answer)).encode()
+    def reply(response: Any) -> list[Buffer]:
+        if isinstance(response, Exception):
+            raise response
+        return EchoResponse(ErrorCode.NONE, "", str(response)).encode()
 
     def later(self, *methods: str) -> None:
         for method in methods:

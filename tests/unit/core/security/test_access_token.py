@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.core.security.access_token import CHARS_MAX, TIME_MAX, InvalidToken, TokenRules, UnknownKey, validate
-from bmq.core.security.jwks import KeySet, parse_key_set
+from bmq.core.security.jwks import JsonWebKeySet, parse_key_set
 from tests.unit.core.security.issuer import AUDIENCE, CLAIMS, ISSUER, NOW, key_set, private_key, public_jwk, token
 
 RULES = TokenRules(audiences=(AUDIENCE, "other"), issuer=ISSUER)
@@ -169,7 +169,7 @@ def test_an_unknown_key_id_is_told_apart() -> None:
     with pytest.raises(UnknownKey):
         validate(token(kind="P-256", algorithm="ES256"), KEYS, RULES, NOW)
     with pytest.raises(UnknownKey):
-        validate(token(), KeySet(), RULES, NOW)
+        validate(token(), JsonWebKeySet(), RULES, NOW)
 
 
 def test_without_a_key_id_every_key_of_the_algorithm_is_tried() -> None:

@@ -13,7 +13,7 @@ import trustme
 from aiohttp import web
 
 from bmq.core.aio.backoff import Backoff
-from bmq.core.security.jwks import BYTES_MAX, JwksError, KeySet
+from bmq.core.security.jwks import BYTES_MAX, JsonWebKeySet, JwksError
 from bmq.core.security.jwks_source import EXPEDITED_S, SAME_KEY_S, WAIT_S, JwksSource, open_source
 from tests.harness.waiting import until
 from tests.unit.core.security.issuer import key_set, public_jwk
@@ -50,7 +50,7 @@ async def fetching(issuer: Issuer, refresh_s: float = 3600.0) -> AsyncIterator[J
         await source.close()
 
 
-def ids(keys: KeySet) -> list[str | None]:
+def ids(keys: JsonWebKeySet) -> list[str | None]:
     """Return the ids of a key set's keys."""
     return [key.id for key in keys.keys]
 
@@ -189,7 +189,7 @@ async def serving(response: web.Response, context: ssl.SSLContext | None = None)
         await runner.cleanup()
 
 
-async def first_fetch(url: str, trust: ssl.SSLContext | None = None) -> KeySet:
+async def first_fetch(url: str, trust: ssl.SSLContext | None = None) -> JsonWebKeySet:
     """Return the keys after the first fetch has ended."""
     source = open_source(url, refresh_s=60, retry_s=Backoff(60.0, 60.0), trust=trust)
     source.start()

@@ -64,7 +64,7 @@ def test_a_token_is_kept_until_shortly_before_its_end(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("response", "said"),
     [
         ((401, {}), "the token endpoint refused: 401"),
         ((302, {}), "the token endpoint refused: 302"),
@@ -72,8 +72,8 @@ def test_a_token_is_kept_until_shortly_before_its_end(monkeypatch: pytest.Monkey
         ((200, {"access_token": "a b"}), "has characters that no token has"),
     ],
 )
-def test_what_is_no_token_is_refused(answer: tuple[int, dict[str, Any]], said: str) -> None:
-    with endpoint(answer) as (url, bodies):
+def test_what_is_no_token_is_refused(response: tuple[int, dict[str, Any]], said: str) -> None:
+    with endpoint(response) as (url, bodies):
         with pytest.raises(TokenError, match=said) as failed:
             source(url).token()
         assert len(bodies) == 1

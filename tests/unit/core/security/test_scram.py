@@ -23,7 +23,7 @@ from bmq.core.security.scram import (
     CredentialForm,
     ScramCredential,
     ScramMechanism,
-    ScramServer,
+    ScramServerMessages,
     credential_of,
     credential_of_password,
     decoy,
@@ -67,7 +67,7 @@ def proof_of(mechanism: ScramMechanism, password: str, first: str, server_first:
 def test_the_exchange_is_the_rfcs(vector: tuple[ScramMechanism, str, str, int, str, str, str, str, str]) -> None:
     mechanism, password, salt, iterations, first, nonce, server_first, final, server_final = vector
     credential = credential_of_password(mechanism, password, iterations, base64.b64decode(salt))
-    server = ScramServer(mechanism, parse_client_first(first.encode()), credential, nonce)
+    server = ScramServerMessages(mechanism, parse_client_first(first.encode()), credential, nonce)
     assert server.first_message == server_first
     assert proof_of(mechanism, password, first, server_first, final.rpartition(",p=")[0]) == final
     assert server.final_message(parse_client_final(final.encode())) == server_final
@@ -79,7 +79,7 @@ def test_the_exchange_is_the_rfcs(vector: tuple[ScramMechanism, str, str, int, s
 )
 def test_the_right_password_proves_itself(mechanism: ScramMechanism, first: str) -> None:
     credential = credential_of_password(mechanism, "gehé,im=", 4096)
-    server = ScramServer(mechanism, parse_client_first(first.encode()), credential)
+    server = ScramServerMessages(mechanism, parse_client_first(first.encode()), credential)
     nonce = server.first_message.partition(",")[0][2:]
     binding = base64.b64encode(",".join(first.split(",", 2)[:2]).encode() + b",").decode()
     for password, is_right in (("gehé,im=", True), ("gehé,im", False)):
@@ -100,7 +100,7 @@ def test_the_right_password_proves_itself(mechanism: ScramMechanism, first: str)
 def test_a_proof_for_another_exchange_proves_nothing(bare: str) -> None:
     mechanism, password, salt, iterations, first, nonce, server_first, _, _ = RFC_7677
     credential = credential_of_password(mechanism, password, iterations, base64.b64decode(salt))
-    server = ScramServer(mechanism, parse_client_first(first.encode()), credential, nonce)
+    server = ScramServerMessages(mechanism, parse_client_first(first.encode()), credential, nonce)
     final = proof_of(mechanism, password, first, server_first, bare)
     assert server.final_message(parse_client_final(final.encode())) is None
 
@@ -108,7 +108,7 @@ def test_a_proof_for_another_exchange_proves_nothing(bare: str) -> None:
 def test_a_proof_of_another_length_proves_nothing() -> None:
     mechanism, password, salt, iterations, first, nonce, _, final, _ = RFC_7677
     credential = credential_of_password(mechanism, password, iterations, base64.b64decode(salt))
-    server = ScramServer(mechanism, parse_client_first(first.encode()), credential, nonce)
+    server = ScramServerMessages(mechanism, parse_client_first(first.encode()), credential, nonce)
     parsed = parse_client_final(final.encode())
     for proof in (b"", parsed.proof[:-1], parsed.proof + b"\0"):
         assert server.final_message(parsed._replace(proof=proof)) is None
@@ -209,7 +209,7 @@ def test_names_get_each_form_as_often_as_users_have_it_and_keep_it() -> None:
 def test_nothing_secret_is_in_a_repr() -> None:
     credential = replace(credential_of_password(SCRAM_SHA_256, "secret", 4096), salt=b"salted")
     assert repr(credential) == "ScramCredential(iterations=4096)"
-    assert "salted" not in repr(ScramServer(SCRAM_SHA_256, parse_client_first(b"n,,n=a,r=x"), credential))
+    assert "salted" not in repr(ScramServerMessages(SCRAM_SHA_256, parse_client_first(b"n,,n=a,r=x"), credential))
 
 
 def test_the_mechanisms_have_kafkas_numbers() -> None:

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from bmq.core.security.authentication import Challenge
 from bmq.core.security.shared_secret import (
     NO_PROOF,
     NO_SECRET,
     NONCE_BYTES,
-    NOT_CONVINCED,
     OUT_OF_TURN,
+    WRONG_PROOF,
     Accepted,
-    Asked,
-    Callee,
-    Caller,
-    Challenge,
-    Greeting,
+    AuthMessage,
+    CalleeAuthenticator,
+    CallerAuthenticator,
+    CallerMessage,
     SharedSecret,
     Side,
     parse_secrets,
@@ -36,14 +36,14 @@ def secret(*keys: bytes, required: bool = True) -> SharedSecret:
 
 def connect(caller: SharedSecret, callee: SharedSecret) -> tuple[bool, bool]:
     """Return whether the callee accepts the caller, and whether the caller is convinced then."""
-    calling, called = Caller(caller, CLUSTER, A, B), Callee(callee, B)
-    result = called.on_hello(Greeting(CLUSTER, A, calling.nonce, b""))
-    if isinstance(result, Asked):
-        proof = calling.on_asked(result.nonce)
+    calling, called = CallerAuthenticator(caller, CLUSTER, A, B), CalleeAuthenticator(callee, B)
+    result = called.evaluate(CallerMessage(CLUSTER, A, calling.nonce, b""))
+    if isinstance(result, Challenge):
+        proof = calling.evaluate_challenge(result.token)
         assert proof is not None
-        result = called.on_hello(Greeting(CLUSTER, A, calling.nonce, proof))
+        result = called.evaluate(CallerMessage(CLUSTER, A, calling.nonce, proof))
     if isinstance(result, Accepted):
-        return True, calling.is_convinced(result.proof)
+        return True, calling.verifies(result.proof)
     return False, False
 
 
@@ -107,97 +107,100 @@ class Recorded:
     """One complete exchange between a and b, as somebody on the network sees it."""
 
     def __init__(self) -> None:
-        self.caller, self.callee = Caller(secret(RIGHT), CLUSTER, A, B), Callee(secret(RIGHT), B)
-        asked = self.callee.on_hello(Greeting(CLUSTER, A, self.caller.nonce, b""))
-        assert isinstance(asked, Asked)
-        self.callee_nonce = asked.nonce
-        proof = self.caller.on_asked(asked.nonce)
+        self.caller, self.callee = (
+            CallerAuthenticator(secret(RIGHT), CLUSTER, A, B),
+            CalleeAuthenticator(secret(RIGHT), B),
+        )
+        challenge = self.callee.evaluate(CallerMessage(CLUSTER, A, self.caller.nonce, b""))
+        assert isinstance(challenge, Challenge)
+        self.callee_nonce = challenge.token
+        proof = self.caller.evaluate_challenge(challenge.token)
         assert proof is not None
         self.proof = proof
-        accepted = self.callee.on_hello(Greeting(CLUSTER, A, self.caller.nonce, self.proof))
+        accepted = self.callee.evaluate(CallerMessage(CLUSTER, A, self.caller.nonce, self.proof))
         assert isinstance(accepted, Accepted)
         self.callee_proof = accepted.proof
-        assert self.caller.is_convinced(self.callee_proof)
+        assert self.caller.verifies(self.callee_proof)
 
 
 def test_a_recorded_proof_is_worthless_on_another_connection() -> None:
     seen = Recorded()
-    again = Callee(secret(RIGHT), B)
-    assert isinstance(again.on_hello(Greeting(CLUSTER, A, seen.caller.nonce, b"")), Asked)
-    assert again.on_hello(Greeting(CLUSTER, A, seen.caller.nonce, seen.proof)) is NOT_CONVINCED
-    at_once = Callee(secret(RIGHT), B)
-    assert at_once.on_hello(Greeting(CLUSTER, A, seen.caller.nonce, seen.proof)) is NOT_CONVINCED
+    again = CalleeAuthenticator(secret(RIGHT), B)
+    assert isinstance(again.evaluate(CallerMessage(CLUSTER, A, seen.caller.nonce, b"")), Challenge)
+    assert again.evaluate(CallerMessage(CLUSTER, A, seen.caller.nonce, seen.proof)) is WRONG_PROOF
+    at_once = CalleeAuthenticator(secret(RIGHT), B)
+    assert at_once.evaluate(CallerMessage(CLUSTER, A, seen.caller.nonce, seen.proof)) is WRONG_PROOF
     # and to another caller, of whose nonce the recorded one is not
-    caller = Caller(secret(RIGHT), CLUSTER, A, B)
-    assert caller.on_asked(seen.callee_nonce) is not None
-    assert not caller.is_convinced(seen.callee_proof)
+    caller = CallerAuthenticator(secret(RIGHT), CLUSTER, A, B)
+    assert caller.evaluate_challenge(seen.callee_nonce) is not None
+    assert not caller.verifies(seen.callee_proof)
 
 
 def test_a_reflected_proof_is_worthless() -> None:
     """An attacker without the secret gives a process its own nonces and proofs back."""
-    caller = Caller(secret(RIGHT), CLUSTER, A, B)
-    proof = caller.on_asked(caller.nonce)
+    caller = CallerAuthenticator(secret(RIGHT), CLUSTER, A, B)
+    proof = caller.evaluate_challenge(caller.nonce)
     assert proof is not None
-    assert not caller.is_convinced(proof)
+    assert not caller.verifies(proof)
     # over two connections: what the process proves as a caller, sent to it as to a callee
-    callee = Callee(secret(RIGHT), A)
-    caller = Caller(secret(RIGHT), CLUSTER, A, A)  # at best the attacker has it call itself
-    asked = callee.on_hello(Greeting(CLUSTER, A, caller.nonce, b""))
-    assert isinstance(asked, Asked)
-    assert prove(RIGHT, Side.CALLEE, Challenge(CLUSTER, A, A, caller.nonce, asked.nonce)) != caller.on_asked(
-        asked.nonce
-    )
+    callee = CalleeAuthenticator(secret(RIGHT), A)
+    caller = CallerAuthenticator(secret(RIGHT), CLUSTER, A, A)  # at best the attacker has it call itself
+    challenge = callee.evaluate(CallerMessage(CLUSTER, A, caller.nonce, b""))
+    assert isinstance(challenge, Challenge)
+    assert prove(
+        RIGHT, Side.CALLEE, AuthMessage(CLUSTER, A, A, caller.nonce, challenge.token)
+    ) != caller.evaluate_challenge(challenge.token)
 
 
 def test_a_proof_for_one_process_is_worthless_at_another() -> None:
     """A process c that a calls, and that has no secret, passes a's Hello on to b."""
-    caller, callee = Caller(secret(RIGHT), CLUSTER, A, C), Callee(secret(RIGHT), B)
-    asked = callee.on_hello(Greeting(CLUSTER, A, caller.nonce, b""))
-    assert isinstance(asked, Asked)
-    proof = caller.on_asked(asked.nonce)
+    caller, callee = CallerAuthenticator(secret(RIGHT), CLUSTER, A, C), CalleeAuthenticator(secret(RIGHT), B)
+    challenge = callee.evaluate(CallerMessage(CLUSTER, A, caller.nonce, b""))
+    assert isinstance(challenge, Challenge)
+    proof = caller.evaluate_challenge(challenge.token)
     assert proof is not None
-    assert callee.on_hello(Greeting(CLUSTER, A, caller.nonce, proof)) is NOT_CONVINCED
+    assert callee.evaluate(CallerMessage(CLUSTER, A, caller.nonce, proof)) is WRONG_PROOF
 
 
 @pytest.mark.parametrize("changed", [{"cluster": "x"}, {"caller": "x"}, {"nonce": bytes(NONCE_BYTES)}])
 def test_a_second_hello_of_somebody_else_ends_the_exchange(changed: dict[str, Any]) -> None:
-    caller, callee = Caller(secret(RIGHT), CLUSTER, A, B), Callee(secret(RIGHT), B)
-    first = Greeting(CLUSTER, A, caller.nonce, b"")
-    asked = callee.on_hello(first)
-    assert isinstance(asked, Asked)
-    proof = caller.on_asked(asked.nonce)
+    caller, callee = CallerAuthenticator(secret(RIGHT), CLUSTER, A, B), CalleeAuthenticator(secret(RIGHT), B)
+    first = CallerMessage(CLUSTER, A, caller.nonce, b"")
+    challenge = callee.evaluate(first)
+    assert isinstance(challenge, Challenge)
+    proof = caller.evaluate_challenge(challenge.token)
     assert proof is not None
-    assert callee.on_hello(first._replace(proof=proof)._replace(**changed)) is OUT_OF_TURN
-    assert callee.on_hello(first._replace(proof=proof)) is OUT_OF_TURN, "the right one comes too late"
+    assert callee.evaluate(first._replace(proof=proof)._replace(**changed)) is OUT_OF_TURN
+    assert callee.evaluate(first._replace(proof=proof)) is OUT_OF_TURN, "the right one comes too late"
 
 
 def test_there_is_one_try_for_each_challenge() -> None:
-    caller, callee = Caller(secret(WRONG), CLUSTER, A, B), Callee(secret(RIGHT), B)
-    hello = Greeting(CLUSTER, A, caller.nonce, b"")
-    asked = callee.on_hello(hello)
-    assert isinstance(asked, Asked)
-    assert callee.on_hello(hello._replace(proof=bytes(32))) is NOT_CONVINCED
-    right = prove(RIGHT, Side.CALLER, Challenge(CLUSTER, A, B, caller.nonce, asked.nonce))
-    assert callee.on_hello(hello._replace(proof=right)) is OUT_OF_TURN
-    assert callee.on_hello(hello) is OUT_OF_TURN
+    caller, callee = CallerAuthenticator(secret(WRONG), CLUSTER, A, B), CalleeAuthenticator(secret(RIGHT), B)
+    message = CallerMessage(CLUSTER, A, caller.nonce, b"")
+    challenge = callee.evaluate(message)
+    assert isinstance(challenge, Challenge)
+    assert callee.evaluate(message._replace(proof=bytes(32))) is WRONG_PROOF
+    right = prove(RIGHT, Side.CALLER, AuthMessage(CLUSTER, A, B, caller.nonce, challenge.token))
+    assert callee.evaluate(message._replace(proof=right)) is OUT_OF_TURN
+    assert callee.evaluate(message) is OUT_OF_TURN
 
 
 def test_a_callee_gets_no_two_proofs_for_one_connection() -> None:
-    caller = Caller(secret(RIGHT), CLUSTER, A, B)
-    assert caller.on_asked(bytes(NONCE_BYTES)) is not None
-    assert caller.on_asked(bytes(NONCE_BYTES)) is None
-    assert Caller(NO_SECRET, CLUSTER, A, B).on_asked(bytes(NONCE_BYTES)) is None
-    assert Caller(secret(RIGHT), CLUSTER, A, B).on_asked(b"short") is None
+    caller = CallerAuthenticator(secret(RIGHT), CLUSTER, A, B)
+    assert caller.evaluate_challenge(bytes(NONCE_BYTES)) is not None
+    assert caller.evaluate_challenge(bytes(NONCE_BYTES)) is None
+    assert CallerAuthenticator(NO_SECRET, CLUSTER, A, B).evaluate_challenge(bytes(NONCE_BYTES)) is None
+    assert CallerAuthenticator(secret(RIGHT), CLUSTER, A, B).evaluate_challenge(b"short") is None
 
 
 def test_a_process_that_was_asked_cannot_go_on_without_a_proof() -> None:
-    callee = Callee(secret(RIGHT, required=False), B)
-    assert isinstance(callee.on_hello(Greeting(CLUSTER, A, bytes(NONCE_BYTES), b"")), Asked)
-    assert callee.on_hello(Greeting(CLUSTER, A, b"", b"")) is NO_PROOF
+    callee = CalleeAuthenticator(secret(RIGHT, required=False), B)
+    assert isinstance(callee.evaluate(CallerMessage(CLUSTER, A, bytes(NONCE_BYTES), b"")), Challenge)
+    assert callee.evaluate(CallerMessage(CLUSTER, A, b"", b"")) is NO_PROOF
 
 
 def test_proofs_differ_by_each_of_their_parts() -> None:
-    base = Challenge(CLUSTER, A, B, b"1" * NONCE_BYTES, b"2" * NONCE_BYTES)
+    base = AuthMessage(CLUSTER, A, B, b"1" * NONCE_BYTES, b"2" * NONCE_BYTES)
     others = [
         base._replace(cluster="bmqa", caller="-1"), base._replace(caller=B, callee=A), base._replace(callee=C),
         base._replace(caller_nonce=base.callee_nonce, callee_nonce=base.caller_nonce),
@@ -212,12 +215,12 @@ def test_proofs_differ_by_each_of_their_parts() -> None:
 def test_nonsense_is_refused_and_raises_nothing() -> None:
     dice = random.Random(1)
     for _ in range(2_000):
-        callee = Callee(secret(RIGHT), B)
+        callee = CalleeAuthenticator(secret(RIGHT), B)
         for _ in range(4):
             size = dice.choice((0, 1, NONCE_BYTES, NONCE_BYTES, 100))
             name = "".join(map(chr, dice.choices(range(1, 0xD7FF), k=dice.randrange(5))))
-            hello = Greeting(name, name, dice.randbytes(size), dice.randbytes(dice.choice((0, 32, 33))))
-            assert not isinstance(callee.on_hello(hello), Accepted)
+            message = CallerMessage(name, name, dice.randbytes(size), dice.randbytes(dice.choice((0, 32, 33))))
+            assert not isinstance(callee.evaluate(message), Accepted)
 
 
 def test_secrets_are_read_from_text_and_no_error_shows_one() -> None:

@@ -159,7 +159,7 @@ def response_values(rng: random.Random, version: int) -> oracle.Values:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_responses(version: int, rng: random.Random) -> None:
     values = response_values(rng, version)
-    answer = encode_fetch(
+    response = encode_fetch(
         version,
         77,
         fetched(rng, values),
@@ -170,9 +170,9 @@ def test_responses(version: int, rng: random.Random) -> None:
     )
     expected = oracle.kio_bytes("FetchResponse", version, values)
     assert expected == oracle.kafka_bytes("FetchResponse", version, values)
-    data = b"".join(answer.buffers)
+    data = b"".join(response.buffers)
     assert data == struct.pack(">i", 77) + b"\0" * (version >= 12) + expected
-    assert answer.size == len(data)
+    assert response.size == len(data)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -182,11 +182,11 @@ def test_record_buffers_go_out_untouched(version: int) -> None:
     topics = [
         FetchedTopic("t", UUID(int=1), [FetchedPartition(n, 0, 9, 9, 0, records[2 * n : 2 * n + 2]) for n in range(3)])
     ]
-    answer = encode_fetch(version, 1, topics, release=lambda: released.append(True))
-    assert [buffer for buffer in answer.buffers if any(buffer is each for each in records)] == records
-    assert len(answer.buffers) == len(records) + 4 - (version < 12)  # nothing follows the last records before 12
-    assert answer.release is not None
-    answer.release()
+    response = encode_fetch(version, 1, topics, release=lambda: released.append(True))
+    assert [buffer for buffer in response.buffers if any(buffer is each for each in records)] == records
+    assert len(response.buffers) == len(records) + 4 - (version < 12)  # nothing follows the last records before 12
+    assert response.release is not None
+    response.release()
     assert released == [True]
 
 

@@ -18,8 +18,8 @@ ONE = uuid.UUID(int=1)
 TWO = uuid.UUID(int=2)
 
 
-def body_of(answer: Response) -> memoryview:
-    return memoryview(b"".join(answer.buffers)[len(response_header(0, flexible=True)) :])
+def body_of(response: Response) -> memoryview:
+    return memoryview(b"".join(response.buffers)[len(response_header(0, flexible=True)) :])
 
 
 def test_fetch_requests_are_read_as_written() -> None:

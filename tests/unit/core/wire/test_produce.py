@@ -91,12 +91,12 @@ def answers(values: oracle.Values, version: int) -> list[TopicAnswer]:
 def test_responses(version: int, rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceResponse", version)
     endpoints = [NodeEndpoint(**node) for node in values.get("node_endpoints", ())]
-    answer = encode_produce(version, 77, answers(values, version), values["throttle_time_ms"], endpoints)
+    response = encode_produce(version, 77, answers(values, version), values["throttle_time_ms"], endpoints)
     expected = oracle.kio_bytes("ProduceResponse", version, values)
     assert expected == oracle.kafka_bytes("ProduceResponse", version, values)
-    data = b"".join(answer.buffers)
+    data = b"".join(response.buffers)
     assert data == struct.pack(">i", 77) + b"\0" * (version >= 9) + expected
-    assert answer.size == len(data)
+    assert response.size == len(data)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -26,12 +26,18 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.admission import NO_BOUNDS, ConnectionBounds
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.request import Client
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+    Challenge,
+)
 from bmq.core.security.principal import user
 from bmq.core.wire.messages import HeartbeatResponse
 from bmq.endpoint.authentication import mechanism as api
 from bmq.endpoint.authentication.gate import AUTHENTICATION_S, AuthenticationGate, GateSettings
-from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, Result
-from bmq.endpoint.authentication.plain import PlainMechanism
+from bmq.endpoint.authentication.plain import PlainSaslMechanism
 from bmq.endpoint.large_requests import INLINE_BYTES
 from tests.harness.audit import HeldAudit
 from tests.harness.loop import run
@@ -52,18 +58,18 @@ class Slow(api.Stateless):
         self.begun = self.disposed = self.cancelled = 0
         self.expires_at_ms: int | None = None
 
-    def begin(self, peer: api.Peer) -> SlowExchange:
-        assert peer.host == "10.0.0.1"
+    def create_server(self, context: AuthenticationContext) -> SlowServer:
+        assert context.host == "10.0.0.1"
         self.begun += 1
-        return SlowExchange(self)
+        return SlowServer(self)
 
 
-class SlowExchange:
+class SlowServer:
     def __init__(self, mechanism: Slow) -> None:
         self._mechanism = mechanism
         self._tokens = 0
 
-    async def evaluate(self, token: bytes) -> Result:
+    async def evaluate(self, token: bytes) -> AuthenticationResult:
         try:
             await asyncio.sleep(1)
         except asyncio.CancelledError:
@@ -75,7 +81,7 @@ class SlowExchange:
         if self._tokens == 1:
             return Challenge(b"who?")
         if token != b"bob":
-            return Failure("not bob")
+            return AuthenticationFailure("not bob")
         return Authenticated(user("bob"), b"welcome", self._mechanism.expires_at_ms)
 
     def dispose(self) -> None:
@@ -98,7 +104,7 @@ class World:
                 listener="OUTSIDE", protocol="SASL_PLAINTEXT", receive_max=RECEIVE_MAX, delay_s=DELAY_S,
                 reauth_ms={"PLAIN": reauth_ms, "SLOW": 0},
             ),
-            {"PLAIN": PlainMechanism({"alice": "secret", "carol": "secret"}), "SLOW": self.slow},
+            {"PLAIN": PlainSaslMechanism({"alice": "secret", "carol": "secret"}), "SLOW": self.slow},
             LoopClock(),
             self.metrics,
             self.audit,

@@ -14,22 +14,20 @@ import trustme
 from bmq.core import extras
 from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError
-from bmq.core.security.principal import user
-from bmq.endpoint.authentication.mechanism import (
+from bmq.core.security.authentication import (
     Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
     Challenge,
-    Exchange,
-    Failure,
-    Mechanism,
-    MechanismContext,
-    Peer,
-    Result,
 )
+from bmq.core.security.principal import user
+from bmq.endpoint.authentication.mechanism import MechanismContext, SaslMechanism, SaslServer
 from bmq.endpoint.authentication.oauthbearer import LOGIN_MODULE, make_oauthbearer
 from tests.unit.core.security.issuer import AUDIENCE, CLAIMS, ISSUER, NOW, key_set, public_jwk, token
 
 URL = "sasl.oauthbearer.jwks.endpoint.url"
-PEER = Peer("127.0.0.1")
+CONTEXT = AuthenticationContext("127.0.0.1", "SASL_SSL")
 
 
 class FixedClock(SystemClock):
@@ -48,7 +46,7 @@ def context(settings: Mapping[str, str]) -> MechanismContext:
 
 
 @asynccontextmanager
-async def listening(path: Path) -> AsyncIterator[Mechanism]:
+async def listening(path: Path) -> AsyncIterator[SaslMechanism]:
     """Yield the mechanism of a listener whose issuer's keys are in a file."""
     mechanism = make_oauthbearer(
         context(
@@ -66,10 +64,10 @@ async def listening(path: Path) -> AsyncIterator[Mechanism]:
         await mechanism.close()
 
 
-async def evaluate(exchange: Exchange, message: bytes) -> Result:
+async def evaluate(server: SaslServer, message: bytes) -> AuthenticationResult:
     """Return the result of a client's message, also if it has to be waited for."""
-    result = exchange.evaluate(message)
-    return result if isinstance(result, Authenticated | Challenge | Failure) else await result
+    result = server.evaluate(message)
+    return result if isinstance(result, Authenticated | Challenge | AuthenticationFailure) else await result
 
 
 def first(text: str, acts_as: str = "") -> bytes:
@@ -89,7 +87,7 @@ def keys(tmp_path: Path) -> Path:
 async def test_a_token_authenticates_until_it_expires(keys: Path) -> None:
     async with listening(keys) as mechanism:
         for acts_as in ("", "a=alice"):
-            found = await evaluate(mechanism.begin(PEER), first(token(), acts_as))
+            found = await evaluate(mechanism.create_server(CONTEXT), first(token(), acts_as))
             assert isinstance(found, Authenticated)
             assert found == Authenticated(user("alice"), expires_at_ms=(NOW + 3600) * 1000)
 
@@ -98,10 +96,10 @@ async def test_a_token_authenticates_until_it_expires(keys: Path) -> None:
 async def test_a_refused_token_gets_kafkas_error_and_then_the_end(keys: Path) -> None:
     async with listening(keys) as mechanism:
         for refused in (token(name="another"), token(CLAIMS | {"exp": 1}), token(CLAIMS | {"aud": "x"}), "a.b.c"):
-            exchange = mechanism.begin(PEER)
-            assert await evaluate(exchange, first(refused)) == Challenge(b'{"status":"invalid_token"}')
-            end = await evaluate(exchange, b"\x01")
-            assert isinstance(end, Failure)
+            server = mechanism.create_server(CONTEXT)
+            assert await evaluate(server, first(refused)) == Challenge(b'{"status":"invalid_token"}')
+            end = await evaluate(server, b"\x01")
+            assert isinstance(end, AuthenticationFailure)
             assert end.text == '{"status":"invalid_token"}'
             assert refused not in end.reason
 
@@ -109,16 +107,16 @@ async def test_a_refused_token_gets_kafkas_error_and_then_the_end(keys: Path) ->
 @pytest.mark.loops("asyncio")
 async def test_after_the_error_no_second_token_is_looked_at(keys: Path) -> None:
     async with listening(keys) as mechanism:
-        exchange = mechanism.begin(PEER)
-        await evaluate(exchange, first("a.b.c"))
-        assert isinstance(await evaluate(exchange, first(token())), Failure)
+        server = mechanism.create_server(CONTEXT)
+        await evaluate(server, first("a.b.c"))
+        assert isinstance(await evaluate(server, first(token())), AuthenticationFailure)
 
 
 @pytest.mark.loops("asyncio")
 async def test_a_client_cannot_act_as_somebody_else(keys: Path) -> None:
     async with listening(keys) as mechanism:
-        end = await evaluate(mechanism.begin(PEER), first(token(), "a=admin"))
-        assert isinstance(end, Failure)
+        end = await evaluate(mechanism.create_server(CONTEXT), first(token(), "a=admin"))
+        assert isinstance(end, AuthenticationFailure)
         assert "authorization id (admin)" in end.text
 
 
@@ -126,27 +124,27 @@ async def test_a_client_cannot_act_as_somebody_else(keys: Path) -> None:
 async def test_a_wrong_message_fails_without_a_reason_for_the_client(keys: Path) -> None:
     async with listening(keys) as mechanism:
         for message in (b"", b"\x01", b"\0alice\0secret"):
-            end = await evaluate(mechanism.begin(PEER), message)
-            assert isinstance(end, Failure)
+            end = await evaluate(mechanism.create_server(CONTEXT), message)
+            assert isinstance(end, AuthenticationFailure)
             assert end.text == ""
 
 
 @pytest.mark.loops("asyncio")
 async def test_a_new_key_of_the_issuer_is_fetched_when_a_token_names_it(keys: Path) -> None:
     async with listening(keys) as mechanism:
-        await evaluate(mechanism.begin(PEER), first(token()))
+        await evaluate(mechanism.create_server(CONTEXT), first(token()))
         await asyncio.to_thread(keys.write_bytes, key_set(public_jwk("RSA", "new", "new")))
-        found = await evaluate(mechanism.begin(PEER), first(token(key_id="new", name="new")))
+        found = await evaluate(mechanism.create_server(CONTEXT), first(token(key_id="new", name="new")))
         assert isinstance(found, Authenticated)
-        exchange = mechanism.begin(PEER)
-        assert isinstance(await evaluate(exchange, first(token(key_id="newer"))), Challenge)
-        assert isinstance(await evaluate(exchange, b"\x01"), Failure)
+        server = mechanism.create_server(CONTEXT)
+        assert isinstance(await evaluate(server, first(token(key_id="newer"))), Challenge)
+        assert isinstance(await evaluate(server, b"\x01"), AuthenticationFailure)
 
 
 @pytest.mark.loops("asyncio")
 async def test_without_keys_no_token_is_accepted(tmp_path: Path) -> None:
     async with listening(tmp_path / "no-such-file") as mechanism:
-        assert isinstance(await evaluate(mechanism.begin(PEER), first(token())), Challenge)
+        assert isinstance(await evaluate(mechanism.create_server(CONTEXT), first(token())), Challenge)
 
 
 def test_the_settings_may_name_the_authorities_of_the_issuers_server(tmp_path: Path) -> None:
@@ -156,7 +154,7 @@ def test_the_settings_may_name_the_authorities_of_the_issuers_server(tmp_path: P
     assert asyncio.run(made({URL: "https://issuer.example/keys", "sasl.jaas.config": jaas})).name == "OAUTHBEARER"
 
 
-async def made(settings: Mapping[str, str]) -> Mechanism:
+async def made(settings: Mapping[str, str]) -> SaslMechanism:
     """Return the mechanism of these settings, not started."""
     return make_oauthbearer(context(settings))
 
@@ -201,7 +199,7 @@ async def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     for name in list(sys.modules):
         if name == "jwt" or name.startswith(("bmq.core.security.jwks", "bmq.core.security.access_token")):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "bmq.endpoint.authentication.oauthbearer_exchange", raising=False)
+    monkeypatch.delitem(sys.modules, "bmq.endpoint.authentication.oauthbearer_mechanism", raising=False)
     monkeypatch.setitem(sys.modules, "jwt", None)
     monkeypatch.setattr(extras, "requires", lambda _: ['PyJWT[crypto]>=2.15; extra == "oauth"'])
     with pytest.raises(ConfigError, match=r"oauthbearer needs the package jwt: .* -m pip install 'PyJWT"):

@@ -8,16 +8,22 @@ from hypothesis import strategies as st
 
 from bmq.core.clock import SystemClock
 from bmq.core.config import ConfigError
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+)
 from bmq.core.security.principal import user
-from bmq.endpoint.authentication.mechanism import Authenticated, Failure, MechanismContext, Peer, Result
-from bmq.endpoint.authentication.plain import LOGIN_MODULE, PlainMechanism, make_plain
+from bmq.endpoint.authentication.mechanism import MechanismContext
+from bmq.endpoint.authentication.plain import LOGIN_MODULE, PlainSaslMechanism, make_plain
 
 USERS = {"alice": "secret", "bob": "pässwort", "a,b=c": "x"}
 WRONG = "Authentication failed: Invalid username or password"
 
 
-def evaluate(token: bytes) -> Result:
-    return PlainMechanism(USERS).begin(Peer("10.0.0.1")).evaluate(token)
+def evaluate(token: bytes) -> AuthenticationResult:
+    return PlainSaslMechanism(USERS).create_server(AuthenticationContext("10.0.0.1", "SASL_SSL")).evaluate(token)
 
 
 @pytest.mark.parametrize("name", USERS)
@@ -44,20 +50,20 @@ def test_the_right_password_gives_the_principal(name: str, acts_as: bool) -> Non
 )
 def test_all_else_fails(token: bytes, reason: str, text: str) -> None:
     result = evaluate(token)
-    assert isinstance(result, Failure)
+    assert isinstance(result, AuthenticationFailure)
     assert reason in result.reason
     assert result.text == text
 
 
 def test_another_identity_is_refused_after_the_right_password() -> None:
     result = evaluate(b"bob\0alice\0secret")
-    assert isinstance(result, Failure)
+    assert isinstance(result, AuthenticationFailure)
     assert "different from username" in result.text
 
 
 @given(st.binary(max_size=64))
 def test_any_bytes_have_a_result(token: bytes) -> None:
-    assert isinstance(evaluate(token), Failure)
+    assert isinstance(evaluate(token), AuthenticationFailure)
 
 
 def context(jaas: str) -> MechanismContext:
@@ -70,7 +76,7 @@ def context(jaas: str) -> MechanismContext:
 def test_users_are_those_of_the_jaas_text() -> None:
     made = make_plain(context(f'{LOGIN_MODULE} required username="admin" password="x" user_alice="secret";'))
     assert made.evaluate(b"\0alice\0secret") == Authenticated(user("alice"))
-    assert isinstance(made.evaluate(b"\0admin\0x"), Failure)
+    assert isinstance(made.evaluate(b"\0admin\0x"), AuthenticationFailure)
     assert "secret" not in repr(made)
 
 

@@ -10,12 +10,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bmq.core.clock import SystemClock
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+    Challenge,
+)
 from bmq.core.security.delegation_token import DelegationToken, password_of
 from bmq.core.security.principal import user
 from bmq.core.security.scram import BY_NAME, SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential, ScramMechanism
 from bmq.endpoint.authentication.accounts import TokenAccount
-from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, Peer, Result
-from bmq.endpoint.authentication.scram import ScramAuthentication
+from bmq.endpoint.authentication.scram import ScramSaslMechanism
 from bmq.endpoint.authentication.token_accounts import PARALLEL, TokenAccounts
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.security.compared_write import wait_shown
@@ -46,16 +52,16 @@ async def found(accounts: TokenAccounts, mechanism: ScramMechanism, token_id: st
     return await account if isinstance(account, Awaitable) else account
 
 
-async def log_in(by: ScramAuthentication, token: DelegationToken, password: str) -> Result:
+async def log_in(by: ScramSaslMechanism, token: DelegationToken, password: str) -> AuthenticationResult:
     """Return the end of a client's exchange with `tokenauth`."""
-    exchange = by.begin(Peer("10.0.0.1"))
+    server = by.create_server(AuthenticationContext("10.0.0.1", "SASL_SSL"))
     first = f"n,,n={token.id},r=clients,tokenauth=true"
-    result = exchange.evaluate(first.encode())
+    result = server.evaluate(first.encode())
     challenge = await result if isinstance(result, Awaitable) else result
     assert isinstance(challenge, Challenge)
     text = challenge.token.decode()
     bare = f"c={base64.b64encode(b'n,,').decode()},r={text.partition(',')[0][2:]}"
-    end = exchange.evaluate(proof_of(by.mechanism, password, first, text, bare).encode())
+    end = server.evaluate(proof_of(by.mechanism, password, first, text, bare).encode())
     assert not isinstance(end, Awaitable)
     return end
 
@@ -65,7 +71,7 @@ async def test_a_token_lets_its_owner_in_until_it_expires(mechanism: ScramMechan
     async with proxy(MemoryStore()) as tokens:
         token = await tokens.create(user("bob"), ALICE, [], -1)
         password = password_of(tokens.hmac_of(token.id))
-        by = ScramAuthentication(mechanism, Users(), TokenAccounts(tokens))
+        by = ScramSaslMechanism(mechanism, Users(), TokenAccounts(tokens))
         for _ in range(2):  # computed, and kept
             end = await log_in(by, token, password)
             assert isinstance(end, Authenticated)
@@ -73,13 +79,13 @@ async def test_a_token_lets_its_owner_in_until_it_expires(mechanism: ScramMechan
                 ALICE, expires_at_ms=token.expires_ms, by_token=True, requester=user("bob")
             )
         for wrong in ("", token.id, password[:-1], password_of(tokens.hmac_of("another"))):
-            assert isinstance(await log_in(by, token, wrong or "x"), Failure)
+            assert isinstance(await log_in(by, token, wrong or "x"), AuthenticationFailure)
         renewed = await tokens.renew(ALICE, tokens.hmac_of(token.id), 5_000)
         end = await log_in(by, token, password)
         assert isinstance(end, Authenticated)
         assert end.expires_at_ms == renewed
         await tokens.expire(ALICE, tokens.hmac_of(token.id), -1)
-        assert isinstance(await log_in(by, token, password), Failure)
+        assert isinstance(await log_in(by, token, password), AuthenticationFailure)
 
 
 class CountedAccounts(TokenAccounts):

@@ -92,11 +92,11 @@ class Connection:
 
     async def send(self, key: int, body: bytes) -> memoryview:
         head = struct.pack(">hhih", key, 0, 1, -1) + b"\0"
-        answer = self._world.endpoint(memoryview(head + body), cast(Client, self))
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        assert isinstance(answer, Response)
-        return memoryview(b"".join(answer.buffers))[5:]
+        response = self._world.endpoint(memoryview(head + body), cast(Client, self))
+        if isinstance(response, Awaitable):
+            response = await response
+        assert isinstance(response, Response)
+        return memoryview(b"".join(response.buffers))[5:]
 
     async def hello(self, name: str) -> HelloResponse:
         body = b"".join(HelloRequest(PROTOCOL, "c", name, "own").encode())
@@ -113,9 +113,9 @@ async def test_who_is_not_a_member_is_refused_at_hello(is_behind: bool) -> None:
         await w.seen.start()
     for name in ("stranger", "", "a/b", "../members/coordinator-1"):
         one = Connection(w)
-        answer = await one.hello(name)
-        assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert "not a member" in answer.message
+        response = await one.hello(name)
+        assert response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert "not a member" in response.message
         with pytest.raises(CloseConnection, match="before Hello"):
             await one.send(InternalKey.SHARD_OPEN, b"")
     one = Connection(w)
@@ -140,9 +140,9 @@ async def test_a_member_that_does_not_support_a_level_is_refused(is_behind: bool
         await w.seen.start()
     else:
         await w.seen.close()  # it shows the levels, and neither member
-    answer = await Connection(w).hello("old")
-    assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert "f 2 is in force, old supports 0 to 0" in answer.message
+    response = await Connection(w).hello("old")
+    assert response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert "f 2 is in force, old supports 0 to 0" in response.message
     assert (await Connection(w).hello("new")).error is ErrorCode.NONE
     if not is_behind:
         await w.seen.close()
@@ -164,10 +164,10 @@ async def test_who_is_refused_is_told_at_which_revision_its_key_is_absent() -> N
     ):
         await w.kv.commit([], [Put(member_key("c", one.incarnation), encode_member(one))])
     await w.seen.wait_revision(w.store.revision)
-    answer = await Connection(w).hello("broker-1")
-    assert answer.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert answer.unregistered == Unregistered(w.store.revision, frozenset({"proxy"}))
-    assert answer.unregistered.revision > gone.revision
+    response = await Connection(w).hello("broker-1")
+    assert response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert response.unregistered == Unregistered(w.store.revision, frozenset({"proxy"}))
+    assert response.unregistered.revision > gone.revision
     await w.seen.close()  # it stands still from here on
     await w.put_member("broker-3", "broker")
     known = w.seen.revision

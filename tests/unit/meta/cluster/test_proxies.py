@@ -111,14 +111,14 @@ def listening(number: int, **ports: int) -> Member:
 
 
 @pytest.mark.parametrize(
-    ("listener", "told"),
+    ("listener", "expected"),
     [
         ("INSIDE", [(0, "inside0", 1), (1, "inside1", 1), (3, "h3", 9092)]),
         ("OUTSIDE", [(0, "outside0", 2), (2, "outside2", 2), (3, "h3", 9092)]),
         ("OTHER", [(3, "h3", 9092)]),
     ],
 )
-async def test_clients_get_the_addresses_of_their_listener(listener: str, told: list[tuple[int, str, int]]) -> None:
+async def test_clients_get_the_addresses_of_their_listener(listener: str, expected: list[tuple[int, str, int]]) -> None:
     """A proxy without it is left out, with its partitions; one of an older version has one address for all."""
 
     kv = MemoryKeyValue(MemoryStore())
@@ -133,9 +133,9 @@ async def test_clients_get_the_addresses_of_their_listener(listener: str, told: 
     ]  # fmt: skip
     done = await kv.commit([], [put(each) for each in members])
     await view.wait_revision(done.revision)
-    assert [(each.node_id, each.host, each.port) for each in proxies.addresses] == told
+    assert [(each.node_id, each.host, each.port) for each in proxies.addresses] == expected
     leaders = {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)}
-    assert leaders == {node_id for node_id, _, _ in told}
+    assert leaders == {node_id for node_id, _, _ in expected}
     assert {proxies.coordinator_of(ShardId(GROUPS, number)) for number in range(50)} == leaders
     await view.close()
     await catalog.close()

@@ -81,8 +81,8 @@ def test_tokens() -> None:
          {"owner": "User:alice", "renewers": ["User:spark"], "expires_ms": 9}),
     ]  # fmt: skip
     for key in (ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN):
-        answer = Some(error_code=0, expiry_timestamp_ms=7)
-        assert of(key, Some(hmac=TOKEN_HMAC), answer, ("id", "User:alice")) == [
+        reply = Some(error_code=0, expiry_timestamp_ms=7)
+        assert of(key, Some(hmac=TOKEN_HMAC), reply, ("id", "User:alice")) == [
             ("ALTER", "DELEGATION_TOKEN", "id", 0, {"owner": "User:alice", "expires_ms": 7})
         ]
 

@@ -175,8 +175,8 @@ async def test_a_shard_that_is_not_loaded_is_named_and_the_others_groups_are_lis
         answers = [
             await proxy.coordinator.list_groups(m.ListGroupsRequest(version=5), CLIENT) for proxy in world.proxies
         ]
-        assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0]
-        told = {each.group_id for answer in answers for each in answer.groups}
+        assert [response.error_code for response in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0]
+        told = {each.group_id for response in answers for each in response.groups}
         assert told == set(groups) - {group_of(2)}
 
 
@@ -189,9 +189,9 @@ async def test_each_group_is_listed_by_one_proxy() -> None:
             assert await world.proxies[0].commit(group_of(shard), 1) == 0
         listed = []
         for proxy in world.proxies:
-            answer = await proxy.coordinator.list_groups(m.ListGroupsRequest(version=5), CLIENT)
-            assert answer.error_code == 0
-            listed.append({each.group_id for each in answer.groups})
+            response = await proxy.coordinator.list_groups(m.ListGroupsRequest(version=5), CLIENT)
+            assert response.error_code == 0
+            listed.append({each.group_id for each in response.groups})
         assert listed == [{group_of(0), group_of(2)}, {group_of(1), group_of(3)}]
 
 
@@ -245,8 +245,8 @@ async def test_a_process_that_is_not_a_member_sends_its_own_coordinators_groups_
         )
 
         async def commit(group: str) -> int:
-            answer = await routed.offset_commit(commit_request(group, [("orders", 0, 5)]), CLIENT)
-            code: int = answer.topics[0].partitions[0].error_code
+            response = await routed.offset_commit(commit_request(group, [("orders", 0, 5)]), CLIENT)
+            code: int = response.topics[0].partitions[0].error_code
             return code
 
         await join_alone(world.proxies[0], GROUP)

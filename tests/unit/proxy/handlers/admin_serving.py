@@ -128,11 +128,11 @@ class AdminServing(AdminWorld):
 
     async def ask_raw(self, api: Any, version: int, message: Any) -> bytes:
         decoded = decode_request(api.key, version, memoryview(message.encode(version=version)))
-        answer = api.handle(self.scopes, self.request(api.key, version), decoded)
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        assert isinstance(answer, Response)
-        return b"".join(answer.buffers)
+        response = api.handle(self.scopes, self.request(api.key, version), decoded)
+        if isinstance(response, Awaitable):
+            response = await response
+        assert isinstance(response, Response)
+        return b"".join(response.buffers)
 
 
 def decode(kind: Any, version: int, data: bytes) -> Any:

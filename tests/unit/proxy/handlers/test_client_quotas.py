@@ -30,9 +30,9 @@ def entry(entity: Pairs, **values: float | None) -> Any:
 
 async def alter(w: AdminServing, *entries: Any, version: int = 1, only: bool = False) -> list[tuple[int, str | None]]:
     found = await w.ask(ALTER, version, AlterClientQuotasRequest(entries=list(entries), validate_only=only))
-    for asked, answer in zip(entries, found.entries, strict=True):
+    for asked, response in zip(entries, found.entries, strict=True):
         named = [(each.entity_type, each.entity_name) for each in asked.entity]
-        assert [(each.entity_type, each.entity_name) for each in answer.entity] == named
+        assert [(each.entity_type, each.entity_name) for each in response.entity] == named
     return [(each.error_code, each.error_message) for each in found.entries]
 
 

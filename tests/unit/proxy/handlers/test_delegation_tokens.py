@@ -163,8 +163,8 @@ async def test_strangers_and_tokens_may_not_ask(api: Any) -> None:
         ):
             p.session = session
             for version in versions(api):
-                answer = await p.ask(api, message, version)
-                assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+                response = await p.ask(api, message, version)
+                assert response.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         assert not p.serves.scopes.process.tokens.tokens  # type: ignore[union-attr]
 
 
@@ -193,8 +193,8 @@ async def test_renewers_and_owners_are_users() -> None:
             creation(owner_principal_type="Group", owner_principal_name="x"),
             creation(owner_principal_type=None, owner_principal_name="x"),
         ):
-            answer = await p.ask(CREATE, message)
-            assert (answer.error_code, answer.token_id, bytes(answer.hmac)) == (
+            response = await p.ask(CREATE, message)
+            assert (response.error_code, response.token_id, bytes(response.hmac)) == (
                 ErrorCode.INVALID_PRINCIPAL_TYPE,
                 "",
                 b"",

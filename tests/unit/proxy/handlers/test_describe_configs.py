@@ -64,9 +64,9 @@ async def test_secrets_are_not_described(version: int) -> None:
     async with serving(config=config) as w:
         await w.admin.create_topic("t")
         asked = describe((BROKER, "7", None), (TOPIC, "t", None), (BROKER, "", None), synonyms=True)
-        answer = await w.ask(DESCRIBE, version, asked)
-        assert secret not in repr(answer)
-        node = {config.name: config for config in answer.results[0].configs}
+        response = await w.ask(DESCRIBE, version, asked)
+        assert secret not in repr(response)
+        node = {config.name: config for config in response.results[0].configs}
         meta = node["meta"]
         assert (meta.value, meta.is_sensitive, meta.config_source) == (None, True, 4)
         assert [synonym.value for synonym in meta.synonyms] == [None, None]

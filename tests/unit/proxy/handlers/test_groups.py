@@ -163,9 +163,9 @@ async def _offsets(world: World, call: Caller, version: int, member_id: str, gen
     commit = commit_request("g", [("orders", 1, 42)], member_id=member_id, generation=generation, leader_epoch=3)
     for each in commit.topics:
         each.topic_id = orders.topic_id
-    answer = (await call(commit, version)).topics[0]
-    assert answer.partitions[0].error_code == 0
-    assert answer.topic_id == orders.topic_id if version >= 10 else answer.name == "orders"
+    response = (await call(commit, version)).topics[0]
+    assert response.partitions[0].error_code == 0
+    assert response.topic_id == orders.topic_id if version >= 10 else response.name == "orders"
     for wants_all in (False, True) if version >= 2 else (False,):
         error, topics = await _fetch(world, call, version, wants_all=wants_all)
         assert error == 0

@@ -77,8 +77,8 @@ async def test_metadata_creates_no_topic_past_the_bound() -> None:
         message = kind(topics=[kind.MetadataRequestTopic(name="t", topic_id=None)], allow_auto_topic_creation=True,
                        include_topic_authorized_operations=False)  # fmt: skip
         api = metadata.APIS[0]
-        answer = await w.ask_raw(api, 9, message)
-        found = messages.MetadataResponse.decode(answer[5:], version=9)
+        response = await w.ask_raw(api, 9, message)
+        found = messages.MetadataResponse.decode(response[5:], version=9)
         assert [each.error_code for each in found.topics] == [ErrorCode.POLICY_VIOLATION]
         assert "t" not in w.catalog.topics
         await bound(w, None, max_topics=1.0)

@@ -41,8 +41,8 @@ class World(QuotasWorld):
                     codes.append(error.code)
                 else:
                     codes.append(ErrorCode.NONE)
-            answer = CreateTopicsResponse(throttle_time_ms=0, topics=[])
-            return Response(encode_response(CREATE_TOPICS, request.api_version, 7, answer))
+            reply = CreateTopicsResponse(throttle_time_ms=0, topics=[])
+            return Response(encode_response(CREATE_TOPICS, request.api_version, 7, reply))
 
         response = self.quotas.serve(request, 100, call)
         assert isinstance(response, Response)

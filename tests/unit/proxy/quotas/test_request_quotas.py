@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.producer import ProduceResponse
 
 from bmq.core.net.request import PendingResponse, Request, Response
-from bmq.core.security.session import NEVER, Session
+from bmq.core.security.session import NOT_BEGUN, Session
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
 from bmq.core.wire.messages import HeartbeatResponse
@@ -155,10 +155,10 @@ async def test_a_response_that_is_awaited_is_counted_when_it_is_there() -> None:
     w = QuotasWorld()
     w.view.put(PRODUCER, ALICE, 1_000.0)
     future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    answer = w.quotas.serve(w.request(PRODUCE), 2_500, lambda: future)
-    assert not isinstance(answer, Response)
+    response = w.quotas.serve(w.request(PRODUCE), 2_500, lambda: future)
+    assert not isinstance(response, Response)
     future.set_result(produced())
-    assert throttle_ms(await answer) == 2_000
+    assert throttle_ms(await response) == 2_000
 
 
 def test_a_fetch_gets_records_while_there_is_no_debt() -> None:
@@ -221,10 +221,10 @@ async def test_processor_time_is_counted_in_every_step() -> None:
         return asyncio.ensure_future(serve())
 
     request = w.request(HEARTBEAT, version=1)
-    answer = w.quotas.serve(request, 100, call)
-    assert not isinstance(answer, Response)
+    reply = w.quotas.serve(request, 100, call)
+    assert not isinstance(reply, Response)
     w.processor_s += 7.0  # of others
-    response = await answer
+    response = await reply
     times = next(iter(w.quotas.times))
     assert times.rate.per_second(w.now) == pytest.approx(3.5)  # 0.35 s in ten seconds, in percent
     assert muted(request) == [1.0]  # Kafka's bound, of 25 s
@@ -300,7 +300,7 @@ def test_a_client_that_has_yet_to_log_in_is_counted_nowhere() -> None:
         w.view.put(kind, ((CLIENT_ID, None),), 1_000.0)
     for number in range(10):
         request = w.request(ApiKey.API_VERSIONS, client_id=f"{number}")
-        request.client.session = Session(expires_at=NEVER)
+        request.client.session = Session(expires_at=NOT_BEGUN)
         w.quotas.serve(request, 500, produced)
         assert request.quota is None
     assert (len(w.quotas.holdings), len(w.quotas.times), w.quotas._clients) == (0, 0, {})

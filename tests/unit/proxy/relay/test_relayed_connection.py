@@ -93,13 +93,13 @@ async def test_calls_are_wrapped_and_answers_unwrapped() -> None:
 
 async def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -> None:
     (peer, way) = relayed()
-    told: list[bool] = []
-    way.on_lost(lambda: told.append(way.is_up))
+    notified: list[bool] = []
+    way.on_lost(lambda: notified.append(way.is_up))
     calls = [way.call(0, 13, [b"x"]) for _ in range(4)]
     peer.answer(0, OK)
     peer.answer(1, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "b1 is gone", was_sent=True))
     await asyncio.sleep(0)
-    assert told == [False]
+    assert notified == [False]
     assert lost(way.call(0, 13, [b"late"])) is False
     assert len(peer.asked) == 4, "nothing more goes this way"
     peer.answer(2, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
@@ -109,7 +109,7 @@ async def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -
     await asyncio.wait(calls)
     assert [bytes(calls[0].result()), *map(lost, calls[1:])] == [b"fine", True, False, False]
     assert peer.is_closed
-    assert told == [False]
+    assert notified == [False]
 
 
 async def test_one_that_never_says_what_became_of_the_others_is_given_up() -> None:
@@ -126,13 +126,13 @@ async def test_one_that_never_says_what_became_of_the_others_is_given_up() -> No
 async def test_a_broken_connection_to_the_process_between(was_sent: bool) -> None:
     (peer, way) = relayed()
     call = way.call(0, 13, [b"x"])
-    told: list[str] = []
-    way.on_lost(lambda: told.append(way.why))
+    notified: list[str] = []
+    way.on_lost(lambda: notified.append(way.why))
     peer.cut(was_sent=was_sent)
     await asyncio.wait([call])
-    assert (lost(call), told, way.is_up, way.was_closed) == (was_sent, ["p2: cut"], False, False)
-    way.on_lost(lambda: told.append("at once"))
-    assert told[1:] == ["at once"]
+    assert (lost(call), notified, way.is_up, way.was_closed) == (was_sent, ["p2: cut"], False, False)
+    way.on_lost(lambda: notified.append("at once"))
+    assert notified[1:] == ["at once"]
 
 
 async def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
@@ -153,8 +153,8 @@ async def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
 
 async def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None:
     (peer, way) = relayed()
-    told: list[str] = []
-    way.on_lost(lambda: told.append("lost"))
+    notified: list[str] = []
+    way.on_lost(lambda: notified.append("lost"))
     call = way.call(0, 13, [b"x"])
     way.retire()
     assert lost(way.call(0, 13, [b"late"])) is False
@@ -164,22 +164,22 @@ async def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None
     assert bytes(await call) == b"fine"
     await asyncio.sleep(0)
     assert peer.is_closed
-    assert told == []
+    assert notified == []
 
 
 @pytest.mark.parametrize(
-    ("answer", "was_sent"),
+    ("response", "was_sent"),
     [
         (ErrorResponse(ErrorCode.UNSUPPORTED_VERSION, "no such API"), False),
         (ErrorResponse(ErrorCode.NONE, "garbage"), True),
     ],
 )
-async def test_a_process_that_cannot_relay(answer: ErrorResponse, was_sent: bool) -> None:
+async def test_a_process_that_cannot_relay(response: ErrorResponse, was_sent: bool) -> None:
     """One of an earlier version has passed nothing on; of what cannot be read nothing is known."""
 
     (peer, way) = relayed()
     call = way.call(0, 13, [b"x"])
-    peer.answer(0, answer)
+    peer.answer(0, response)
     await asyncio.wait([call])
     assert lost(call) is was_sent
     assert not way.is_up

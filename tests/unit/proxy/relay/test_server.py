@@ -41,8 +41,8 @@ class Caller:
         return await self.send(to, InternalKey.PING, 0, PingRequest().encode())
 
 
-async def _response(answer: Any) -> RelayResponse:
-    body = answer if isinstance(answer, list) else await answer
+async def _response(response: Any) -> RelayResponse:
+    body = response if isinstance(response, list) else await response
     assert not isinstance(body, Response)
     return RelayResponse.decode(memoryview(b"".join(body)))
 

@@ -309,14 +309,14 @@ async def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
         world.catalog.put("orders", world.topic)
         world.view.owners.update((world.key(number), "b1") for number in range(count))
 
-        def answer(body: memoryview, call: InternalCall) -> Any:
+        def respond(body: memoryview, call: InternalCall) -> Any:
             asked = AskPartitionsRequest.decode(body).questions
             return AskPartitionsResponse(
                 ErrorCode.NONE, "", [OwnerAnswer(0, 4, 1, 0, each.partition, each.partition) for each in asked]
             ).encode()
 
         apis = world.broker("b1").endpoint._apis
-        apis[InternalKey.ASK_PARTITIONS] = apis[InternalKey.ASK_PARTITIONS]._replace(handler=answer)
+        apis[InternalKey.ASK_PARTITIONS] = apis[InternalKey.ASK_PARTITIONS]._replace(handler=respond)
         with loop_stops() as stops:
             found = await list_ends(world, count)
         assert [each.offset for each in found] == list(range(count))

@@ -83,8 +83,8 @@ class ProxyClient:
             replica_id=-1, isolation_level=0, topics=[Topic(name="orders", partitions=[part])], timeout_ms=0
         )
         found = await self._ask(list_offsets.APIS[0], LIST_VERSION, message, ListOffsetsResponse)
-        answer = found.topics[0].partitions[0]
-        return ErrorCode(answer.error_code), answer.leader_epoch
+        response = found.topics[0].partitions[0]
+        return ErrorCode(response.error_code), response.leader_epoch
 
     async def end_of(self, epoch: int) -> ErrorCode:
         """OffsetForLeaderEpoch with this epoch, of this epoch."""

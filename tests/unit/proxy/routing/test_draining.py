@@ -52,7 +52,7 @@ async def test_waiting_requests_are_answered_when_the_last_broker_has_gone(when:
             world.view.leave("b2")
         answers = await asyncio.gather(*sent, other)
         assert now() - began < 2 * SOON_S
-        assert all(ErrorCode(answer.error_code).is_retriable for answer in answers)
+        assert all(ErrorCode(response.error_code).is_retriable for response in answers)
         assert ErrorCode(answers[-1].error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         late = await world.send(idempotent(3))
         assert ErrorCode(late.error_code).is_retriable
@@ -89,7 +89,7 @@ async def test_with_a_broker_that_stays_the_hand_over_is_waited_for() -> None:
         sent = [world.send(idempotent(number)) for number in (1, 2)]
         world.move(0, "b2")
         sent.append(world.send(idempotent(3)))
-        assert [answer.error_code for answer in await asyncio.gather(*sent)] == [0, 0, 0]
+        assert [response.error_code for response in await asyncio.gather(*sent)] == [0, 0, 0]
 
 
 async def test_questions_are_not_repeated_without_a_broker_that_stays() -> None:

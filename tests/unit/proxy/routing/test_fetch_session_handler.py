@@ -9,13 +9,13 @@ import pytest
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.records.batch import Ends
-from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, Session
+from bmq.proxy.routing.fetch_session_handler import LISTED_MAX, FetchSessionHandler
 from bmq.proxy.routing.remote_tail import OwnerLink, RemoteTail
 from tests.unit.proxy.routing.senders import TOPIC
 
 
-def session_of(count: int) -> Session:
-    session = Session()
+def session_of(count: int) -> FetchSessionHandler:
+    session = FetchSessionHandler()
     for number in range(count):
         tail = RemoteTail(PartitionKey(TOPIC, number), 0.0)
         tail.open(Ends(1, 0, 5, 5), cast(OwnerLink, None))
@@ -23,7 +23,7 @@ def session_of(count: int) -> Session:
     return session
 
 
-def listed_by(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def listed_by(session: FetchSessionHandler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the partitions that the next request lists."""
     taken: list[int] = []
 

@@ -174,18 +174,18 @@ class Proxy:
         )  # fmt: skip
         found = await self._ask(fetch.APIS[0], version, message, FetchResponse, client)
         endpoints = found.node_endpoints if version >= 16 else ()
-        told = [Told(each, endpoints, each.high_watermark) for topic in found.responses for each in topic.partitions]
-        return found.session_id, told
+        seen = [Told(each, endpoints, each.high_watermark) for topic in found.responses for each in topic.partitions]
+        return found.session_id, seen
 
     async def _ask(self, api: Api[Any], version: int, message: Any, kind: Any, client: FakeClient) -> Any:
         body = memoryview(bytearray(message.encode(version=version)))
-        answer = serve(self.world.scopes, api, Request(api.key, version, 1, "me", body, cast(Client, client), 0.0))
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        assert isinstance(answer, Response)
-        data = b"".join(answer.buffers)
-        if answer.release is not None:
-            answer.release()
+        response = serve(self.world.scopes, api, Request(api.key, version, 1, "me", body, cast(Client, client), 0.0))
+        if isinstance(response, Awaitable):
+            response = await response
+        assert isinstance(response, Response)
+        data = b"".join(response.buffers)
+        if response.release is not None:
+            response.release()
         return kind.decode(data[5 if version >= (9 if api.key == ApiKey.PRODUCE else 12) else 4 :], version=version)
 
 
@@ -203,8 +203,8 @@ def hint(it: Proxy, partition: int = 0, name: str = "b2") -> tuple[str, tuple[in
     return MOVED, (NODES[name], it.epoch(partition, name)), [f"host-{name}"]
 
 
-def seen(told: Told) -> tuple[str, tuple[int, int] | None, list[str]]:
-    return told.error, told.leader, told.hosts
+def seen(expected: Told) -> tuple[str, tuple[int, int] | None, list[str]]:
+    return expected.error, expected.leader, expected.hosts
 
 
 SERVED: tuple[str, None, list[str]] = (NEW, None, [])
@@ -281,10 +281,10 @@ async def test_many_partitions_in_one_request() -> None:
         await it.moves("b1", 2)
         await it.knows()
         await it.moves("b2", 3)
-        told = await it.produce(it.client(), *range(6))
-        assert [each.error for each in told] == [MOVED, MOVED, MOVED, NEW, NEW, NEW]
-        assert [each.leader and each.leader[0] for each in told] == [2, 2, 1, None, None, None]
-        assert sorted(told[0].hosts) == ["host-b1", "host-b2"]
+        response = await it.produce(it.client(), *range(6))
+        assert [each.error for each in response] == [MOVED, MOVED, MOVED, NEW, NEW, NEW]
+        assert [each.leader and each.leader[0] for each in response] == [2, 2, 1, None, None, None]
+        assert sorted(response[0].hosts) == ["host-b1", "host-b2"]
         await asyncio.sleep(KNOWN_S)
         read = await it.fetch(it.client(), *range(6))
         assert {each.leader and each.leader[0] for each in read} == {1, 2, None}
@@ -429,9 +429,9 @@ async def test_large_requests_get_hints_too() -> None:
         await it.moves("b2", 0)
         await it.moves("b1", count - 1)
         await it.knows()
-        told = await it.produce(it.client(), *range(count))
-        assert [number for number, each in enumerate(told) if each.leader] == [0, count - 1]
-        assert sorted(told[0].hosts) == ["host-b1", "host-b2"]
+        response = await it.produce(it.client(), *range(count))
+        assert [number for number, each in enumerate(response) if each.leader] == [0, count - 1]
+        assert sorted(response[0].hosts) == ["host-b1", "host-b2"]
 
 
 async def test_old_moves_are_forgotten() -> None:

@@ -400,8 +400,8 @@ async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> Non
         async def write(producer: int) -> None:
             sequence = 0
             while asyncio.get_running_loop().time() < until or sequence < 20:
-                answer = await world.send(idempotent(sequence, producer), timeout_ms=rng.choice([300, 5000]))
-                code = ErrorCode(answer.error_code)
+                response = await world.send(idempotent(sequence, producer), timeout_ms=rng.choice([300, 5000]))
+                code = ErrorCode(response.error_code)
                 assert code is ErrorCode.NONE or code.is_retriable, code
                 sequence += code is ErrorCode.NONE
                 acked[producer] = sequence

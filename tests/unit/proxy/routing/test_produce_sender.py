@@ -204,7 +204,7 @@ async def test_batches_behind_a_refused_one_of_the_same_request_are_refused(monk
         parts = [(0, memoryview(idempotent(number))) for number in range(2)]
         topics = [(world.topic.topic_id, parts)]
         body = encode_produce_request(-1, 1000, topics, [(world.topic.topic_id, 0)])
-        answer = await world.network.links["b1", ConnectionKind.PRODUCE].call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
-        ((first, second),) = [topic.partitions for topic in decode_produce_response(answer)]
+        response = await world.network.links["b1", ConnectionKind.PRODUCE].call(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+        ((first, second),) = [topic.partitions for topic in decode_produce_response(response)]
         assert first.error_code == second.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert refused == 1

@@ -23,12 +23,12 @@ async def test_many_tails_follow_over_each_connection_in_turns(monkeypatch: pyte
     async def follow_many(world: Cluster) -> None:
         world.view.owners.update((world.key(number), "b1") for number in range(MANY))
 
-        def answer(body: memoryview, call: Any) -> Any:
+        def respond(body: memoryview, call: Any) -> Any:
             asked = AskPartitionsRequest.decode(body).questions
             return AskPartitionsResponse(ErrorCode.NONE, "", [OwnerAnswer(0, 4, 1, 0, 0, 0) for _ in asked]).encode()
 
         endpoint = world.broker("b1").endpoint
-        endpoint._apis[10018] = endpoint._apis[10018]._replace(handler=answer)
+        endpoint._apis[10018] = endpoint._apis[10018]._replace(handler=respond)
         real, listed = endpoint._kafka, list[int]()
         parked: list[asyncio.Future[Any]] = []
 

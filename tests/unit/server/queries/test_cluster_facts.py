@@ -275,8 +275,8 @@ async def test_without_a_response_of_the_leader_status_is_the_views(
 class Store:
     """A metadata store whose status is `answer`, or which raises it."""
 
-    def __init__(self, answer: StoreStatus | Exception) -> None:
-        self.answer = answer
+    def __init__(self, response: StoreStatus | Exception) -> None:
+        self.answer = response
 
     async def status(self) -> StoreStatus:
         if isinstance(self.answer, Exception):
@@ -285,7 +285,7 @@ class Store:
 
 
 @pytest.mark.parametrize(
-    ("answer", "trouble"),
+    ("response", "trouble"),
     [
         (StoreStatus(bytes=5, bytes_in_use=4, quota_bytes=9, is_full=False), ""),
         (StoreStatus(bytes=9, bytes_in_use=4, quota_bytes=9, is_full=True), "it takes no writes (NOSPACE): its"),
@@ -293,15 +293,15 @@ class Store:
     ],
 )
 async def test_status_names_a_metadata_store_that_takes_no_writes(
-    answer: StoreStatus | Exception, trouble: str
+    response: StoreStatus | Exception, trouble: str
 ) -> None:
     """The process that responds asks the store itself: there may be no leader just then."""
     of, leader = node(View(), Leader()), Leader()
     leader.answers = refuse
-    cast(Any, of).admin, cast(Any, of).maintained_store = leader, Store(answer)
-    told = (await Operations(of).status())["store_trouble"]
-    assert told.startswith(trouble)
-    assert bool(told) == bool(trouble)
+    cast(Any, of).admin, cast(Any, of).maintained_store = leader, Store(response)
+    facts = (await Operations(of).status())["store_trouble"]
+    assert facts.startswith(trouble)
+    assert bool(facts) == bool(trouble)
 
 
 async def test_partitions_without_an_owner_are_counted_in_turns() -> None:
@@ -375,8 +375,8 @@ def with_log_peers(peers: LogPeers) -> Operations:
 
 async def test_log_levels_are_read_and_set_at_the_named_member() -> None:
     peers = LogPeers(lambda _: LogLevelsResponse(levels=((20, "root"), (10, "bmq.broker")), own=((20, "root"),)))
-    told = await with_log_peers(peers).log_levels("10.0.0.1:2")
-    assert told == {
+    response = await with_log_peers(peers).log_levels("10.0.0.1:2")
+    assert response == {
         "member": "broker-1b",
         "loggers": [
             {"logger": "root", "level": "INFO", "is_set": True},

@@ -32,10 +32,10 @@ class Peers:
 
     async def ask(self, member: Any, request: HistoryRequest, timeout_s: float) -> Any:
         assert timeout_s == ANSWER_S
-        answer = self._answers[member.incarnation]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer(request.after_ms) if callable(answer) else answer
+        response = self._answers[member.incarnation]
+        if isinstance(response, Exception):
+            raise response
+        return response(request.after_ms) if callable(response) else response
 
 
 def member(name: str, port: int = 1) -> Any:
@@ -93,9 +93,9 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
         of.metrics.topic("orders").messages_in += 5
         history.sample()
     now_ms += INTERVAL_MS
-    told = await history.facts(0)
-    assert [(each["processes"], each["records_in_per_s"]) for each in told["samples"]] == [(2, 3.0), (2, 5.0)]
-    assert {each["member"]: each["why"] for each in told["missing"]} == {
+    facts = await history.facts(0)
+    assert [(each["processes"], each["records_in_per_s"]) for each in facts["samples"]] == [(2, 3.0), (2, 5.0)]
+    assert {each["member"]: each["why"] for each in facts["missing"]} == {
         "broker-2": "it is of another version, which keeps other numbers",
         "broker-3": "it did not answer within 2 s",
         "broker-4": "connection refused",
@@ -115,5 +115,5 @@ async def test_a_member_answers_with_what_is_newer() -> None:
         history.sample()
     history.stop()
     (body,) = HistoryRequest(after_ms=1001 * INTERVAL_MS).encode()
-    told = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
-    assert (told.layout, told.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))
+    response = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
+    assert (response.layout, response.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))

@@ -31,8 +31,8 @@ class Collected:
 
 
 class Peers:
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
+    def __init__(self, response: Any) -> None:
+        self.answer = response
 
     async def ask(self, member: Any, request: GroupLagRequest, timeout_s: float) -> Any:
         assert member.incarnation == "coordinator-1"
@@ -42,7 +42,7 @@ class Peers:
         return self.answer
 
 
-def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: int = 15_000) -> Any:
+def node(*, coordinator: str | None = "own", response: Any = None, interval_ms: int = 15_000) -> Any:
     pairs = (
         PairLag("billing", "orders", 10, 5), PairLag("billing", "payments", 10, 3), PairLag("audit", "orders", 1, 0),
         PairLag("partial", "orders", 10, 5), PairLag("partial", "payments", 10, 3),
@@ -54,7 +54,7 @@ def node(*, coordinator: str | None = "own", answer: Any = None, interval_ms: in
     return SimpleNamespace(
         config=SimpleNamespace(metrics_group_lag_ms=interval_ms),
         joined=SimpleNamespace(
-            peers=Peers(answer),
+            peers=Peers(response),
             endpoint=SimpleNamespace(register=handlers.__setitem__),
             view=SimpleNamespace(own="own", members=members, shard=shards.get),
         ),
@@ -73,20 +73,20 @@ async def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
     history = history_of(of)
     history.register()
     await history.sample()
-    told = await history.facts("billing", 0)
-    assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 8}], "")
+    facts = await history.facts("billing", 0)
+    assert (facts["samples"], facts["error"]) == ([{"time_ms": NOW_MS, "lag": 8}], "")
     assert (await history.facts("billing", NOW_MS))["samples"] == []
     assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
     assert (await history.facts("partial", 0))["samples"] == []
     (body,) = GroupLagRequest(group_id="audit", after_ms=0).encode()
-    answer = GroupLagResponse.decode(memoryview(b"".join(of.handlers[GroupLagRequest](body, None))))
-    assert (answer.is_counted, answer.samples) == (True, ((NOW_MS, 0),))
+    response = GroupLagResponse.decode(memoryview(b"".join(of.handlers[GroupLagRequest](body, None))))
+    assert (response.is_counted, response.samples) == (True, ((NOW_MS, 0),))
 
 
 async def test_the_coordinator_is_asked() -> None:
-    answer = GroupLagResponse(is_counted=True, samples=((NOW_MS, 4),))
-    told = await history_of(node(coordinator="coordinator-1", answer=answer)).facts("billing", 0)
-    assert (told["samples"], told["error"]) == ([{"time_ms": NOW_MS, "lag": 4}], "")
+    response = GroupLagResponse(is_counted=True, samples=((NOW_MS, 4),))
+    facts = await history_of(node(coordinator="coordinator-1", response=response)).facts("billing", 0)
+    assert (facts["samples"], facts["error"]) == ([{"time_ms": NOW_MS, "lag": 4}], "")
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ async def test_the_coordinator_is_asked() -> None:
         (node(coordinator=None), "no coordinator is known for the group's shard"),
         (node(coordinator="gone"), "no coordinator is known for the group's shard"),
         (node(interval_ms=0), "metrics_group_lag_ms is 0"),
-        (node(coordinator="coordinator-1", answer=GroupLagResponse()), "metrics_group_lag_ms is 0"),
-        (node(coordinator="coordinator-1", answer=TimeoutError()), "coordinator-1 did not answer within 2 s"),
-        (node(coordinator="coordinator-1", answer=PeerLost("refused", was_sent=False)), "coordinator-1: refused"),
+        (node(coordinator="coordinator-1", response=GroupLagResponse()), "metrics_group_lag_ms is 0"),
+        (node(coordinator="coordinator-1", response=TimeoutError()), "coordinator-1 did not answer within 2 s"),
+        (node(coordinator="coordinator-1", response=PeerLost("refused", was_sent=False)), "coordinator-1: refused"),
         (
-            node(coordinator="coordinator-1", answer=RequestError(ErrorCode.UNSUPPORTED_VERSION, "of an old one")),
+            node(coordinator="coordinator-1", response=RequestError(ErrorCode.UNSUPPORTED_VERSION, "of an old one")),
             "coordinator-1: UNSUPPORTED_VERSION: of an old one",
         ),
     ],
 )
 async def test_why_there_is_none(of: Any, error: str) -> None:
-    told = await history_of(of).facts("billing", 0)
-    assert told["samples"] == []
-    assert told["error"].startswith(error)
+    facts = await history_of(of).facts("billing", 0)
+    assert facts["samples"] == []
+    assert facts["error"].startswith(error)

@@ -29,8 +29,8 @@ OF_EVERY_PROCESS = {
 
 
 def test_a_process_without_roles_shows_the_clusters_numbers() -> None:
-    told = metrics(node())
-    assert {name: told[name] for name in told if name not in OF_EVERY_PROCESS} == {
+    numbers = metrics(node())
+    assert {name: numbers[name] for name in numbers if name not in OF_EVERY_PROCESS} == {
         "quarantined": 0,
         "certificate_expires_in_seconds{OUT}": 86_400.0,
         "audit_lines": 0,
@@ -85,12 +85,12 @@ def test_the_leader_and_the_others_show_who_leads(is_leading: bool) -> None:
 
 
 def test_a_leader_counts_failovers_and_moves_by_their_cause() -> None:
-    told = metrics(node(is_leading=True))
-    assert told["kafka_controller_kafkacontroller_activecontrollercount"] == 1
-    assert told["members_declared_dead{lease_ended}"] == 2
-    assert told["members_declared_dead{no_answer}"] == 1
-    assert told["moves{dead}"] == 2
-    assert told["moves_pending"] == 1
+    numbers = metrics(node(is_leading=True))
+    assert numbers["kafka_controller_kafkacontroller_activecontrollercount"] == 1
+    assert numbers["members_declared_dead{lease_ended}"] == 2
+    assert numbers["members_declared_dead{no_answer}"] == 1
+    assert numbers["moves{dead}"] == 2
+    assert numbers["moves_pending"] == 1
 
 
 def test_the_leader_shows_the_room_of_storage_and_of_the_roots_quota() -> None:
@@ -99,10 +99,10 @@ def test_the_leader_shows_the_room_of_storage_and_of_the_roots_quota() -> None:
         "space": {"capacity_bytes": 1000, "used_bytes": 600, "remaining_bytes": 400},
         "usage": {"bytes": 90, "bytes_quota": 100, "names": 7, "names_quota": None},
     }  # fmt: skip
-    told = metrics(node(is_leading=True, room=room))
-    assert (told["storage_capacity_bytes"], told["storage_remaining_bytes"]) == (1000, 400)
-    assert (told["root_bytes"], told["root_quota_bytes"]) == (90, 100)
-    assert (told["root_names"], told["root_quota_names"]) == (7, 0)
+    numbers = metrics(node(is_leading=True, room=room))
+    assert (numbers["storage_capacity_bytes"], numbers["storage_remaining_bytes"]) == (1000, 400)
+    assert (numbers["root_bytes"], numbers["root_quota_bytes"]) == (90, 100)
+    assert (numbers["root_names"], numbers["root_quota_names"]) == (7, 0)
     assert "root_bytes" not in metrics(node(room=room)), "one process of the cluster shows them"
     assert metrics(node(is_leading=True, room={**room, "space": None, "usage": None}))["root_bytes"] == 0
 

@@ -18,9 +18,9 @@ PRODUCE = 0
 
 def read(w: QuotasWorld) -> tuple[dict[str, float], dict[str, dict[Any, float]]]:
     """Return the counters by name and quota, and the series by name and labels."""
-    told = list(quota_metrics(w.quotas, w.now))
-    counters = {f"{each.name}/{each.label_value}": each.value for each in told if isinstance(each, OwnMetric)}
-    return counters, {each.name: dict(each.samples) for each in told if isinstance(each, OwnSeries)}
+    numbers = list(quota_metrics(w.quotas, w.now))
+    counters = {f"{each.name}/{each.label_value}": each.value for each in numbers if isinstance(each, OwnMetric)}
+    return counters, {each.name: dict(each.samples) for each in numbers if isinstance(each, OwnSeries)}
 
 
 def produce(w: QuotasWorld, size: int, client_id: str = "app") -> None:

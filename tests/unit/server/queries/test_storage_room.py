@@ -35,12 +35,12 @@ class Hdfs:
         return await self._told(self._datanodes)  # type: ignore[no-any-return]
 
     @staticmethod
-    async def _told(answer: Any) -> Any:
-        if answer is None:
+    async def _told(response: Any) -> Any:
+        if response is None:
             await asyncio.Event().wait()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def room(fs: Any) -> StorageRoom:
@@ -48,8 +48,8 @@ def room(fs: Any) -> StorageRoom:
 
 
 async def test_all_that_hdfs_tells() -> None:
-    told = await room(Hdfs()).facts()
-    assert told == {
+    facts = await room(Hdfs()).facts()
+    assert facts == {
         "root": "hdfs://***@namenode/bmq",
         "datanodes": 4,
         "space": {"capacity_bytes": 1000, "used_bytes": 600, "remaining_bytes": 400},
@@ -61,24 +61,24 @@ async def test_all_that_hdfs_tells() -> None:
 
 
 async def test_a_root_that_does_not_tell() -> None:
-    told = await room(SimpleNamespace(url="webhdfs://namenode/bmq")).facts()
-    assert (told["space"], told["usage"], told["datanodes"], told["error"]) == (None, None, None, "")
+    facts = await room(SimpleNamespace(url="webhdfs://namenode/bmq")).facts()
+    assert (facts["space"], facts["usage"], facts["datanodes"], facts["error"]) == (None, None, None, "")
 
 
 async def test_datanodes_are_told_to_superusers_only() -> None:
-    told = await room(Hdfs(datanodes=Unsupported("not a superuser"))).facts()
-    assert (told["datanodes"], told["error"]) == (None, "")
-    assert told["space"] is not None
+    facts = await room(Hdfs(datanodes=Unsupported("not a superuser"))).facts()
+    assert (facts["datanodes"], facts["error"]) == (None, "")
+    assert facts["space"] is not None
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [(None, "storage did not answer within 0.01 s"), (StorageUnavailable("refused"), "StorageUnavailable: refused")],
 )
-async def test_why_some_of_it_is_missing(answer: Any, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_why_some_of_it_is_missing(response: Any, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_room, "TELL_S", 0.01)
-    told = await room(Hdfs(health=answer)).facts()
-    assert (told["space"], told["error"]) == (None, error)
+    facts = await room(Hdfs(health=response)).facts()
+    assert (facts["space"], facts["error"]) == (None, error)
 
 
 async def test_storage_is_asked_once_for_all_who_look() -> None:

@@ -52,8 +52,8 @@ class Peers:
             return self.brokers[to.incarnation]
 
         body = memoryview(b"".join(map(bytes, request.encode())))
-        answer = await LogSizesApi(count, CATALOG).handle(body, cast(Any, None))
-        return LogSizesResponse.decode(memoryview(b"".join(map(bytes, answer))))
+        response = await LogSizesApi(count, CATALOG).handle(body, cast(Any, None))
+        return LogSizesResponse.decode(memoryview(b"".join(map(bytes, response))))
 
 
 def sizes_of(peers: Peers, own: LogSizes | None, *members: Member) -> ClusterTopicSizes:

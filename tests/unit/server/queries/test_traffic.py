@@ -36,8 +36,8 @@ class Peers:
         if meter is None:
             raise PeerLost("it stands still", was_sent=True)
         body = b"".join(map(bytes, message.encode()))
-        told = await TrafficApi(meter, CATALOG).handle(memoryview(body), CALL)
-        return TrafficResponse.decode(memoryview(b"".join(map(bytes, told))))
+        response = await TrafficApi(meter, CATALOG).handle(memoryview(body), CALL)
+        return TrafficResponse.decode(memoryview(b"".join(map(bytes, response))))
 
 
 def node(own: TrafficMeter | None, peers: Peers, *members: Member) -> Any:

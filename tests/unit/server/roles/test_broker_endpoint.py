@@ -82,8 +82,8 @@ async def process(**options: Any) -> AsyncIterator[Process]:
         await made.stop()
 
 
-async def fetched(answer: Awaitable[Response] | Response) -> Any:
-    response = await answered(answer, FetchResponse, VERSION)
+async def fetched(reply: Awaitable[Response] | Response) -> Any:
+    response = await answered(reply, FetchResponse, VERSION)
     assert response.error_code == 0
     return response
 
@@ -99,8 +99,8 @@ async def test_produce_and_fetch_by_topic_id() -> None:
     async with process() as p:
         p.topic()
         for number in range(3):
-            (answer,) = await p.produce({("orders", 0): batch()}, version=13)
-            assert (answer.error_code, answer.base_offset) == (0, number)
+            (reply,) = await p.produce({("orders", 0): batch()}, version=13)
+            assert (reply.error_code, reply.base_offset) == (0, number)
         response = await fetched(p.fetch(0))
         assert bases(response) == [0, 1, 2]
         assert response.responses[0].partitions[0].high_watermark == 3

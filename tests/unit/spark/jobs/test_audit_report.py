@@ -28,12 +28,12 @@ def test_every_offset_has_its_reason() -> None:
 
 def test_a_report_for_programs() -> None:
     gap = Gap(0, 5, 8, "missing")
-    told = json.loads(report({"records": 5, "stored": 5, "missing": 3}, end=8, gaps=(gap,)).json())
-    assert told["topic"] == "orders"
-    assert (told["partitions"]["0"]["start"], told["partitions"]["0"]["end"]) == (0, 8)
-    assert told["partitions"]["0"]["records"] == told["totals"]["records"] == 5
-    assert told["gaps"] == [{"partition": 0, "start": 5, "end": 8, "kind": "missing"}]
-    assert told["faults"] == ["partition 0: 3 offsets have no batch, for no known reason"]
+    facts = json.loads(report({"records": 5, "stored": 5, "missing": 3}, end=8, gaps=(gap,)).json())
+    assert facts["topic"] == "orders"
+    assert (facts["partitions"]["0"]["start"], facts["partitions"]["0"]["end"]) == (0, 8)
+    assert facts["partitions"]["0"]["records"] == facts["totals"]["records"] == 5
+    assert facts["gaps"] == [{"partition": 0, "start": 5, "end": 8, "kind": "missing"}]
+    assert facts["faults"] == ["partition 0: 3 offsets have no batch, for no known reason"]
 
 
 @pytest.mark.parametrize(

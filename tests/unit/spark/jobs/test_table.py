@@ -55,11 +55,11 @@ class Brittle:
             if self.has_crashed or (self._left < 0 and not self._is_done):
                 self.has_crashed = True
                 raise Crash
-            answer = await call(*args, **kwargs)
+            response = await call(*args, **kwargs)
             if self._left < 0:
                 self.has_crashed = True
                 raise Crash
-            return answer
+            return response
 
         return counted
 

@@ -79,13 +79,13 @@ class FakeNameNode:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    def respond(self, writer: asyncio.StreamWriter, call_id: int, answer: bytes | str | None) -> None:
-        if answer is None:
+    def respond(self, writer: asyncio.StreamWriter, call_id: int, reply: bytes | str | None) -> None:
+        if reply is None:
             return
         response = pb.RpcResponseHeader(call_id=call_id, status=pb.RpcResponseHeader.SUCCESS)
-        if isinstance(answer, str):
-            status = pb.RpcResponseHeader.FATAL if "AccessControl" in answer else pb.RpcResponseHeader.ERROR
-            exception_class, _, text = answer.partition(": ")
+        if isinstance(reply, str):
+            status = pb.RpcResponseHeader.FATAL if "AccessControl" in reply else pb.RpcResponseHeader.ERROR
+            exception_class, _, text = reply.partition(": ")
             response = pb.RpcResponseHeader(
                 call_id=call_id,
                 status=status,
@@ -93,8 +93,8 @@ class FakeNameNode:
                 error_message=f"{text or 'no'}\n\tat x.y",
             )
         body = delimited(response)
-        if isinstance(answer, bytes):
-            body += bytes([len(answer)]) + answer
+        if isinstance(reply, bytes):
+            body += bytes([len(reply)]) + reply
         frame = struct.pack(">I", len(body)) + body
         writer.write(frame[:3])  # in two pieces: frames end where they like
         writer.write(frame[3:])
@@ -115,7 +115,7 @@ async def read_frame(reader: asyncio.StreamReader) -> list[bytes]:
 @contextlib.asynccontextmanager
 async def namenode(*answers: Answer, dead: int = 0) -> AsyncIterator[tuple[NameNode, list[FakeNameNode]]]:
     """Yield a client and its fake NameNodes, one for each answer, after ``dead`` addresses where nothing listens."""
-    fakes = [FakeNameNode(answer) for answer in answers]
+    fakes = [FakeNameNode(response) for response in answers]
     async with contextlib.AsyncExitStack() as stack:
         for fake in fakes:
             server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
@@ -161,8 +161,8 @@ async def datanodes(known: int, *answers: str | int | None) -> AsyncIterator[tup
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
-        for number, answer in enumerate(answers):
-            fake = FakeNameNode(answering(answer))
+        for number, response in enumerate(answers):
+            fake = FakeNameNode(answering(response))
             server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
             stack.push_async_callback(fake.close)
             stack.callback(server.close)

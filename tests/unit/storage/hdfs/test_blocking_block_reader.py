@@ -68,11 +68,11 @@ def datanode(*answers: Callable[[Send], None]) -> Iterator[tuple[str, int]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            for answer in answers:
+            for response in answers:
                 connection, _ = listener.accept()
                 with connection, contextlib.suppress(ConnectionError):
                     connection.recv(1 << 16)
-                    answer(connection.sendall)
+                    response(connection.sendall)
                     _say_no_more(connection)
                     while connection.recv(1 << 16):
                         pass
@@ -124,13 +124,13 @@ def reading(
     [(0, 50_000), (0, 1), (1, 49_999), (511, 2), (512, 512), (700, 10_000), (8192, 8192), (49_999, 1), (100, 8200)],
 )
 def test_any_range_is_filled_and_nothing_else(offset: int, length: int) -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(offset))
         for packet in packets(offset, length):
             send(packet)
 
     memory = bytearray(b"-" * (length + 20))
-    with datanode(answer) as address:
+    with datanode(respond) as address:
         reading(address, offset, memoryview(memory)[10:-10]).run()
     assert memory == b"-" * 10 + BLOCK[offset : offset + length] + b"-" * 10
 
@@ -149,77 +149,77 @@ def test_any_range_is_filled_and_nothing_else(offset: int, length: int) -> None:
     ],
 )
 def test_several_parts_are_filled_wherever_packets_end(offset: int, lengths: Sequence[int]) -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(offset) + b"".join(packets(offset, sum(lengths))))
 
     parts = [memoryview(bytearray(b"-" * length)) for length in lengths]
-    with datanode(answer) as address:
+    with datanode(respond) as address:
         reading(address, offset, parts).run()
     assert b"".join(parts) == BLOCK[offset : offset + sum(lengths)]
 
 
 def test_packets_that_arrive_in_pieces_are_put_together() -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         data = accepted(300) + b"".join(packets(300, 20_000))
         for at in range(0, len(data), 1001):
             send(data[at : at + 1001])
 
     out = bytearray(20_000)
-    with datanode(answer) as address:
+    with datanode(respond) as address:
         reading(address, 300, memoryview(out)).run()
     assert out == BLOCK[300:20_300]
 
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_bytes_that_differ_from_their_checksum_are_refused(number: int) -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 40_000, damaged=number)))
 
-    with datanode(answer) as address, pytest.raises(WrongChecksum, match=str(number * PACKET)):
+    with datanode(respond) as address, pytest.raises(WrongChecksum, match=str(number * PACKET)):
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
 def test_the_datanodes_reason_for_a_refusal_is_in_the_error() -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(delimited(pb.BlockOpResponse(status=1, message="Replica not found")))
 
-    with datanode(answer) as address, pytest.raises(ReadRefused, match="Replica not found"):
+    with datanode(respond) as address, pytest.raises(ReadRefused, match="Replica not found"):
         reading(address, 0, memoryview(bytearray(10))).run()
 
 
 @pytest.mark.parametrize("sent", [0, 3, 100, 20_000])
 def test_a_connection_that_ends_early_is_an_error(sent: int) -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send((accepted(0) + b"".join(packets(0, 40_000)))[:sent])
 
-    with datanode(answer) as address, pytest.raises(ConnectionResetError):
+    with datanode(respond) as address, pytest.raises(ConnectionResetError):
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
 def test_fewer_bytes_than_wanted_are_an_error() -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 10_000)))
 
-    with datanode(answer, answer) as address, pytest.raises(WireError, match="of 40000"):
+    with datanode(respond, respond) as address, pytest.raises(WireError, match="of 40000"):
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
 def test_a_missing_packet_is_an_error() -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         first, _, third, *_ = packets(0, 40_000)
         send(accepted(0) + first + third)
 
-    with datanode(answer, answer) as address, pytest.raises(WireError, match=f"{PACKET} expected"):
+    with datanode(respond, respond) as address, pytest.raises(WireError, match=f"{PACKET} expected"):
         reading(address, 0, memoryview(bytearray(40_000))).run()
 
 
 def test_bytes_that_begin_behind_those_wanted_are_an_error() -> None:
     """The memory before them would be taken for the block's."""
 
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(1024) + b"".join(packets(1024, 20_000)))
 
-    with datanode(answer) as address, pytest.raises(WireError, match="from 1024 on, 300 wanted"):
+    with datanode(respond) as address, pytest.raises(WireError, match="from 1024 on, 300 wanted"):
         reading(address, 300, memoryview(bytearray(20_000))).run()
 
 
@@ -227,11 +227,11 @@ def test_bytes_that_begin_behind_those_wanted_are_an_error() -> None:
 def test_packets_of_other_sizes_than_the_first_are_received_one_by_one(sizes: Sequence[int]) -> None:
     """BlockSender's are of one size but for the last.  Received as if they were, these lie in wrong places."""
 
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(300) + b"".join(packets(300, 40_000, sizes=sizes)))
 
     out = bytearray(40_000)
-    with datanode(answer, answer) as address:
+    with datanode(respond, respond) as address:
         reading(address, 300, memoryview(out)).run()
     assert out == BLOCK[300:40_300]
 
@@ -274,11 +274,11 @@ def test_the_next_read_uses_the_same_connection() -> None:
 def test_a_kept_connection_that_ends_with_the_request_is_replaced() -> None:
     """The datanode closes idle connections, too: the request of a read may cross that."""
 
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 30_000)))
 
     connections, out = DataConnections(), bytearray(30_000)
-    with datanode(lambda send: None, answer) as address:
+    with datanode(lambda send: None, respond) as address:
         connections.keep(address, connections.connect(address, STEP_S))
         reading(address, 0, memoryview(out), connections=connections).run()
         connections.close()
@@ -286,11 +286,11 @@ def test_a_kept_connection_that_ends_with_the_request_is_replaced() -> None:
 
 
 def test_a_connection_of_a_read_that_failed_is_not_kept() -> None:
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 40_000, damaged=1)))
 
     connections = DataConnections()
-    with datanode(answer) as address, pytest.raises(WrongChecksum):
+    with datanode(respond) as address, pytest.raises(WrongChecksum):
         reading(address, 0, memoryview(bytearray(40_000)), connections=connections).run()
     assert not len(connections)
 
@@ -334,12 +334,12 @@ def test_another_thread_stops_a_read_that_waits_for_bytes() -> None:
     half = threading.Event()
     over = threading.Event()
 
-    def answer(send: Send) -> None:
+    def respond(send: Send) -> None:
         send(accepted(0) + b"".join(packets(0, 40_000))[:20_000])
         half.set()
         over.wait(STEP_S)
 
-    with datanode(answer) as address:
+    with datanode(respond) as address:
         read = reading(address, 0, memoryview(bytearray(40_000)))
         found: list[BaseException] = []
 

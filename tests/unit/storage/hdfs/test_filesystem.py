@@ -41,8 +41,8 @@ def located(call: Call) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def opened(answer: Answer = located) -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
-    async with namenode(answer) as (_, (fake,)):
+async def opened(response: Answer = located) -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
+    async with namenode(response) as (_, (fake,)):
         fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=SETTINGS)
         try:
             yield fs, fake
@@ -173,7 +173,7 @@ async def test_less_than_wanted_of_a_file_that_has_changed_is_read_again(
     block, reads = OpenBlock(2 * MB), 0
     is_changed = False
 
-    def answer(call: Call) -> bytes:
+    def respond(call: Call) -> bytes:
         found = pb.GetBlockLocationsResponse.FromString(being_written(call))
         if call.method != "getBlockLocations" or not is_changed:
             return being_written(call)
@@ -192,7 +192,7 @@ async def test_less_than_wanted_of_a_file_that_has_changed_is_read_again(
         return await block.read_into(*arguments, **options)
 
     monkeypatch.setattr(filesystem, "read_block_into", read_into)
-    async with opened(answer) as (fs, _):
+    async with opened(respond) as (fs, _):
         for _ in range(2):
             assert sum(map(len, await fs.read_parts("/f", MB, [MB, MB]))) == MB
         assert reads == 2, "once each"

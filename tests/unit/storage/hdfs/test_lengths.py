@@ -198,17 +198,17 @@ async def test_a_round_ends_at_the_first_file_if_the_namenode_is_unavailable() -
 async def test_lengths_are_sent_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     """A file's report raises an error that is not expected: unless reports continue, snapshots hold the first flush
     only."""
-    told: list[int] = []
+    notified: list[int] = []
 
     class Broken:
         async def report_length(self) -> None:
-            told.append(1)
-            if len(told) == 1:
+            notified.append(1)
+            if len(notified) == 1:
                 raise ZeroDivisionError
 
     lengths = LengthReporter(0.001)
     lengths.add(Broken())
-    await until(lambda: len(told) > 2)
+    await until(lambda: len(notified) > 2)
     await lengths.close()
     text = "bug: cannot send the lengths of open files to the NameNode, trying again in 0.001 s"
     assert [record.getMessage() for record in caplog.records] == [text]

@@ -20,7 +20,7 @@ HA = {
 
 
 @pytest.mark.parametrize(
-    ("url", "properties", "told"),
+    ("url", "properties", "expected"),
     [
         ("hdfs://mycluster/bmq", HA, "hdfs://m1.example.org:8020,m2.example.org:8020/bmq"),
         ("hdfs:///bmq", HA, "hdfs://m1.example.org:8020,m2.example.org:8020/bmq"),
@@ -36,9 +36,9 @@ HA = {
     ],
 )
 def test_a_url_and_the_configuration_give_the_namenodes_addresses(
-    url: str, properties: dict[str, str], told: str
+    url: str, properties: dict[str, str], expected: str
 ) -> None:
-    assert str(resolve(url, SiteConfig(properties, "conf"))) == told
+    assert str(resolve(url, SiteConfig(properties, "conf"))) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_addresses_in_the_url_are_used_whatever_the_configuration(properties: di
 
 
 @pytest.mark.parametrize(
-    ("url", "value", "told"),
+    ("url", "value", "expected"),
     [
         ("hdfs://mycluster/b", "true", True),
         ("hdfs://nn:8020/b", "true", True),
@@ -100,10 +100,10 @@ def test_addresses_in_the_url_are_used_whatever_the_configuration(properties: di
         ("hdfs://mycluster/b?dfs.client.use.datanode.hostname=false", "true", False),
     ],
 )
-def test_the_use_of_datanode_host_names_is_part_of_the_resolved_url(url: str, value: str, told: bool) -> None:
+def test_the_use_of_datanode_host_names_is_part_of_the_resolved_url(url: str, value: str, expected: bool) -> None:
     """A Spark driver resolves once, for executors that may have no configuration; a setting in the URL wins."""
     address = resolve(url, SiteConfig({**HA, "dfs.client.use.datanode.hostname": value}, "conf"))
-    assert address.use_datanode_hostname is told
+    assert address.use_datanode_hostname is expected
     assert resolve(str(address)) == address
 
 

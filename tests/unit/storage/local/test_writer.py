@@ -120,12 +120,12 @@ async def test_all_flushes_of_one_drain_are_acknowledged_by_one_wake_up(
         appenders = [await fs.create(f"/{n}") for n in range(10)]
         held = threading.Event()
         wakes = 0
-        answer = local_writer.WriterThread._deliver
+        response = local_writer.WriterThread._deliver
 
         def counted(self: Any, *args: Any) -> None:
             nonlocal wakes
             wakes += 1
-            answer(self, *args)
+            response(self, *args)
 
         def blocked(fd: int, buffers: Sequence[memoryview]) -> None:
             assert held.wait(10)

@@ -1,4 +1,4 @@
-"""The ways in which a client of the HTTP port shows who it is: a password (Basic), or a token (Bearer).
+"""The authentication schemes of the HTTP port (RFC 9110): a password (Basic), or a token (Bearer).
 
 Passwords and tokens are those of the Kafka endpoint; the server wires in what knows them.  RFC 7617 has Basic's form,
 RFC 6750 Bearer's.
@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from bmq.core.security.authentication import AuthenticationContext
 from bmq.core.security.session import Session
 
 BASIC, BEARER = "basic", "bearer"
@@ -28,67 +29,53 @@ def always() -> bool:
     return True
 
 
-class Login(NamedTuple):
-    """A client that has shown who it is."""
+class AuthenticatedClient(NamedTuple):
+    """An authenticated client of the HTTP port."""
 
     session: Session
     is_current: Callable[[], bool] = always
     """Returns False once the password or token is no longer what it was, or its user is gone."""
 
 
-class Client(NamedTuple):
-    """The client of a log-in."""
-
-    host: str
-    """Its address."""
-    is_secure: bool
-    """True if it came over TLS."""
-
-    @property
-    def protocol(self) -> str:
-        """The security protocol of its session, in Kafka's words."""
-        return "SASL_SSL" if self.is_secure else "SASL_PLAINTEXT"
+PasswordCheck = Callable[[str, str, AuthenticationContext], Awaitable[AuthenticatedClient | None]]
+"""Returns the client with this user name and password; None if the user is unknown, or the password is wrong."""
+TokenCheck = Callable[[str, AuthenticationContext], Awaitable[AuthenticatedClient | None]]
+"""Returns the client with this token; None if the token is not accepted."""
 
 
-PasswordCheck = Callable[[str, str, Client], Awaitable[Login | None]]
-"""Returns the login of a user's name and password; None if it does not know the user, or the password is wrong."""
-TokenCheck = Callable[[str, Client], Awaitable[Login | None]]
-"""Returns the login of a token; None if it does not accept the token."""
-
-
-class HttpAuthenticator(Protocol):
-    """One way for a client to show who it is."""
+class AuthenticationScheme(Protocol):
+    """One way to authenticate: Basic or Bearer."""
 
     scheme: str
-    """One of `SCHEMES`."""
+    """One of ``SCHEMES``."""
 
-    async def check(self, credentials: str, client: Client) -> Login | None:
-        """Return the login for what follows the scheme in `Authorization`; None if it is wrong.
+    async def check(self, credentials: str, context: AuthenticationContext) -> AuthenticatedClient | None:
+        """Return the client with these credentials (the rest of ``Authorization``); None if they are wrong.
 
         The caller bounds how many are checked at once.
         """
 
 
-class Basic:
+class BasicScheme:
     """Users with a password."""
 
     scheme = BASIC
 
     def __init__(self, checks: Sequence[PasswordCheck]) -> None:
-        """Ask `checks` one after the other."""
+        """Ask ``checks`` one after the other."""
         self._checks = checks
 
-    async def check(self, credentials: str, client: Client) -> Login | None:
+    async def check(self, credentials: str, context: AuthenticationContext) -> AuthenticatedClient | None:
         parsed = parse_basic(credentials)
         if parsed is None:
             return None
         for check in self._checks:
-            if (login := await check(*parsed, client)) is not None:
-                return login
+            if (authenticated := await check(*parsed, context)) is not None:
+                return authenticated
         return None
 
 
-class Bearer:
+class BearerScheme:
     """Tokens of an identity provider."""
 
     scheme = BEARER
@@ -96,8 +83,8 @@ class Bearer:
     def __init__(self, check: TokenCheck) -> None:
         self._check = check
 
-    async def check(self, credentials: str, client: Client) -> Login | None:
-        return await self._check(credentials, client) if len(credentials) <= TOKEN_BYTES_MAX else None
+    async def check(self, credentials: str, context: AuthenticationContext) -> AuthenticatedClient | None:
+        return await self._check(credentials, context) if len(credentials) <= TOKEN_BYTES_MAX else None
 
 
 def parse_basic(credentials: str) -> tuple[str, str] | None:
@@ -116,5 +103,5 @@ def parse_basic(credentials: str) -> tuple[str, str] | None:
 
 
 def basic_credentials(name: str, password: str) -> str:
-    """Return what follows `Basic` in `Authorization`."""
+    """Return what follows ``Basic`` in ``Authorization``."""
     return base64.b64encode(f"{name}:{password}".encode()).decode()

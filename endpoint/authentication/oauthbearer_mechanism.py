@@ -10,10 +10,16 @@ from collections.abc import Awaitable
 
 from bmq.core.clock import Clock
 from bmq.core.security.access_token import AccessToken, InvalidToken, TokenRules, UnknownKey, validate
-from bmq.core.security.jwks import KeySet
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+    Challenge,
+)
+from bmq.core.security.jwks import JsonWebKeySet
 from bmq.core.security.jwks_source import JwksSource
 from bmq.core.security.principal import user
-from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, Peer, Result
 from bmq.endpoint.authentication.oauthbearer_messages import (
     GIVE_UP,
     INVALID_TOKEN,
@@ -25,7 +31,7 @@ from bmq.endpoint.authentication.oauthbearer_messages import (
 OAUTHBEARER = "OAUTHBEARER"
 
 
-class OAuthBearerMechanism:
+class OAuthBearerSaslMechanism:
     """The issuer whose tokens one listener accepts."""
 
     name = OAUTHBEARER
@@ -35,9 +41,9 @@ class OAuthBearerMechanism:
         self._rules = rules
         self._clock = clock
 
-    def begin(self, peer: Peer) -> OAuthBearerExchange:
-        """Return a new exchange."""
-        return OAuthBearerExchange(self)
+    def create_server(self, context: AuthenticationContext) -> OAuthBearerSaslServer:
+        """Return the server of a new attempt."""
+        return OAuthBearerSaslServer(self)
 
     async def start(self) -> None:
         """Begin to fetch the issuer's keys.
@@ -50,48 +56,48 @@ class OAuthBearerMechanism:
         """Stop fetching.  Idempotent."""
         await self.source.close()
 
-    def validate(self, token: str, keys: KeySet) -> AccessToken:
-        """Return what a token says, checked with `keys`.
+    def validate(self, token: str, keys: JsonWebKeySet) -> AccessToken:
+        """Return what a token says, checked with ``keys``.
 
         Raises InvalidToken; UnknownKey if only a key is missing.
         """
         return validate(token, keys, self._rules, self._clock.now_ms() / 1000)
 
 
-class OAuthBearerExchange:
+class OAuthBearerSaslServer:
     """One client's attempt."""
 
     __slots__ = ("_mechanism", "_refused")
 
-    def __init__(self, mechanism: OAuthBearerMechanism) -> None:
+    def __init__(self, mechanism: OAuthBearerSaslMechanism) -> None:
         self._mechanism = mechanism
         self._refused: str | None = None  # the reason, once the client has got the error
 
     def dispose(self) -> None:
         """Do nothing: the token was not kept."""
 
-    def evaluate(self, token: bytes) -> Result | Awaitable[Result]:
+    def evaluate(self, token: bytes) -> AuthenticationResult | Awaitable[AuthenticationResult]:
         """Check the client's token; wait for the issuer's newer keys if it names one that is not known."""
         if self._refused is not None:
             text = INVALID_TOKEN if token == GIVE_UP else ""
-            return Failure(self._refused, text)
+            return AuthenticationFailure(self._refused, text)
         try:
             message = parse_initial_response(token)
         except WrongMessage as error:
-            return Failure(f"OAUTHBEARER's first message is wrong: {error}")
+            return AuthenticationFailure(f"OAUTHBEARER's first message is wrong: {error}")
         try:
             return self._check(message, self._mechanism.source.keys)
         except UnknownKey as error:
             return self._check_with_newer_keys(message, error)
 
-    async def _check_with_newer_keys(self, message: InitialResponse, error: UnknownKey) -> Result:
+    async def _check_with_newer_keys(self, message: InitialResponse, error: UnknownKey) -> AuthenticationResult:
         keys = await self._mechanism.source.fetch_for(error.key_id or "")
         try:
             return self._check(message, keys)
         except UnknownKey as still:
             return self._refuse(still)
 
-    def _check(self, message: InitialResponse, keys: KeySet) -> Result:
+    def _check(self, message: InitialResponse, keys: JsonWebKeySet) -> AuthenticationResult:
         try:
             token = self._mechanism.validate(message.token, keys)
         except UnknownKey:
@@ -103,7 +109,7 @@ class OAuthBearerExchange:
                 f"Authentication failed: Client requested an authorization id ({message.acts_as}) that is different"
                 f" from the token's principal name ({token.subject})"
             )
-            return Failure(text, text)
+            return AuthenticationFailure(text, text)
         return Authenticated(user(token.subject), expires_at_ms=int(token.expires_at * 1000))
 
     def _refuse(self, error: InvalidToken) -> Challenge:

@@ -7,7 +7,7 @@
     client: wrap(1, 0, authorization id)     the session: the ticket's principal, by the listener's rules
 
 The authorization id is ignored, as in Kafka: clients send the service's name there.  The library may block (keytab,
-replay cache), so its calls run in `THREADS` threads of the mechanism.  Needs the extra ``kerberos``.
+replay cache), so its calls run in ``THREADS`` threads of the mechanism.  Needs the extra ``kerberos``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from typing import TypeVar
 import gssapi
 from gssapi.raw.misc import GSSError
 
+from bmq.core.security.authentication import (
+    Authenticated,
+    AuthenticationContext,
+    AuthenticationFailure,
+    AuthenticationResult,
+    Challenge,
+)
 from bmq.core.security.kerberos_names import KerberosNameError, ShortNamer
 from bmq.core.security.principal import user
-from bmq.endpoint.authentication.mechanism import Authenticated, Challenge, Failure, Peer, Result
 
 GSSAPI = "GSSAPI"
 THREADS = 4
@@ -36,7 +42,7 @@ _OFFER = bytes((NO_LAYER, 0, 0, 0))  # the largest message of a layer is 0, as t
 T = TypeVar("T")
 
 
-class GssapiMechanism:
+class GssapiSaslMechanism:
     """The service of one listener."""
 
     name = GSSAPI
@@ -47,11 +53,11 @@ class GssapiMechanism:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gssapi")
 
     def __repr__(self) -> str:
-        return f"<GssapiMechanism {self.namer!r}>"
+        return f"<GssapiSaslMechanism {self.namer!r}>"
 
-    def begin(self, peer: Peer) -> GssapiExchange:
-        """Return a new exchange."""
-        return GssapiExchange(self)
+    def create_server(self, context: AuthenticationContext) -> GssapiSaslServer:
+        """Return the server of a new attempt."""
+        return GssapiSaslServer(self)
 
     async def start(self) -> None:
         """Do nothing: the keytab was read when this was made."""
@@ -61,16 +67,16 @@ class GssapiMechanism:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return what `call` returns, in a thread."""
+        """Return what ``call`` returns, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-class GssapiExchange:
+class GssapiSaslServer:
     """One client's attempt."""
 
     __slots__ = ("_context", "_is_offered", "_mechanism", "_steps")
 
-    def __init__(self, mechanism: GssapiMechanism) -> None:
+    def __init__(self, mechanism: GssapiSaslMechanism) -> None:
         self._mechanism = mechanism
         self._context: gssapi.SecurityContext | None = None
         self._is_offered = False  # the client has been told the layers
@@ -80,38 +86,42 @@ class GssapiExchange:
         """Drop the context."""
         self._context = None
 
-    def evaluate(self, token: bytes) -> Result | Awaitable[Result]:
+    def evaluate(self, token: bytes) -> AuthenticationResult | Awaitable[AuthenticationResult]:
         """Evaluate the client's next token, in a thread."""
         self._steps += 1
         if len(token) > TOKEN_BYTES_MAX or self._steps > STEPS_MAX:
-            return Failure(f"a GSSAPI exchange of {self._steps} messages, the last one of {len(token)} bytes")
+            return AuthenticationFailure(
+                f"a GSSAPI exchange of {self._steps} messages, the last one of {len(token)} bytes"
+            )
         return self._mechanism.run(lambda: self._evaluate(token))
 
-    def _evaluate(self, token: bytes) -> Result:
+    def _evaluate(self, token: bytes) -> AuthenticationResult:
         try:
             return self._next(token)
         except GSSError as error:
-            return Failure(f"GSSAPI: {' '.join(str(error).split())[:500]}")
+            return AuthenticationFailure(f"GSSAPI: {' '.join(str(error).split())[:500]}")
         except KerberosNameError as error:
-            return Failure(str(error))
+            return AuthenticationFailure(str(error))
 
-    def _next(self, token: bytes) -> Result:
+    def _next(self, token: bytes) -> AuthenticationResult:
         context = self._context
         if context is None:
             context = self._context = gssapi.SecurityContext(creds=self._mechanism.credentials, usage="accept")
         if self._is_offered:
             return self._end(context, token)
         if not context.complete:
-            answer = context.step(token)
-            if not context.complete or answer:
-                return Challenge(answer or b"")
+            challenge = context.step(token)
+            if not context.complete or challenge:
+                return Challenge(challenge or b"")
         elif token:
-            return Failure("GSSAPI: a message that should be empty is not")
+            return AuthenticationFailure("GSSAPI: a message that should be empty is not")
         self._is_offered = True
         return Challenge(context.wrap(_OFFER, False).message)
 
-    def _end(self, context: gssapi.SecurityContext, token: bytes) -> Result:
+    def _end(self, context: gssapi.SecurityContext, token: bytes) -> AuthenticationResult:
         chosen = context.unwrap(token).message
         if len(chosen) < len(_OFFER) or chosen[0] != NO_LAYER:
-            return Failure("GSSAPI: the client wants a security layer; there is none here, as in Kafka: use SASL_SSL")
+            return AuthenticationFailure(
+                "GSSAPI: the client wants a security layer; there is none here, as in Kafka: use SASL_SSL"
+            )
         return Authenticated(user(self._mechanism.namer.short_name(str(context.initiator_name))))
