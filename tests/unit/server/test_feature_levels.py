@@ -14,6 +14,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.features import Feature, FeatureTable, LevelRange, UnsupportedLevel
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.node import Node
 from bmq.storage.cluster_files import read_cluster
@@ -45,8 +46,7 @@ async def test_a_level_is_raised_lowered_and_refused_by_an_earlier_version() -> 
         await node.start()
         await until(lambda: node.controller is not None and node.controller.is_leader)
         assert (await update(node, 0, 2)).error_code == ErrorCode.NONE
-        assert node.view.levels.of("f") == 0
-        assert node.view.levels.held == {"f"}
+        assert node.view.levels == FeatureLevels(epoch=2, held=frozenset({"f"}))
 
         async with asyncio.timeout(10):
             while (found := await read_cluster(fs, TABLE)) is None or found.levels:  # noqa: ASYNC110 - a state of storage
