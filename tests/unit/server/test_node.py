@@ -211,7 +211,7 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
 async def test_an_error_of_the_wiring_is_the_error_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that was not wired is not called when the membership changes, which would hide why."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("bmq.server.roles.proxy.FetchService", fail)
