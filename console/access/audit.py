@@ -1,8 +1,7 @@
 """Events of the audit log that come from the HTTP port: log-ins, denials, and administrative requests.
 
-Most requests that change something go through Kafka's handlers, which write the act with its details
-(``proxy.audit``).  `BY_ROUTE` has those that do not; every other route that changes something is in `BY_KAFKA`, or in
-`NOT_ADMINISTRATIVE`.
+Most requests that change something go through Kafka's handlers, which write the act with its details (``proxy.audit``).
+`BY_ROUTE` has the routes that do not.  Every other route with a change is in `BY_KAFKA`, or in `NOT_ADMINISTRATIVE`.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class HttpAudit:
             )  # fmt: skip
 
     def act(self, request: web.Request, session: Session, outcome: Outcome, error: str = "") -> None:
-        """Write an administrative request that is not one of Kafka's; do nothing for another one."""
+        """Write an administrative request that Kafka lacks; do nothing for another request."""
         route = route_of(request)
         if not self.is_on or route not in BY_ROUTE:
             return

@@ -51,7 +51,7 @@ class ThreadLoad:
 class LoopMeter:
     """A meter of the running loop, between `start` and `stop`.
 
-    `delay_ms` counts how late each tick was: what every callback waits that becomes ready meanwhile.  `idle` is the
+    `delay_ms` counts the delay of the ticks: every callback that becomes ready meanwhile waits as long.  `idle` is the
     share of time in which the loop's thread had nothing to do, from 0 to 1: `load` returns its busy time, in seconds.
     """
 

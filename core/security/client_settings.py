@@ -47,7 +47,7 @@ _FAMILIES = ("ssl.", "sasl.", "security.")
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """The way in which one client connects: immutable, with all settings checked that need no file."""
+    """The settings of a client's connections: immutable, and checked as far as no file is needed."""
 
     protocol: str = "PLAINTEXT"
     login: Login | None = None
