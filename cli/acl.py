@@ -224,7 +224,7 @@ def _row(acl: ACL) -> Row:
 
 
 def add(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    """Add the ACLs, one for each resource, principal, host and operation.  One that is there already is no error.
+    """Add the ACLs, one for each resource, principal, host and operation.  An existing ACL is not an error.
 
     Returns 1 if one of them was not added; the others are.
     """

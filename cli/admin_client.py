@@ -1,8 +1,8 @@
 """The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: options, the connection, and error texts.
 
-They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster, except those of ``bmq
-cluster`` that need a BMQ cluster (``cli.cluster.http_client``).  A command is a function from the connection and the
-parsed arguments to the exit status; any error becomes one line that says what to do.
+They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster, except those of
+``bmq cluster`` that need a BMQ cluster (``cli.cluster.http_client``).  A command is a function from the connection and
+the parsed arguments to the exit status; any error becomes one line with the remedy.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def bash(commands: Sequence[Command]) -> str:
 
 
 def zsh(commands: Sequence[Command]) -> str:
-    """Return the script of zsh, which shows what each command and option is."""
+    """Return the script of zsh, with a description of every command and option."""
 
     def reply(rows: Iterable[tuple[str, Iterable[str]]]) -> str:
         return "\n".join(

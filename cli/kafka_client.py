@@ -24,7 +24,7 @@ _TICKETS = "MEMORY:bmq"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one command's connections, with what was read from the files that they name."""
+    """The settings of a command's connections, with the contents of the files that they name."""
 
     config: CommandConfig
     context: ssl.SSLContext | None

@@ -1,7 +1,8 @@
 """The ``bmq`` command: one parser, a module for each subcommand.
 
 A subcommand is a module with ``add_parser``, which sets ``run`` to a function from the parsed arguments to the exit
-status.  What is common to all is here: the version, a reader that goes away (``bmq ... | head``), and Ctrl-C.
+status.  Here is the part that all commands share: the version, a reader that goes away (``bmq ... | head``), and
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise ArgumentError that names the command that is meant, or all that there are."""
+        """Raise ArgumentError with the name of the intended command, or with the names of all commands."""
         names = action.choices
         if isinstance(action, argparse._SubParsersAction) and names is not None and value not in names:
             said = meant(str(value), names, likeness=_LIKENESS) or f"; there are {', '.join(names)}"

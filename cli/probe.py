@@ -1,8 +1,8 @@
 """One connection to a server before a Kafka client starts: it finds out why a client would not get in.
 
 A Kafka client tries again until its time-out, and then says only that it took too long.  The probe goes the same way
-once: TCP, TLS, ApiVersions, the log-in, Metadata.  What surely is wrong is an exception; what it cannot tell is left to
-the client.
+once: TCP, TLS, ApiVersions, the log-in, Metadata.  A certain fault is an exception; an uncertain fault is left to the
+client.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ repository.
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser, with a flag for each setting that has one."""
+    """Add the command's parser, with the flags of all settings that have a flag."""
     parser = commands.add_parser(
         "serve",
         help="serve Kafka clients",

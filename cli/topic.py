@@ -225,7 +225,7 @@ def _partitions(admin: AdminClient, topic: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _leader_epoch(listed: int, ends: PartitionEnds | None) -> int | None:
-    """Return the epoch that Metadata has; if it has none, as with BMQ, the one that the leader sends; else None."""
+    """Return Metadata's epoch; if it has none, as with BMQ, the epoch that the leader sends; else None."""
     epoch = ends.leader_epoch if listed < 0 and ends is not None else listed
     return epoch if epoch >= 0 else None
 

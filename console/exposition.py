@@ -2,8 +2,8 @@
 
 The JMX exporter's example rules make the same names of Kafka's MBeans, in lower case, so dashboards for Kafka fit.
 Metrics that Kafka does not have begin with ``bmq_``.  Nothing is exported per partition: 10,000 partitions would be
-100,000 lines a scrape.  A topic has seven lines, and topics past a bound share one series.  Kafka also has each topic
-metric over all topics; here that is ``sum()``, which would count a series without the label a second time.
+100,000 lines a scrape.  A topic has seven lines, and topics past a bound share one series.  Kafka also has every topic
+metric over all topics.  Here this is ``sum()``; it would count a series without the label a second time.
 
 There are two steps: ``take`` copies numbers, on the event loop; ``render`` makes text of the copy, in any thread.
 """

@@ -20,7 +20,7 @@ LAGS_MAX = 100
 PARTITIONS_MAX = 5_000
 """Most partitions with committed offsets, of all groups of a page; the lag of the groups after that is not counted."""
 OFFSETS_MAX = 20_000
-"""Most committed offsets that are read; those of the groups after that are not."""
+"""Most committed offsets that are read; the offsets of later groups are not read."""
 ASKED_AT_ONCE = 1_000
 """Most partitions of one ListOffsets, which takes some milliseconds of the event loop."""
 PARALLEL = 8

@@ -215,7 +215,7 @@ class GroupsApi:
     async def _plan(
         self, requests: Requests, body: Mapping[str, Any], keys: Sequence[Key], current: Mapping[Key, int]
     ) -> dict[Key, int]:
-        """Return the new offset of each partition; one that is outside of the log is moved to the nearer end."""
+        """Return the new offset of each partition; an offset outside of the log is moved to the nearer end."""
         ends = await _ends(requests, keys)
         for key in keys:
             if ends[key].error:

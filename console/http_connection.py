@@ -1,7 +1,7 @@
 """Bounded connections of the HTTP port: their number, how long they wait for their clients, and the bytes they hold.
 
-The server waits for a client to send a request's head, its body or the next request, or to read a response.  Each wait
-has a time-out, after which the connection is dropped, with the bytes that the client has not read.  Connections are
+The server waits for a client to send a request's head, its body or the next request, or to read a response.  Every wait
+has a time-out.  After it the connection is dropped, with the bytes that the client has not read.  Connections are
 dropped earlier in two cases: of too many, the one that has waited longest, when another comes; and the slowest readers,
 when unsent responses take too much memory.  A connection whose request is being served is never dropped; the number of
 such requests is bounded.  So health checks get through while clients hold connections open, and while the API is busy.
@@ -27,8 +27,10 @@ from bmq.core.logging.fields import fields
 
 CONNECTIONS_MAX = 200
 REQUESTS_MAX = 100
-"""Most requests that are served at the same time, without those for health and metrics, and those whose body has not
-arrived."""
+"""Most requests served at the same time, without requests for health and metrics.
+
+Requests whose body has not arrived do not count either.
+"""
 BODIES_MAX = 100
 """Most requests whose body is being read, of at most 2 MiB each."""
 SCRAPES_MAX = 20
@@ -67,7 +69,7 @@ class Connections:
         self.requests = 0
         """Requests whose head has arrived, since the start."""
         self.refused = 0
-        """Connections and bodies that came while there were too many: each was closed, or another one in its place."""
+        """Connections and bodies that came while there were too many: they were closed, or others in their place."""
         self.look: Callable[[], None] = no_op
         """Called before bytes are read.  It may call ``drop_all``: this process has stood still."""
         self.dropped = 0
@@ -80,7 +82,7 @@ class Connections:
         return len(self._waiting) + len(self._answering)
 
     def add(self, connection: HttpConnection) -> bool:
-        """Add a connection that waits; if there are too many, drop the one that has waited longest.
+        """Add a waiting connection; if there are too many, drop the connection that has waited longest.
 
         Returns False if there are too many and none of them waits.
         """
@@ -335,7 +337,7 @@ def _connection_of(request: web.Request) -> HttpConnection:
 
 
 class _Shortened(logging.Filter):
-    """Filter that logs aiohttp's errors in one line: aiohttp logs a traceback for each malformed request."""
+    """Filter that logs aiohttp's errors in one line: aiohttp logs a traceback for every malformed request."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

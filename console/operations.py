@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
 NAMED_MAX = 1_000
-"""Most partitions that are not served, and most keys and topics that cannot be used, that a status lists.  Their totals
+"""Most partitions that are not served, and most unusable keys and topics, in a status.  Their totals
 count all."""
 
 
@@ -103,8 +103,10 @@ class PastMoveFacts(MoveFacts):
     ended_ms: int
     """Wall time of the end, by the leader's clock."""
     took_ms: int | None
-    """Time from the new assignment until the new owner had opened the partition, which was not served for a part of
-    it; null for a move that did not end within ten seconds."""
+    """Time from the new assignment until the new owner had opened the partition.
+
+    The partition was not served for a part of it.  The value is null for a move that did not end within ten seconds.
+    """
 
 
 class FeatureFacts(TypedDict):
@@ -145,7 +147,7 @@ class StatusFacts(TypedDict):
     shards_not_loaded: Sequence[NotLoadedFacts]
     """Shards that are not loaded, of the coordinators that respond."""
     partitions_not_served: Sequence[NotServedFacts]
-    """Partitions that are not served, the first of each broker that responds."""
+    """Partitions that are not served, the first of each responding broker."""
     partitions_not_served_total: int
     rates: RateFacts | None
     """Sum over the proxies that respond."""
@@ -214,9 +216,9 @@ class NotPossible(Exception):
 class ClusterOperations(Protocol):
     """Operators' commands and the cluster's status.
 
-    Coroutines raise RequestError if the cluster refuses or cannot be reached, and NotPossible if the request is wrong:
-    for example if no member, or more than one, has the name that is given.  A member is named by its incarnation, a
-    unique prefix of that, or one of its addresses.
+    Coroutines raise RequestError if the cluster refuses or cannot be reached.  They raise NotPossible if the request is
+    wrong: for example if no member, or more than one member, has the given name.  A member is named by its incarnation,
+    a unique prefix of that, or one of its addresses.
     """
 
     def members(self) -> Sequence[ProcessFacts]:

@@ -140,7 +140,7 @@ def _wanted(query: Query) -> Wanted:
 
 
 def _partitions(query: Query, topic: TopicFacts, wanted: Wanted) -> Sequence[int]:
-    """Return the partitions to read: the given one, else the one that Kafka's clients choose for the key, else all.
+    """Return the partitions to read: the given partition, else the key's partition by Kafka's clients, else all.
 
     Raises NotPossible: 404 if the given one does not exist, 400 if all are too many.
     """

@@ -54,7 +54,7 @@ def schema_id(data: bytes | None) -> int | None:
 
 
 def compile_schema(source: SchemaSource, references: Sequence[SchemaSource]) -> Schema:
-    """Compile ``source``, whose ``references`` are each before those that refer to them.
+    """Compile ``source``; a schema in ``references`` comes before the schemas that refer to it.
 
     Raises SchemaError if the schema is wrong, of an unknown type, or needs a library that is not installed.
     """

@@ -1,7 +1,7 @@
-"""Writing of the assignment: moves become bounded transactions, each of which compares the keys that it changes.
+"""Writing of the assignment: moves become bounded transactions, and a transaction compares the keys that it changes.
 
 A transaction also compares the election key, so that only the leader's transactions succeed.  They are decided on the
-view, and the view is waited for afterwards: the leader holds no copy that could differ from what all processes see.
+view, and the leader waits for the view afterwards: it holds no copy that could differ from the view of all processes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Assignments:
         return {number: known.get(number, _NOBODY) for number in range(max([count, *(each + 1 for each in known)]))}
 
     def _chunk(self, topic_id: uuid.UUID, number: int, partitions: int) -> Sequence[str]:
-        """Return the owners in a chunk, one for each partition that the topic has there, "" for none."""
+        """Return the owners of the topic's partitions in a chunk, "" for a partition without an owner."""
         length = min(CHUNK, partitions - number * CHUNK)
         chunk = self._view.chunk(topic_id, number)
         owners = chunk.owners if chunk is not None else ()
@@ -224,8 +224,8 @@ class Assignments:
 def _done_before(settled: Settled, writes: Sequence[Write]) -> int:
     """Return the revision at which an earlier try was committed whose response was lost; 0 if none was.
 
-    Its Puts show that, since only the leader writes their keys.  A transaction of deletions alone cannot be told from
-    leases that ended; it moves nothing, and deletions that the view does not show yet are made again.
+    Its Puts show that, since only the leader writes their keys.  A transaction of deletions alone looks like the end of
+    leases.  It moves nothing, and deletions that the view does not show yet are made again.
     """
     puts = [(settled.commit.current[write.key], write) for write in writes if isinstance(write, Put)]
     if not settled.may_be_ours or not all(entry is not None and entry.value == put.value for entry, put in puts):

@@ -6,8 +6,8 @@ from acting; either is sufficient for the actions that it guards:
 * *The store.*  Every write of a leader compares the revision of the key that made it leader.  The key of another term
   has another revision, so no write that an earlier leader has sent, however late, ever succeeds.
 * *The clock.*  An action that is not a write (a declaration, a response) is done only while the lease certainly holds.
-  That is counted from before the last successful renewal, less a margin, on a clock that goes on while the machine is
-  suspended.
+  The time counts from before the last successful renewal, less a margin, on a clock that goes on during a suspend of
+  the machine.
 
 A candidate that finds the leader's process ended removes the key, instead of waiting for the end of its lease.  Should
 the leader live after all (a firewall refuses connections to it), the first guard stops it at once, its view soon after.
@@ -36,9 +36,11 @@ from bmq.meta.kv import Compare, Delete, KeyValue, KvError, LeaseNotFound, Put
 _log = logging.getLogger(__name__)
 
 TTL_S = 2.0
-"""Time to live of the leader's lease: the longest that a killed leader goes unnoticed, and with it a broker that died
-in the same process.  The least that etcd grants by default.  An outage of etcd does not count: its new leader grants
-every lease its whole time again."""
+"""Time to live of the leader's lease: the longest time for which a killed leader goes unnoticed.
+
+A broker that died in the same process goes unnoticed with it.  It is the least time that etcd grants by default.  An
+outage of etcd does not count: its new leader grants every lease its whole time again.
+"""
 MARGIN_S = 0.4
 """Seconds by which the leader's clock may be slower than the store's, plus the time from reading it to the action."""
 RETRY_S = 0.3

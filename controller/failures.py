@@ -1,12 +1,12 @@
-"""The failure detector: events about members decide which to probe and which to declare dead.
+"""The failure detector: events about members decide which members to probe and to declare dead.
 
 Pure; time comes with each event.
 
 The end of a member's lease is the store's statement, and sufficient.  A broken connection is only another member's
 observation, and makes the controller probe the member: a probe that fails is sufficient too.  An outage of etcd is not
 a reason (rule 7): nothing can be written then, so a probe that failed meanwhile is repeated afterwards.  After the
-outage, for the length of one lease, the end of a lease alone is not sufficient: members that could not renew theirs
-must have a chance to join again.
+outage, for the length of one lease, the end of a lease alone is not sufficient.  Members that could not renew their
+leases must have a chance to join again.
 
 Each member is in one state; ``TABLE`` has a function for each (state, event) pair (``core.transitions``).
 """
@@ -141,7 +141,7 @@ class Step(NamedTuple):
 
 
 class FailureDetector:
-    """The failure detector of one term: ``handle`` each event, and carry out the effects that it returns.
+    """The failure detector of one term: call ``handle`` with every event, and carry out the effects that it returns.
 
     ``ttl_s``: time to live of a member's lease.
     """

@@ -1,10 +1,10 @@
-"""Shares of the open files that storage has room for, one for each broker.  Pure.
+"""Brokers' shares of the open files that storage has room for.  Pure.
 
 Storage refuses a file when it has no room for another, and does not report how many it has room for.  A broker knows of
 its own refusals only: a broker with files keeps them, and a broker that comes late is refused all the time.  All
 brokers report their refusals to the controller.  So it keeps a single bound for all of them (``room``), and lowers and
 raises it as a broker does with its own (``broker.files.open_file_limit``).  It divides the bound in proportion to the
-files that each broker's partitions need: then a partition waits about as long on any broker.
+files that the brokers' partitions need: then a partition waits about as long on any broker.
 
 ==========  ============================  =========================================================================
 state       event                         next
@@ -161,8 +161,8 @@ class FileShares:
 def divide_by_weight(room: int, weights: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
     """Return ``room`` divided in proportion to ``weights``, each part at least 1 and at most its limit.
 
-    Weighted max-min fairness: room that one cannot use goes to the others.  The sum is ``room`` if limits allow it; it
-    is larger only if there is less room than parts, since each gets at least 1.
+    Weighted max-min fairness: room that a broker cannot use goes to the other brokers.  The sum is ``room`` if limits
+    allow it; it is larger only if there is less room than parts, since each gets at least 1.
     """
     parts: dict[str, int] = {}
     left, open_weights = room, dict(weights)

@@ -1,7 +1,7 @@
-"""The leader's heartbeats: a ping to each member several times a second, to notice within a moment that one is silent.
+"""The leader's heartbeats: a ping to every member several times a second, to notice a silent member within a moment.
 
-A process that is killed closes its connections, and is noticed at once.  One that is stopped, or whose cable is pulled,
-does not: without heartbeats it is noticed when a connection to it has been silent for three seconds
+A process that is killed closes its connections, and is noticed at once.  A stopped process, or a process whose cable is
+pulled, breaks none.  Without heartbeats it is noticed when a connection to it has been silent for three seconds
 (``core.rpc.liveness``).  A heartbeat without a response is a suspicion only, and makes the leader probe the member.
 """
 
@@ -31,7 +31,7 @@ class Heartbeats:
     """The heartbeats of one term.  ``run`` it.
 
     ``names`` returns the members to ping, ``find`` one of them, None if it is none any more.  ``suspect`` is called
-    with the incarnation of one that does not respond, again and again for as long as it does not.
+    with the incarnation of a member that does not respond, again and again until it responds.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Heartbeats:
             await asyncio.sleep(BEAT_S)
 
     async def _wait_turn(self) -> None:
-        """Wait until a heartbeat may go out; those that wait go out in the order in which they came."""
+        """Wait until a heartbeat may go out; waiting heartbeats go out in the order in which they came."""
         now = asyncio.get_running_loop().time()
         at, self._next_at = self._next_at, max(now, self._next_at) + 1 / BEATS_PER_S
         await asyncio.sleep(at - now)
@@ -96,9 +96,9 @@ class Heartbeats:
     async def _ping(self, member: Member, silent_since: float | None) -> float | None:
         """Ping a member.  Suspect it while it does not respond, and learn from a response that comes late.
 
-        Takes and returns since when, by the loop's clock, the member has been silent: a connection without a response
-        is given up before patience ends, and the response comes on the next one.  A time in which this process itself
-        was held up says nothing of the member.
+        Takes and returns the time, by the loop's clock, since which the member has been silent.  A connection without a
+        response is given up before patience ends, and the response comes on the next connection.  A time in which this
+        process itself was held up says nothing of the member.
         """
         loop = asyncio.get_running_loop()
         began, held_up = loop.time(), HeldUp(SUSPECT_S / TICKS)

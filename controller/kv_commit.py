@@ -24,7 +24,7 @@ election key, for a leader.  Raises RequestError NOT_CONTROLLER if this process 
 class Settled(NamedTuple):
     """The outcome of a commit.
 
-    ``may_be_ours``: an earlier try had an unknown outcome, so this one may be refused because that one succeeded.
+    ``may_be_ours``: an earlier try had an unknown outcome.  If the earlier try succeeded, this try is refused.
     """
 
     commit: Commit

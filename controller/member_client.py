@@ -18,13 +18,14 @@ from bmq.meta.cluster.member import Member
 PINGS = 2
 """Pings that must fail for a member to count as dead, connecting included.  A refused connection is known at once."""
 PINGS_MAX = 8
-"""Pings of a probe at most, with those that do not count because this process was held up: a process that always is
-should not lead."""
+"""Pings of a probe at most, with the pings that do not count because this process was held up.
+
+A process that is always held up should not lead."""
 TICKS = 8
 """Checks during a ping whether this process is held up: by more than an eighth of the ping's time."""
 LOAD_TIMEOUT_S = 3.0
 OPEN_FILES_TIMEOUT_S = 1.0
-"""Time that a round of shares waits for one broker."""
+"""Time that a round of shares waits for a broker."""
 SHARE_S = 10.0
 """Time that a share is in force: over a change of leaders, but not without end if there is no leader."""
 SERVING_TIMEOUT_S = 3.0

@@ -1,14 +1,14 @@
 """The time for which a silent member has the benefit of the doubt: short, and longer where members are seen to be slow.
 
 A member that was silent for a while and then responded was not dead.  So three times the longest such silence of the
-last minutes is waited for, between ``LEAST_S`` and ``MOST_S``.  All members count together: what makes one of them slow
-(a busy machine, a busy network) makes the next one slow, too.  Pure; time comes with each call.
+last minutes is waited for, between ``LEAST_S`` and ``MOST_S``.  All members count together: a busy machine or a busy
+network makes several members slow.  Pure; time comes with each call.
 """
 
 from __future__ import annotations
 
 LEAST_S = 0.8
-"""The patience of a leader that has seen no slow member: each of the two pings of a probe has half of it."""
+"""The patience of a leader without slow members: the two pings of a probe have half of it each."""
 MOST_S = 4.5
 """A member that is silent for longer counts as dead, however slow members were before."""
 FACTOR = 3.0
@@ -18,7 +18,7 @@ MEMORY_S = 600.0
 
 
 class Patience:
-    """One controller's memory of silences that ended; it outlives its terms."""
+    """A controller's memory of silences that ended; it outlives its terms."""
 
     __slots__ = ("_before", "_longest", "_since")
 

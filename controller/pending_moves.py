@@ -32,7 +32,7 @@ PAST_MAX = 50
 
 
 class PendingMove(NamedTuple):
-    """A move that is waited for, and when that began in seconds of the monotonic clock."""
+    """A move that is waited for, and the beginning of the wait in seconds of the monotonic clock."""
 
     move: Move
     since: float

@@ -1,4 +1,4 @@
-"""Probes of members by one leader, which presumes that it is cut off itself if it does not reach most of them."""
+"""Probes of members by a leader; if it does not reach most of them, it presumes itself cut off."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bmq.meta.cluster.member import Member
 _log = logging.getLogger(__name__)
 
 WITNESSES = 9
-"""Other members that are probed at once, at most, before one that does not respond is declared dead."""
+"""Other members probed at once, at most, before a silent member is declared dead."""
 LAST_RESORT_S = 30.0
-"""Time for which a leader that is cut off leads as the last resort, before it makes room for another again."""
+"""Time for which a cut-off leader leads as the last resort, before it makes room for another leader again."""
 
 
 class Isolated(Exception):
@@ -31,7 +31,7 @@ class Isolated(Exception):
 class Prober:
     """The probes of one term.
 
-    ``members`` returns those that count as alive, by incarnation.  ``has_responded`` returns whether a member has
+    ``members`` returns the members that count as alive, by incarnation.  ``has_responded`` returns whether a member has
     responded to anything else since a monotonic time.
     """
 
@@ -83,8 +83,8 @@ class Prober:
     async def _probe(self, member: Member) -> Evidence:
         """Probe the member, and return the evidence.
 
-        A process whose loop turns slowly needs several turns to accept a connection, and one for a heartbeat: one that
-        responds to a heartbeat while it is probed is alive.
+        A process whose loop turns slowly needs several turns to accept a connection, and a single turn for a heartbeat.
+        A process that responds to a heartbeat while it is probed is alive.
         """
         began = self._clock.monotonic()
         evidence = await self._client.probe(member, self._patience.seconds(began))
@@ -111,9 +111,9 @@ class Prober:
         """Return whether other members than the suspect do not respond either.
 
         A leader whose own network is broken would declare every member dead, one after the other.  It is to reach more
-        than half of the members, counting itself: a leader that was cut off together with a few others reaches those.
-        A host that refuses a connection is reached, but a firewall refuses too, so some process must have responded.
-        With one other member, the probe of that one decides.
+        than half of the members, counting itself: a leader that was cut off together with a few members reaches these
+        members.  A host that refuses a connection is reached, but a firewall refuses too, so some process must have
+        responded.  With a single other member, its probe decides.
         """
         members = self._members()
         others = [members[name] for name in members.keys() - {suspect.incarnation, self._own}]

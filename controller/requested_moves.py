@@ -12,7 +12,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 
 REQUESTED_MAX = 10_000
-"""Requests that wait at once: one for each partition of a large cluster."""
+"""Bound on the requests that wait at once: the number of partitions of a large cluster."""
 
 
 class _Requested(NamedTuple):
@@ -23,7 +23,7 @@ class _Requested(NamedTuple):
 
 
 class RequestedMoves:
-    """The requested moves that are not written yet, at most one for each partition.
+    """The requested moves that are not written yet, at most one per partition.
 
     A later request for a partition replaces an earlier one, whose author gets an error.
     """

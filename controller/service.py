@@ -1,9 +1,8 @@
 """The controller of one process: it stands for election, and leads when elected.
 
-All work of a leader begins with its term and ends with it: the assignment (``term``), changes of topics
-(``TopicAdmin``), removal of deleted topics' files (``TopicCleaner``), levels of features (``FeatureFinalizer``), upkeep
-of the store (``StoreUpkeep``) and its count (``StoreAge``).  A process does not lead if it finds the store
-older than storage, or lacks a level in force: it reports the finding, and ends.
+All work of a leader begins and ends with its term: the assignment (``term``), changes of topics (``TopicAdmin``),
+removal of deleted topics' files (``TopicCleaner``), upkeep (``StoreUpkeep``) and count (``StoreAge``) of the store.  A
+process that finds the store older than storage does not lead: it reports the finding, and ends.
 """
 
 from __future__ import annotations
@@ -48,10 +47,11 @@ _log = logging.getLogger(__name__)
 FOLLOWED_S = 3.0
 """How long a leader that is cut off leaves room for another before it leads as the last resort."""
 STAND_BACK_S = 2 * MOST_S + FOLLOWED_S + 3.0
-"""Pause before a leader that was cut off, and that another follows, stands for election again.
+"""Pause before a leader that was cut off stands for election again, if another leads.
 
-Another controller that is cut off, too, needs time to notice it (a probe of a member, then a probe of the others, with
-the most patience) and to become the last resort.  The pause is longer: otherwise the two would resign in turn for ever.
+Another cut-off controller needs time to notice its state and to become the last resort.  It notices by a probe of a
+member, then a probe of the others, with the most patience.  The pause is longer: otherwise the two would resign in turn
+for ever.
 """
 VACATED_MAX = 64
 """Most ended leaders that are remembered.  A leader is removed once only: if it leads again, it had not ended.  """
@@ -85,10 +85,9 @@ class Controller:
         """``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and ``features`` make the objects of one term.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
-        membership has found: a controller that does not lead makes no other calls.  ``rebuild_count`` returns how often
-        the store was rebuilt.  ``on_failed`` is called with the reason when this process cannot stand for election any
-        more: it should end and be started again.  Its next start refuses a store that is older than storage, and levels
-        of features that this version lacks.
+        membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
+        reason when this process cannot stand for election any more.  The process should end and be started again.  If
+        the store is older than storage, its next start refuses.
         """
         self.term: Term | None = None
         """Set while this process leads, as are ``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and
@@ -148,7 +147,7 @@ class Controller:
         await cancel_and_wait(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Report a task that failed, which is a bug: it runs until ``close``."""
+        """Report a failed task; a failure is a bug, since the task runs until ``close``."""
         if not task.cancelled() and task.exception() is not None:
             _log.error(
                 "bug: the controller failed, this process does not stand for election any more",
@@ -312,7 +311,7 @@ class Controller:
         return leader
 
     def _keep_leader(self) -> None:
-        """Keep a connection to the leader, so that its end is noticed before that of its lease."""
+        """Keep a connection to the leader, so that the leader's end is noticed before its lease ends."""
         leader = self._other_leader()
         if leader is not None:
             self._client.keep(leader)

@@ -25,8 +25,8 @@ BROKERS_PARALLEL = 16
 class ShareRounds:
     """The rounds of one term: ``run`` until cancelled.
 
-    ``brokers`` returns those that count as alive; ``is_living`` whether one, by its incarnation, still does when its
-    report arrives.
+    ``brokers`` returns the brokers that count as alive; ``is_living`` whether one, by its incarnation, still does when
+    its report arrives.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ShareRounds:
         self._shares.forget(broker)
 
     async def run(self) -> None:
-        """Divide the open files that storage has room for: each round sends the last one's shares and takes reports."""
+        """Divide the open files that storage has room for: a round sends the last round's shares and takes reports."""
         shares = self._shares
         turns = asyncio.Semaphore(BROKERS_PARALLEL)
 

@@ -1,7 +1,7 @@
-"""Brokers that are alive and do not serve, by their responses to Ping: stalled ones are emptied, others rest.  Pure.
+"""Brokers that are alive and do not serve, by their responses to Ping: stalled brokers are emptied, others rest.  Pure.
 
-A broker that has stalled reports that it serves again once it has written to storage.  That may last for a moment only,
-so it rests before it is given any partitions, each time longer if it stalls again soon after.
+A stalled broker reports that it serves again once it has written to storage.  The recovery may last for a moment only,
+so the broker rests before it is given any partitions.  It rests longer every time if it stalls again soon after.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class _Stall:
 class StalledBrokers:
     """The brokers of one term that have stalled.
 
-    ``update`` with each response, ``forget`` a member that is gone.  Bounded by the members that have ever stalled.
+    Call ``update`` with every response, and ``forget`` with a lost member.  Bounded by the members that have ever
+    stalled.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class StalledBrokers:
 
     @property
     def stalled(self) -> frozenset[str]:
-        """The brokers that reported last that they do not serve."""
+        """The brokers whose last report says that they do not serve."""
         return frozenset(name for name, stall in self._stalls.items() if not stall.is_over)
 
     def resting(self, now: float) -> frozenset[str]:

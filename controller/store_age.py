@@ -3,8 +3,8 @@
 An operator may bring back an old state of the store: a copy of the SQLite file, a snapshot of etcd, an image of a
 machine.  Its topics, configs and owners are those of then, and storage is later.  A revision does not show that: etcd
 goes on counting from the snapshot, and a rebuilt store begins again.  So the leader keeps a count of its own
-(``core.store_count``, as Hadoop's NameNode keeps ``seen_txid``): it raises the count in the store by a commit, and only
-then leaves it on the root.  Whatever is on the root was in the store before.  The facts decide:
+(``core.store_count``), as Hadoop's NameNode keeps ``seen_txid``. It raises the count in the store by a commit, and only
+then leaves it on the root.  A count on the root was in the store before.  The facts decide:
 
 ===============  =====================================  ==========================================================
 store has        the root has                           then
@@ -21,8 +21,8 @@ none             any other                              older: a copy from befor
 ===============  =====================================  ==========================================================
 
 Nothing here depends on a clock.  The root is read before the store, so a leader that raises the count in between does
-no harm.  A count that is lost on its way to the root, or of which the outcome is unknown, makes the next copy look as
-new: no fault makes a store look older than it is.
+no harm.  If a count is lost on its way to the root, or its outcome is unknown, the next copy looks as new.  No fault
+makes a store look older than it is.
 
 Every process checks when it starts, before it registers.  The leader checks when its term begins and before each raise,
 and raises the count then, when the store has changed, ``NOTE_S`` apart, and when its process ends.
@@ -50,7 +50,7 @@ from bmq.storage.store_counts import newest_store_counts, put_store_count
 _log = logging.getLogger(__name__)
 
 NOTE_S = 60.0
-"""Time between two raises of the count: what changed since the last one is not noticed in a copy of before."""
+"""Time between two raises of the count: changes since the last raise are not noticed in an older copy."""
 BEGIN_S = 1.0
 """Time-out of storage at the beginning of a term, within the leader's first lease; nobody else leads meanwhile."""
 END_S = 1.0
@@ -125,8 +125,8 @@ class StoreAge:
     async def begin(self) -> None:
         """Check the store before the term's first write.  Raises StoreOlder.
 
-        Storage or a store that does not respond in ``BEGIN_S`` does not keep the cluster without a leader: this process
-        has checked when it started, ``run`` checks again, and without storage no partition is taken over.
+        Storage or a store that does not respond in ``BEGIN_S`` does not keep the cluster without a leader.  This
+        process has checked when it started, ``run`` checks again, and without storage no partition is taken over.
         """
         try:
             async with asyncio.timeout(BEGIN_S):

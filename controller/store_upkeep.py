@@ -1,9 +1,9 @@
 """The leader's upkeep of etcd: it compacts the history, and reports the database's size and trouble.
 
-etcd keeps every revision of every key until it is compacted.  A segment's registration is one revision and some
-800 bytes of history, so a busy cluster fills etcd's default quota of 2 GB in days, and etcd then refuses every write.
+etcd keeps every revision of every key until it is compacted.  A segment's registration is one revision and some 800
+bytes of history, so a busy cluster fills etcd's default quota of 2 GB in days, and etcd then refuses every write.
 Kubernetes' apiserver compacts for the same reason (``apiserver/pkg/storage/etcd3/compact.go``), and so does the leader
-here: up to the revision of an hour ago, which none of this cluster's watches needs any more.
+here.  It compacts up to the revision of an hour ago: no watch of this cluster needs older revisions.
 
 A compaction is one of the whole etcd: other users' keys lose their history too.  ``etcd_history_ms`` = 0 leaves it to
 others.  It is never done without need: not before etcd has made ``REVISIONS_MIN`` revisions since the last one.

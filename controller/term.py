@@ -81,7 +81,7 @@ _log = logging.getLogger(__name__)
 LOAD_S = 5.0
 """Time between two requests to brokers for their load and whether they serve."""
 LOADS_KNOWN_S = (WINDOWS + 1) * WINDOW_S
-"""Time after which a leader knows the loads that last."""
+"""Time after which a leader knows the lasting loads."""
 LOADS_PARALLEL = 16
 """Brokers asked at once."""
 AGAIN_S = 0.1
@@ -89,7 +89,7 @@ AGAIN_S = 0.1
 MOVES_PER_WRITE = 5_000
 """Moves that are planned before they are written."""
 MOVES_PER_STEP = 500
-"""Moves that are planned in one turn of the event loop."""
+"""Moves planned in one turn of the event loop."""
 COMMITS_PARALLEL = 4
 """Transactions in flight."""
 SILENT_MAX = 64
@@ -214,7 +214,8 @@ class Term:
     def _begin(self) -> None:
         """Handle the state before this term as events.
 
-        Every member is probed: one may have died with the former leader, which alone received the reports.
+        Every member is probed: a member may have died with the former leader, and only the former leader received the
+        reports.
         """
         self._handle_failures(StoreAway(), self._store_back_at)
         self._handle_failures(StoreBack(), self._store_back_at)
@@ -257,8 +258,8 @@ class Term:
         """Handle that the member is registered.
 
         For a dead member whose key was deleted and written again, this may be the only event.  A key of another
-        revision means that it has joined again; a probe shows whether it is alive.  One that was silent may still be,
-        to this process alone: it is given nothing, and teaches no patience, before it has answered.
+        revision means that it has joined again; a probe shows whether it is alive.  A member that was silent may still
+        be silent, to this process alone.  It is given nothing, and teaches no patience, before it has answered.
         """
         name = member.incarnation
         has_returned = name in self._dead and self._dead[name] != self._view.revision_of(self._member_key(name))
@@ -287,7 +288,7 @@ class Term:
     def _keep(self, member: Member) -> None:
         """Keep a connection to the member, so that its death is noticed long before its lease ends.
 
-        That also holds for a proxy, to which no other process connects.
+        This reason also holds for a proxy, to which no other process connects.
         """
         if member.incarnation != self._view.own:
             self._client.keep(member)
@@ -524,8 +525,8 @@ class Term:
     async def _write(self, batches: Iterator[AssignmentTransaction]) -> bool:
         """Commit the transactions.
 
-        Returns False if the rest is not written: an urgent event is queued, or one was decided on values that have
-        changed since.
+        Returns False if the rest is not written: an urgent event is queued, or a transaction was decided on values that
+        have changed since.
         """
         together = 1  # the first deletes dead members: no process may see the others before that
         while some := await self._encode(batches, together):

@@ -20,8 +20,8 @@ CONFIGS = (GROUP, MODE, OWNER)
 class Access:
     """Rights on a topic's files: empty, or None for the mode, leaves to storage what a new file gets.
 
-    ``mode`` is a folder's: its files have it without x.  On HDFS a new file or folder has its parent's group, so
-    ``group`` is given to folders there, and to files that have another one; on a local root each file gets it.
+    ``mode`` is a folder's: its files have it without x.  On HDFS a new file or folder has its parent's group, so there
+    ``group`` is given to folders, and to files with another group.  On a local root every file gets it.
     """
 
     owner: str = ""

@@ -1,13 +1,14 @@
 """Tuning of Python's cyclic garbage collector, so that it does not stop a process that holds many objects.
 
 A full collection visits every object that may be part of a cycle: 100,000 topics are a million objects, and 100 ms in
-which nothing else runs.  CPython begins one whenever a quarter has been added, so a process that loads its views makes
-one after another.  Objects that a long collection found alive are therefore set aside (``gc.freeze``): the next
-collection visits only newer objects.  And full collections are made more often than CPython makes them by itself, so
-that less has come: the longest visits what is not worth setting aside, and ``NEW_MAX`` objects more.
+which nothing else runs.  CPython begins a full collection whenever a quarter has been added, so a process that loads
+its views makes one after another.  Objects that a long collection found alive are therefore set aside (``gc.freeze``):
+the next collection visits only newer objects.  And full collections are made more often than CPython makes them by
+itself, so that fewer objects are new.  The longest collection visits the objects that are not worth setting aside, and
+``NEW_MAX`` objects more.
 
-The price: a cycle that was alive at that moment is not collected when it becomes garbage.  Long collections are few,
-each after some hundred thousand new objects that stayed.  What stays here are views and caches, which have no cycles
+The price: a cycle of objects that were set aside is not collected when it becomes garbage.  Long collections are few,
+after some hundred thousand new objects that stayed.  Here, objects that stay are views and caches.  They have no cycles
 and are freed when they are replaced.  After every ``THAW_EVERY`` long collections, one visits everything.
 """
 

@@ -1,8 +1,8 @@
 """Loader of modules that numba compiles, from a folder where their machine code can be cached: compiled once.
 
 numba keeps machine code in ``__pycache__`` beside a source file.  Where the package cannot be written (installed by
-another user, or imported from a zip) the file is copied to a folder named after its content, in the user's cache or,
-without one, among the temporary files; and loaded from there.
+another user, or imported from a zip), the file is copied to a folder named after its content, and loaded from there.
+The folder is in the user's cache or, without a cache, among the temporary files.
 
 numba itself checks that the machine code was made from this source, for this processor, and compiles again when it was
 not.  Machine code is as trusted as the package: it is never loaded from a folder that others can write.

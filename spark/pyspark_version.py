@@ -1,4 +1,4 @@
-"""The PySpark that is installed: what it must have, and what changed between versions."""
+"""The installed PySpark: the required versions, and the changes between versions."""
 
 from __future__ import annotations
 

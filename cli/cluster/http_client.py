@@ -153,7 +153,7 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> RequestRefused | Server
 
 
 def _advice(url: str, error: Exception) -> str:
-    """Return what to do about a request that got no response, above all if only one side speaks TLS."""
+    """Return the remedy for a request without a response, above all if only one side speaks TLS."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLCertVerificationError):
         return "BMQ_HTTP_CA names a file of the authorities that sign the servers' certificates"

@@ -34,7 +34,7 @@ def ends_of(admin: AdminClient, keys: Collection[TopicPartition]) -> dict[TopicP
 
 
 def led_partitions(admin: AdminClient, topics: Collection[str]) -> Mapping[TopicPartition, bool]:
-    """Return the partitions of those topics that exist, and whether each has a leader.
+    """Return the partitions of the existing topics, and for each partition whether it has a leader.
 
     Raises RequestRefused for a topic that this user may not describe.
     """

@@ -101,7 +101,7 @@ def reset(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def _check_empty(admin: AdminClient, arguments: argparse.Namespace) -> None:
     """Raise RequestRefused if the group has members.
 
-    One that does not exist yet is empty: its offsets may be set first.
+    A group that does not exist yet is empty: its offsets may be set first.
     """
     group = of_coordinator(arguments, admin.describe_groups, [arguments.group])[arguments.group]
     if group["error"] is None and group["group_state"] not in EMPTY_STATES:

@@ -189,7 +189,7 @@ def add_profile(parser: argparse._ActionsContainer) -> None:
 
 
 def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
-    """Return the key and value of the strongest layer that has one of ``keys``; in one layer, the first of them.
+    """Return the key and value of the strongest layer with a key of ``keys``; in a layer, the first of them.
 
     None if no layer has one.  The file is not read if a stronger layer has one.  Raises ProfileError.
     """

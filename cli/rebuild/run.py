@@ -1,6 +1,6 @@
 """``bmq cluster rebuild``, carried out: read storage, fill the store, print what was found.
 
-What is read and what it means is in ``broker.repair.scan`` and ``broker.repair.rebuilt_record``, the order of writes in
+The reads and their meaning are in ``broker.repair.scan`` and ``broker.repair.rebuilt_record``, the order of writes in
 ``cli.rebuild.store``.
 """
 

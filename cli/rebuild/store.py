@@ -2,9 +2,8 @@
 
 The order of writes makes it safe to be killed anywhere, and to run again:
 
-1. ``/cluster.json`` gets the next rebuild count.  Nothing that is made from here on can be mistaken for what the lost
-   store gave: producer ids have the count in their high bits, topic files in their numbers, epochs a margin for
-   it.
+1.  ``/cluster.json`` gets the next rebuild count.  New ids, files and epochs cannot be mistaken for the lost store's:
+   producer ids have the count in their high bits, topic files in their numbers, epochs a margin for it.
 2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
    first makes an id if there is none, and that one is not storage's.
 3. What an earlier run had written is removed; then come partition records and topics, and the next producer id. The

@@ -92,8 +92,11 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         has_readers: Callable[[], bool],
         check_group: Callable[[], None],
     ) -> None:
-        """Take ``has_readers``, which returns whether every partition has a reader: if one has none, this member may
-        get it; and ``check_group``, which raises ServerUnreachable if the group cannot be joined now."""
+        """Take ``has_readers`` and ``check_group``.
+
+        ``has_readers`` returns whether every partition has a reader: this member may get a partition without a reader.
+        ``check_group`` raises ServerUnreachable if the group cannot be joined now.
+        """
         self._consumer = consumer
         self._servers: str = arguments.bootstrap_server
         self._timeout_s: float = arguments.timeout
@@ -251,7 +254,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         self._written = {}
 
     def _due(self) -> dict[TopicPartition, int]:
-        """Return the offsets that are to be committed, by partition, without those that are committed already.
+        """Return the offsets to be committed, by partition, without offsets that are committed already.
 
         A position is past records that were not written if these are behind the end.
         """

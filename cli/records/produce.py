@@ -2,7 +2,7 @@
 
 The client is kafka-python's producer: idempotent with ``--acks all``, and pure Python with wheels for its codecs, so it
 is there wherever ``bmq`` is.  Unacknowledged records are bounded by number and bytes, and settled in the order of the
-input, so that the first one that fails is reported by its place.
+input, so that the first failed record is reported by its place.
 """
 
 from __future__ import annotations

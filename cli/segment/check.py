@@ -1,7 +1,7 @@
 """The rules that one segment's files must keep, checked batch by batch: pure, the caller reads.
 
-``on_batch`` and ``on_damage`` are called in order of position, then ``finish``.  Each finding says what is wrong,
-where, and what it means for the log.
+``on_batch`` and ``on_damage`` are called in order of position, then ``finish``.  A finding has the fault, its place,
+and its meaning for the log.
 """
 
 from __future__ import annotations

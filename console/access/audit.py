@@ -1,8 +1,8 @@
 """Events of the audit log that come from the HTTP port: log-ins, denials, and administrative requests.
 
-Most requests that change something go through Kafka's handlers, which write the act with its details
-(``proxy.audit``).  ``BY_ROUTE`` has those that do not; every other route that changes something is in ``BY_KAFKA``, or
-in ``NOT_ADMINISTRATIVE``.
+Most requests that change something go through Kafka's handlers, which write the act with its details (``proxy.audit``).
+``BY_ROUTE`` has the routes that do not.  Every other route with a change is in ``BY_KAFKA``, or in
+``NOT_ADMINISTRATIVE``.
 """
 
 from __future__ import annotations

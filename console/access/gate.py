@@ -4,11 +4,12 @@
     a cookie                                 the console's page, by ``console.access.sessions``
     neither                                  User:ANONYMOUS where nobody has to log in; else 401
 
-With a cookie, a request that changes something must have the session's text in ``X-CSRF-Token``: browsers send cookies
-with the requests of other sites' pages, too, but only this server's page can read that text.  ``console.origins``
-checks the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
+With a cookie, a request that changes something must have the session's text in ``X-CSRF-Token``.  Browsers send cookies
+with the requests of other sites' pages, too, but only this server's page can read the text.  ``console.origins`` checks
+the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
 
-The page sends that header with every request, so that a 401 to it asks by no scheme that browsers open a dialog for.
+The page sends this header with every request.  The 401 to such a request names a scheme for which browsers open no
+password dialog.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ Checking a password costs milliseconds of a processor (PBKDF2), so a client that
                     no: check them, a few at a time
                         right: keep them for ``KEPT_S``   wrong: respond only after a delay, twice as long each time
 
-A network is an IPv4 address, or the /64 of an IPv6 address, which is what one machine gets.  A failed log-in takes one
-of the ``WAITING_OF_NETWORK_MAX`` places of its network until its delay is over, but no place among the checks: so
-guesses from some networks never keep another network out.  The delay holds as well where its response does not wait for
-it, because ``DELAYED_MAX`` others do.  A network with failures has half of the places among the checks.
+A network is an IPv4 address, or the /64 of an IPv6 address: a machine gets a /64.  A failed log-in takes one of the
+``WAITING_OF_NETWORK_MAX`` places of its network until its delay is over, but no place among the checks: so guesses from
+some networks never keep another network out.  The delay holds as well where its response does not wait for it, because
+``DELAYED_MAX`` others do.  A network with failures has half of the places among the checks.
 
 What was right is kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
 """
@@ -57,7 +57,7 @@ DELAY_MAX_S = 5.0
 FORGIVEN_S = 60.0
 """Seconds without a failed log-in after which the network's next failure has the first, short delay again."""
 NETWORKS_MAX = 10_000
-"""Networks whose failures are remembered, some hundred bytes each: the ones that failed last."""
+"""Networks whose failures are remembered, some hundred bytes each: the networks with the latest failures."""
 HOSTS_MAX = 100
 """Addresses that are remembered of one log-in."""
 

@@ -27,7 +27,7 @@ class ConsoleSession(NamedTuple):
 
     authenticated: AuthenticatedClient
     csrf: str
-    """Text that the console's page sends with each request that changes something; no page of another site knows it."""
+    """Text that the console's page sends with every change; no page of another site knows it."""
     until: float
     """End, on the loop's clock in seconds."""
 

@@ -16,7 +16,7 @@ class Admin(Protocol):
     """Changes of topics, configs and levels of features.
 
     Every method returns when this process's catalog shows the result, and raises RequestError with Kafka's code.  A
-    change that ends with an error was not done, except for REQUEST_TIMED_OUT, whose text says whether that is known.
+    change that ends with an error was not done.  Only the text of REQUEST_TIMED_OUT says whether the outcome is known.
     With ``validate_only`` a change is checked and not done.
     """
 

@@ -213,8 +213,8 @@ class RemoteAdmin:
     async def _ask(self, request: Callable[[bool], InternalRequest[R]]) -> R:
         """Send the request until it has a response or the time is over.
 
-        ``request`` is called for each try, with whether an earlier one may have been done.  Raises _Doubted for an
-        error response after such a try, RequestError otherwise.
+        ``request`` is called for each try; its argument says whether an earlier try may have been done.  Raises
+        _Doubted for an error response after such a try, RequestError otherwise.
         """
         deadline = self._clock.monotonic() + self._time_s
         in_doubt, hint = False, ""

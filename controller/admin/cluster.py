@@ -31,7 +31,7 @@ class LeaderAdmin:
         await self._client.leave(self._member(incarnation))
 
     async def move(self, topic: str, partition: int, incarnation: str) -> None:
-        """Assign one partition to a broker, and return once that is written.
+        """Assign a partition to a broker, and return once the assignment is written.
 
         Raises RequestError UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REPLICA_ASSIGNMENT.
         """

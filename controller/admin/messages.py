@@ -1,8 +1,8 @@
 """Requests to the leader about topics, configs and assignment: sent by ``RemoteAdmin``, served by ``AdminService``.
 
-Each is an API of its own, as Kafka's are; a leader of an earlier version refuses one that it does not serve with
-UNSUPPORTED_VERSION, and nothing is done.  Kafka's own requests are not forwarded: a client's request becomes a message
-for each topic.  The message has the fields by which it can be repeated when a leader is lost
+Every request is an API of its own, as in Kafka.  A leader of an earlier version refuses an API that it does not serve
+with UNSUPPORTED_VERSION, and nothing is done.  Kafka's own requests are not forwarded: a client's request becomes a
+message for each topic.  The message has the fields by which it can be repeated when a leader is lost
 (``controller.admin.client``).
 """
 
@@ -119,7 +119,7 @@ class DeleteTopicRequest(InternalRequest[RevisionResponse]):
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest(InternalRequest[TopicResponse]):
-    """Partitions to be added, so that the topic has ``count``; ``assignments`` are those of the new ones."""
+    """Partitions to be added, so that the topic has ``count``; ``assignments`` are the new partitions'."""
 
     KEY = InternalKey.CREATE_PARTITIONS
 
@@ -221,7 +221,7 @@ class MemberStatus(Message):
 class MoveStatus(Message):
     """A move of a partition from ``source`` ("" for none) to ``target``.
 
-    Of a past one: the wall time of its end, and how long it took, or ``NOT_FINISHED``.
+    A past move has the wall time of its end, and its duration, or ``NOT_FINISHED``.
     """
 
     topic: Text
@@ -244,8 +244,8 @@ Moves = Annotated[tuple[MoveStatus, ...], Array(Struct(MoveStatus))]
 class ClusterStatusResponse(InternalResponse):
     """The cluster as the leader sees it.
 
-    ``shards``: codes (``meta.shard_kinds``), each with the coordinator that it is assigned to.  ``unassigned``,
-    ``unassigned_shards``: partitions and shards without a live owner.
+    ``shards``: numbers of shards, with their assigned coordinators.  ``unassigned``, ``unassigned_shards``: partitions
+    and shards without a live owner.
     """
 
     message: Text = ""

@@ -1,1 +1,1 @@
-"""The planner: which broker is to own which partition. Pure."""
+"""The planner: the choice of every partition's owner.  Pure."""

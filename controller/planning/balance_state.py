@@ -1,4 +1,4 @@
-"""The state of balancing that one plan leaves for the next."""
+"""The state of balancing that a plan leaves for the next plan."""
 
 from __future__ import annotations
 

@@ -35,10 +35,13 @@ LOAD_START, LOAD_STOP = 0.12, 0.06
 HELPS = 0.9
 """A move may carry at most this part of the difference between two brokers: more would only swap them."""
 UNEVEN_S = 120.0
-"""Time for which loads must be uneven before a partition with a load moves: a load itself counts only after minutes
-(``lasting_loads``), so it is five minutes from a change of the load to the first move."""
+"""Time for which loads must be uneven before a partition with a load moves.
+
+A load itself counts only after minutes (``lasting_loads``), so it is five minutes from a change of the load to the
+first move.
+"""
 WEIGHED_PER_STEP = 1_000
-"""Partitions with traffic that are weighed in one step."""
+"""Partitions with traffic, weighed in one step."""
 
 _Weighed = tuple[int, int, int, int, PartitionKey]
 """Weight, order among equals, topic, partition."""
@@ -48,7 +51,7 @@ _Choice = Generator[list[Move], None, Move | None]
 
 @dataclass(slots=True)
 class _Source:
-    """The partitions that one broker could give away.  ``idle`` is None until one is searched for."""
+    """The partitions that a broker could give away.  ``idle`` is None until one is searched for."""
 
     weighed: list[_Weighed] = field(default_factory=list)
     idle: PartitionKey | None = None
@@ -233,7 +236,7 @@ class Balance:
         return frozenset(name for name in active if self._counts[name] >= mean)
 
     def _is_movable(self, key: PartitionKey) -> bool:
-        """Return whether a partition without a load that lasts may be moved: not if its traffic may be such a load."""
+        """Return whether a partition without a lasting load may be moved: not if its traffic may be a lasting load."""
         view = self._view
         is_known = view.knows_loads or view.owners.rate(key) == NO_RATE
         return is_known and key not in self._moved and view.may_balance(key, self._now)
@@ -258,5 +261,5 @@ def _best(weighed: Sequence[_Weighed], difference: int) -> int | None:
 
 
 def _shuffled(key: PartitionKey) -> int:
-    """Return the rank of a partition among those of equal weight, in an order that mixes topics."""
+    """Return the rank of a partition among partitions of equal weight, in an order that mixes topics."""
     return zlib.crc32(key.partition.to_bytes(4, "big"), zlib.crc32(key.topic_id.bytes))

@@ -1,8 +1,8 @@
-"""Partitions without a load that lasts, which balancing may move, found in one search for many plans.  Pure.
+"""Partitions without a lasting load, found in one search for many plans; balancing may move them.  Pure.
 
 Each plan moves some sixty partitions, and a new broker may be given a hundred thousand.  A search through all
-partitions finds thousands of candidates; the plans after it take them one by one.  Each is checked again when it is
-taken, since it may have moved, been deleted, or have a load by then.  Those that have no traffic at all come first.
+partitions finds thousands of candidates; later plans take them one by one.  Each is checked again when it is taken,
+since it may have moved, been deleted, or have a load by then.  Partitions without any traffic come first.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class IdlePartitions:
     ) -> Generator[None, None, None]:
         """Find candidates of these owners, in steps of bounded work.
 
-        Keeps for each owner the ``FOUND_MAX`` first in an order that mixes topics: topic by topic, a new broker would
-        be given all partitions of one topic.
+        Keeps, by owner, the ``FOUND_MAX`` first in an order that mixes topics.  In the order of topics, a new broker
+        would be given all partitions of a single topic.
         """
         heaps: dict[str, list[tuple[int, int, int, PartitionKey]]] = {owner: [] for owner in owners}
         looked = chunks = 0

@@ -74,7 +74,7 @@ class LastingLoads:
             following.counted = yield from self._close(member, window, now - window.began)
 
     def _close(self, member: str, window: _Window, seconds: float) -> Generator[None, None, Set[PartitionKey]]:
-        """Add a window to the history of each partition that the member owns.  Returns those that had a load in it."""
+        """Add a window to the history of the member's partitions.  Returns the partitions that had a load in it."""
         self._give_orphans()
         loaded: set[PartitionKey] = set()
         for number, key in enumerate(window.sums.keys() | window.counted | window.arrived, 1):

@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 class Loads:
-    """The rates of one term, written to the table that the planner reads."""
+    """The rates of a term, written to the planner's table."""
 
     def __init__(self, table: PartitionTable) -> None:
         self._table = table
@@ -47,8 +47,8 @@ class Loads:
     def update(self, member: str, measured: Sequence[Measured], now: float) -> Generator[None, None, bool]:
         """Take a member's response, in steps of bounded work.  Returns whether any rate may have changed.
 
-        A partition that the member owns and that is missing in the response had no traffic.  A member's first response
-        only starts its clock: its period is not known.  ``now``: seconds of a monotonic clock.
+        A partition of the member without an entry in the response had no traffic.  A member's first response only
+        starts its clock: its period is not known.  ``now``: seconds of a monotonic clock.
         """
         asked_at = self._asked_at.get(member)
         self._asked_at[member] = now

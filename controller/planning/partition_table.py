@@ -1,8 +1,8 @@
-"""Owner and traffic of every partition, with totals by owner that follow each change.  Pure.
+"""Owner and traffic of every partition, with totals by owner that follow every change.  Pure.
 
-This is the planner's model of a cluster.  A plan needs every partition only when members change; otherwise it needs
-totals: how many partitions each broker owns, how much traffic they have, which topics have a partition without an
-owner.  So each change updates the totals, at a cost that depends on the change and not on the cluster.
+The table is the planner's model of a cluster.  A plan needs every partition only when members change.  Otherwise it
+needs totals: the brokers' numbers of partitions and their traffic, and the topics that have a partition without an
+owner.  So a change updates the totals, at a cost that depends on the change and not on the cluster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PartitionTable(Mapping[PartitionKey, str]):
     def of(cls, owners: Mapping[PartitionKey, str], rates: Mapping[PartitionKey, Rate] = _NO_RATES) -> PartitionTable:
         """Return a table of these partitions.
 
-        A topic's partitions are numbered from 0 without a gap; those that ``owners`` leaves out have no owner.
+        A topic's partitions are numbered from 0 without a gap; partitions that ``owners`` leaves out have no owner.
         """
         table = cls()
         names: dict[uuid.UUID, list[str]] = {}

@@ -2,16 +2,17 @@
 
 In this order, and balancing only when there is nothing else to do:
 
-1. partitions without an owner, and those of brokers that are gone: all at once;
-2. those of brokers that drain, do not serve, or that most proxies cannot reach: a bounded number at a time;
+1. partitions without an owner, and partitions of brokers that are gone: all at once;
+2. partitions of brokers that drain, do not serve, or are out of reach of most proxies: a bounded number at a time;
 3. balancing: partitions at rest by their number, partitions with a load by loads that last (``balancing``).
 
 A broker's **score** is its share of all bytes, requests and partitions, weighted; the scores of all add up to 1.  Where
 traffic is small its weight goes to the partitions instead.  1 and 2 place partitions by it, and operators see it.
 
-A plan is made in steps of bounded work (``plan_in_steps``), and yields moves as it finds them: at a million partitions
-the first are written long before the last are planned.  Partitions are searched only when some have no live owner, or a
-broker that must be emptied has some: the cost of a plan without moves depends only on the number of brokers.
+A plan is made in steps of bounded work (``plan_in_steps``), and yields moves as it finds them.  At a million partitions
+the first moves are written long before the last are planned.  Partitions are searched only when some have no live
+owner, or a broker that must be emptied has some.  So the cost of a plan without moves depends only on the number of
+brokers.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
 RATED_FIRST_MAX = 5_000
-"""Partitions with traffic that are moved before all others, since clients wait for them: those with most traffic."""
+"""Partitions with most traffic, moved before all others, since clients wait for them."""
 RATED_PER_STEP = 2_000
-"""Partitions with traffic that are sorted in one step."""
+"""Partitions with traffic, sorted in one step."""
 CHUNKS_PER_STEP = 256
 """Chunks read in one step of a search: some 5 ms if they are full."""
 
@@ -151,7 +152,7 @@ def _emptied(view: PlannerView, targets: Sequence[PlannerBroker]) -> dict[str, W
 class _Placing:
     """The placing of all partitions of some owners.
 
-    Those with traffic come first, since clients wait for them, then the others topic by topic.
+    Partitions with traffic come first, since clients wait for them, then the others topic by topic.
     """
 
     def __init__(self, view: PlannerView, scores: Scores, sources: Mapping[str, Why]) -> None:
@@ -243,8 +244,8 @@ def _by_topic(moves: Iterable[Move]) -> dict[uuid.UUID, list[Move]]:
 class _TopicPlacing:
     """The choice of targets for partitions of one topic.
 
-    The target has the least sum of its score and of the topic's partitions that it has already, both as multiples of an
-    even share: so a new topic is spread, although one broker may have room for all of it.
+    The target has the least sum of its score and of its number of the topic's partitions, both as multiples of an even
+    share.  So a new topic is spread, although a single broker may have room for all of it.
     """
 
     def __init__(self, scores: Scores, counts: Counter[str]) -> None:

@@ -19,7 +19,7 @@ PENDING_MOVES_MAX = 64
 """Pending moves of drain and balance at once: a hand-over is some tens of milliseconds of a broker's flushes, and the
 partition acknowledges nothing meanwhile."""
 COOL_DOWN_S = 600.0
-"""Time that a partition stays after balancing has moved it: a move that is undone soon was for nothing."""
+"""Time that a partition stays after balancing has moved it, so that no move is undone soon."""
 SETTLE_S = 60.0
 """Time after a topic's creation or a broker's arrival in which balancing leaves both alone: only partitions that have
 no owner, or must leave it, move then."""
@@ -120,10 +120,10 @@ class MovePlan(NamedTuple):
 
 
 def count_unreachable(reports: Mapping[str, Set[str]], proxies: Set[str], brokers: Set[str]) -> dict[str, int]:
-    """Return, for each live broker that any reports, the number of live proxies that report it as unreachable.
+    """Return the number of live proxies that report a broker as unreachable, by live broker with a report.
 
-    ``reports``: the unreachable members by proxy; ``proxies``, ``brokers``: those that are alive.  With several brokers
-    a proxy that reaches none of them is presumed to be cut off itself, and its report is ignored.
+    ``reports``: the unreachable members by proxy; ``proxies``, ``brokers``: the live ones.  With several brokers a
+    proxy that reaches none of them is presumed to be cut off itself, and its report is ignored.
     """
     counts: Counter[str] = Counter()
     for proxy, named in reports.items():

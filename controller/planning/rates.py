@@ -74,7 +74,7 @@ class OwnedRates:
             self._add(owner, rate, 1)
 
     def carry(self, key: PartitionKey, source: str, target: str) -> None:
-        """Give a partition's rate, if it has one, from its former owner to its new one."""
+        """Give a partition's rate, if any, from its former owner to its new owner."""
         rate = self._drop(source, key)
         if rate is not None:
             self.set(target, key, rate)

@@ -1,9 +1,9 @@
-"""Owner, group and mode of topics' files: what a walk has done of it, and what is next.  Pure.
+"""Owner, group and mode of topics' files: the progress of the walk that sets them, and its next step.  Pure.
 
-A topic that asks for an owner, a group or a mode has a record in the store, ``access/<topic id>``: what its walk gives,
-how many times it went over all files, and behind which partition the present time goes on.  The walk goes over them
-until a whole pass left no file behind, twice at least: a broker whose view is a moment behind still makes files as they
-were, and a file may get its final name while its folder is listed.
+A topic with a configured owner, group or mode has a record in the store, ``access/<topic id>``.  The record has the
+rights that the walk gives, the number of its passes over all files, and the partition behind which the present pass
+goes on.  The walk goes over them until a whole pass left no file behind, twice at least.  A broker whose view is a
+moment behind still makes files with the former rights, and a file may get its final name while its folder is listed.
 
 ======================  ===========================================================
 the topic               its record

@@ -1,6 +1,6 @@
 """Rights on a topic's files, when it is created or changed: refused if storage refuses, given before the first file.
 
-Rights that a request names are tried on storage first.  So its client learns of a group that does not exist, or that
+Rights that a request names are tried on storage first.  So its client learns of a missing group, and of a group that
 this process may not set.  Rights from a default of brokers stop nobody from creating a topic: the walk
 (``access_walks``) reports them and goes on trying.
 """
@@ -69,7 +69,7 @@ class AccessChecks:
             await self._files.check(access)
 
     async def prepare(self, topic: Topic) -> None:
-        """Make a new topic's folder with its rights, so that no file is in one that more may read."""
+        """Make a new topic's folder with its rights, so that no file is ever in a folder with more readers."""
         access = self.access(topic)
         if self._files is None or not access.is_given:
             return
@@ -82,6 +82,6 @@ class AccessChecks:
             )
 
     async def withdraw(self, topic: Topic) -> None:
-        """Remove what was prepared for a topic that exists by another id."""
+        """Remove the folder that was prepared for a topic that exists by another id."""
         if self._files is not None and self.access(topic).is_given:
             await self._files.withdraw(topic.name, topic.topic_id)

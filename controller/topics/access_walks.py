@@ -1,8 +1,9 @@
 """The walks of a leader that give topics' files their owner, group and mode, some partitions at a time.
 
 Where nothing is asked for there is no record, and all that it costs is a look at the catalog's version a second.  A
-step gives ``FOLDERS_PER_STEP`` partitions what they lack, then writes the record: after a crash the next leader goes on
-behind the last record, and what was given twice is the same.  Entries that lack nothing cost their listing only.
+step gives ``FOLDERS_PER_STEP`` partitions the rights that they lack, then writes the record.  After a crash the next
+leader goes on behind the last record; to give the same rights twice changes nothing.  Entries that lack nothing cost
+their listing only.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LOOK_S = 1.0
 AGAIN_S = Backoff(10.0, 600.0)
 """Pause before a walk that storage refused is tried again."""
 FOLDERS_PER_STEP = 20
-"""Partitions that one step goes over: some hundred files, so that walks of other topics go on as well."""
+"""Partitions of a step: some hundred files, so that walks of other topics go on as well."""
 TOPICS_PER_STEP = 4_000
 """Topics compared in one turn of the event loop."""
 PAUSE_S = 0.1
@@ -50,7 +51,7 @@ PAUSE_S = 0.1
 
 
 class AccessFiles(Protocol):
-    """The files of topics and those that all topics share, on storage.
+    """The files of topics, and the files that all topics share, on storage.
 
     Methods raise RequestError INVALID_CONFIG if storage refuses, else KAFKA_STORAGE_ERROR; every call may be repeated.
     """
@@ -108,7 +109,7 @@ class AccessWalks:
 
     @property
     def failing(self) -> int:
-        """Number of those that storage refused, the shared files counted as one."""
+        """Number of topics that storage refused, with the shared files counted as one topic."""
         return len(self._failed)
 
     async def start(self) -> None:
@@ -141,7 +142,7 @@ class AccessWalks:
                 _log.warning("a walk over a topic's files begins again", extra=fields(key=entry.key, error=error))
 
     async def _round(self) -> float:
-        """Take one step of each walk that is due, and return the seconds to wait before the next round."""
+        """Take a step of every due walk, and return the seconds to wait before the next round."""
         if self._catalog.version != self._seen:
             await self._compare()
         now = self._clock.monotonic()

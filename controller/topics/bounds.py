@@ -1,20 +1,20 @@
 """Bounds on the topics and partitions that one principal may own: ``max_topics`` and ``max_partitions``.
 
-A topic counts for the principal that created it, as its record says, with all of its partitions, whoever adds them.
-The catalog's view has the numbers.  A creation is decided on these, so it must not be written if the principal has
-created something else since.  For that each creation of a principal with a bound also writes a *lane*, a key
-``owned/<lane>`` of which only the revision matters, and compares what it was decided on::
+A topic counts for the principal that created it, as its record says, with all of its partitions, whoever adds them. The
+catalog's view has the numbers.  A creation is decided on these, so it must not be written if the principal has created
+something else since.  For this purpose the creation of a topic of a principal with a bound also writes a *lane*, a key
+``owned/<lane>``.  Only the revision of the key matters.  The creation compares the revision that it was decided on::
 
     lane at revision r;  wait until the view shows r;  check the numbers
     commit: compare lane = r and the topic;  put the lane and the topic
 
-Of two creations that were decided on the same numbers the store does only the first, wherever they come from: two
-leaders, or a commit whose outcome was unknown and that is done late.  So a bound is exact, but for creations that were
-decided before this process's view had the bound.  A deletion writes no lane: a view that does not show it yet has a
-larger number than the store.
+If two creations were decided on the same numbers, the store does only the first.  It does not matter whether they come
+from two leaders, or from a commit with an unknown outcome that is done late.  So a bound is exact, but for creations
+that were decided before this process's view had the bound.  A deletion writes no lane: a view that does not show it yet
+has a larger number than the store.
 
-There are ``LANES`` lanes, by a hash of the principal, so their number is bounded.  The creations of one lane come one
-after another; those without a bound write no lane.
+There are ``LANES`` lanes, by a hash of the principal, so their number is bounded.  The creations of a lane come one
+after another; creations without a bound write no lane.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class TopicCleaner:
     async def clean(self) -> float:
         """Remove the topics that are due.  Returns the seconds until the next is due, ``CHECK_S`` if none is known.
 
-        A topic that cannot be removed does not hold up others, and is tried again after a longer pause each time.
+        A topic that cannot be removed does not hold up others, and is tried again after longer and longer pauses.
         KvError and NOT_CONTROLLER end the round; they are logged.
         """
         wait_s = CHECK_S

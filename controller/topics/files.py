@@ -1,8 +1,8 @@
 """The topics' files on storage, ``topic-<revision>.json``, for readers of segments without a metadata store.
 
 A file is written after the commit that it describes, and before the response.  A file that a crash or an outage leaves
-unwritten is *owed*: it is found at the next start, by comparing the highest revision on storage with the record, and
-tried until it is written.
+unwritten is *owed*. The next start finds it by comparing the highest revision on storage with the record, and tries
+until it is written.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Publisher:
     def start(self) -> None:
         """Check all topics' files in the background.
 
-        The topics that were changed last are checked at once, since a leader that ended may owe their files; all others
-        follow at a pace that is negligible for storage.
+        The latest changed topics are checked at once, since a former leader may owe their files. All others follow at a
+        pace that is negligible for storage.
         """
         self._tasks.start(self._run(), "writer of topics' files")
 

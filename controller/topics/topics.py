@@ -96,7 +96,7 @@ class TopicAdmin:
     ) -> None:
         """``has_node_configs``: see ``KvCatalog``.  ``access_files``: storage, for topics' owner, group and mode.
 
-        ``bounds``: those of principals, on what they may own.
+        ``bounds``: the bounds on the topics and partitions of principals.
         """
         self._bounds = PrincipalBounds(kv, cluster, catalog, bounds or NoBounds())
         self._access = AccessChecks(catalog, config, access_files)
@@ -138,8 +138,8 @@ class TopicAdmin:
 
         The topic counts for ``principal``, as ``User:alice``, or for nobody.
 
-        With ``topic_id``, which the caller has made, the request may be repeated when a response was lost: a topic that
-        exists with this id is the result.  Raises RequestError TOPIC_ALREADY_EXISTS for another topic of this name.
+        With ``topic_id``, made by the caller, the request may be repeated when a response was lost: an existing topic
+        with this id is the result.  Raises RequestError TOPIC_ALREADY_EXISTS for another topic of this name.
         """
         topic_rules.check_new_name(name, self._catalog.topics)
         existing = self._catalog.topics.get(name)
@@ -508,7 +508,7 @@ def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
     """Return the configs that an internal topic is created with: Kafka's, with room for a group of any size.
 
     Empty for other topics.  See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``.  A group is one record
-    with all its members' subscriptions and assignments: under the default size of a client's batch, a large group could
+    with all its members' subscriptions and assignments. Under the default size of a client's batch, a large group could
     not be written and would never finish a rebalance.
     """
     if name not in INTERNAL_TOPICS:

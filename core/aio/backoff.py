@@ -15,7 +15,7 @@ _DOUBLINGS_MAX = 32  # a count of failures may grow without end, but floats do n
 class Backoff(Generic[N]):
     """Pauses of ``least`` after the first failure, twice as long after each further one, and of ``most`` at most.
 
-    The bounds and the pauses are in one unit, which is that of the user.
+    The bounds and the pauses are in the unit of the user.
     """
 
     least: N

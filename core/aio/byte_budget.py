@@ -34,16 +34,16 @@ class ByteBudget:
 
     @property
     def share(self) -> int:
-        """Bytes that one user may hold before it waits: a sixteenth of what is free.
+        """Bytes that a user may hold before it waits: a sixteenth of the free bytes.
 
-        Users that hold theirs and give nothing back leave fifteen sixteenths to those that come later.
+        Users that hold their bytes and give nothing back leave fifteen sixteenths to later users.
         """
         return max(0, self.limit - self.used) // 16
 
     def take(self, size: int) -> None:
         """Count ``size`` bytes.
 
-        Never refused: one batch may pass the bound, so that a large one is not shut out for ever.
+        Never refused: a batch may pass the bound, so that a large batch is not shut out for ever.
         """
         self.used += size
 

@@ -4,8 +4,8 @@ A request's place (in its partition, in its session) is decided before its first
 later turn of the loop, so requests that came in order could begin out of order.
 
 asyncio has eager tasks from 3.12 on, and lets a loop's own ``create_task`` make them from 3.13.3 on; uvloop's does not.
-So this module runs the first step itself, the same way on all versions: inside the task that will continue, so that
-``asyncio.timeout`` and ``TaskGroup`` work there, and in that task's context.
+So this module runs the first step itself, the same way on all versions.  It runs the step inside the task that will
+continue, and in its context, so ``asyncio.timeout`` and ``TaskGroup`` work there.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _clear_frames(error: asyncio.CancelledError) -> None:
     """Clear the variables of the frames that ``error`` has left; its traceback stays readable.
 
     The task keeps the exception, and a frame may refer to the task, as TaskGroup does.  Only the cyclic collector would
-    free that, with all that the frames hold: a large request, cancelled because its connection closed, is a hundred
-    thousand objects.  Only for cancellations: another exception may have been raised to several tasks, and clearing the
-    frame of one that handles it would end that one.
+    free this cycle and the objects of the frames: a large request, cancelled because its connection closed, is a
+    hundred thousand objects.  Only for cancellations: another exception may have been raised to several tasks.  If one
+    of them handles it, clearing its frame would end the task.
     """
     clear_frames(error.__traceback__)

@@ -12,8 +12,9 @@ T = TypeVar("T")
 class Memoized(Generic[T]):
     """The result of ``compute``, as in Guava's ``Suppliers.memoizeWithExpiration``.
 
-    At most one call of ``compute`` runs at a time, and none within ``kept_s`` seconds after the beginning of the last
-    one that gave a result.  A call that fails, or whose caller is cancelled, is not kept: the next ``get`` calls again.
+    At most one call of ``compute`` runs at a time.  No call runs within ``kept_s`` seconds after the beginning of the
+    last call with a result.  A call that fails, or whose caller is cancelled, is not kept: the next ``get`` calls
+    again.
     """
 
     def __init__(self, compute: Callable[[], Awaitable[T]], kept_s: float) -> None:

@@ -26,7 +26,7 @@ class Subscribers(Generic[P]):
         return len(self._calls)
 
     def add(self, call: Callable[P, None]) -> Callable[[], None]:
-        """Call ``call`` at each event from now on.  Return a function that removes it; that one is idempotent."""
+        """Call ``call`` at each event from now on.  Return an idempotent function that removes it."""
         token = object()
         self._calls[token] = call
 
@@ -36,15 +36,18 @@ class Subscribers(Generic[P]):
         return forget
 
     def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call every callback with these arguments.  Those added or removed meanwhile count from the next event on."""
+        """Call every callback with these arguments.
+
+        Callbacks added or removed meanwhile count from the next event on.
+        """
         for call in tuple(self._calls.values()):
             call(*args, **kwargs)
 
     def notify_last(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Remove every callback and call it once with these arguments: the last event.
 
-        Each is called, whatever those before it raise: it may give back what no later event would.  Raises the
-        exception of the last callback that failed.
+        Every callback is called, whatever earlier callbacks raise: it may give back memory that no later event would.
+        Raises the exception of the last callback that failed.
         """
         calls, self._calls = self._calls, {}
         with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
 """``asyncio.TaskGroup`` without work for the cyclic garbage collector.
 
-CPython 3.11 to 3.13 keep the exception that ends a group in a local variable of ``TaskGroup.__aexit__``, and its
-traceback refers to that frame: a cycle (python/cpython#128588 reports the same of futures).  The cycle holds every
+CPython 3.11 to 3.13 keep the exception that ends a group in a local variable of ``TaskGroup.__aexit__``.  Its traceback
+refers to the frame of this method: a cycle (python/cpython#128588 reports the same of futures).  The cycle holds every
 frame that the exception passed, with what their variables refer to.  For a request that is cancelled, or times out,
 that is the whole request, decoded: hundreds of thousands of objects, and their collection stops the event loop.
 """

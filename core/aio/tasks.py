@@ -38,19 +38,19 @@ class OwnedTasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel the tasks, except the one that calls this."""
+        """Cancel the tasks, except the calling task."""
         for task in self._others():
             task.cancel()
 
     async def finish(self) -> None:
-        """Wait until the tasks have ended that run now, except the one that calls this.
+        """Wait until the tasks that run now have ended, except the calling task.
 
         If this wait is cancelled, by a time-out too, so are the tasks.
         """
         await asyncio.gather(*self._others(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel the tasks, and wait until they have ended; except the one that calls this."""
+        """Cancel the tasks, except the calling task, and wait until they have ended."""
         await cancel_and_wait(*self._tasks)
 
     def _others(self) -> list[asyncio.Task[Any]]:

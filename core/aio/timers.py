@@ -42,8 +42,8 @@ class Expiring(Protocol):
 class Deadlines:
     """The time-outs of one process, or of one part of it.
 
-    Waiters that come due together expire in several turns of the loop: a request may name 100,000 partitions, each with
-    something that waits for the same moment.
+    Waiters that come due together expire in several turns of the loop: a request may name 100,000 partitions with a
+    waiter each for the same moment.
     """
 
     __slots__ = ("_buckets", "_grain_s")

@@ -9,8 +9,8 @@
         ...
 
 Counted in elements and not by a clock: a simulation then runs the same turns each time.  A request may name 100,000
-partitions.  A hundred large requests at once slow each other, not the loop: in one turn of the loop, only one of the
-requests in ``next_turn`` goes on.
+partitions.  A hundred large requests at once slow each other, not the loop: in a turn of the loop, a single request in
+``next_turn`` goes on.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ async def run_in_turns(steps: Steps[T]) -> T:
 class StepQueue:
     """Pieces of work in the order in which they came; in one turn of the loop ``size`` elements of all of them.
 
-    For events that must keep their order and come from callbacks: what fits into this turn is done inside ``run``, so
-    that small pieces cost neither a task nor a delay.
+    For events that must keep their order and come from callbacks.  Pieces that fit into this turn are done inside
+    ``run``, so small pieces cost neither a task nor a delay.
     """
 
     __slots__ = ("_done", "_is_due", "_is_running", "_size", "_task", "_waiting")

@@ -1,4 +1,4 @@
-"""Waiting for a change: callers that check a condition again each time that something has moved."""
+"""Waiting for a change: callers check a condition again after every change."""
 
 from __future__ import annotations
 

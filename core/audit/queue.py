@@ -1,9 +1,9 @@
 """The lines that wait to be written, and the bounds on them.  Pure.
 
-A priority has room of its own, so no flood of log-ins or denials pushes an act out.  One source has half of a
-priority's room at most, so it does not push others' lines out.  The writer takes acts first, then denials, then
-log-ins, and no more lines a second than the setting says.  What finds no room is counted by kind, source and act; a
-line with these counts comes before the next ones.
+A priority has room of its own, so no flood of log-ins or denials pushes an act out.  A source has half of a priority's
+room at most, so it does not push others' lines out.  The writer takes acts first, then denials, then log-ins, and no
+more lines a second than the setting says.  Lines without room are counted by kind, source and act; a line with these
+counts comes before the next lines.
 
     event ──> room in its priority, and its source's half not full? ── no ──> count it
               yes: its line waits ── at most the rate, acts first ──> a batch for the writer

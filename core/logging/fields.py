@@ -96,13 +96,13 @@ def set_fields(record: logging.LogRecord, given: Mapping[str, object]) -> None:
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
-    """Return the fields that the call gave, as texts and integers, without those that are None."""
+    """Return the fields of the call, as texts and integers, without fields that are None."""
     given: Mapping[str, object] = record.__dict__.get(_ATTRIBUTE) or {}
     return {name: _plain(value) for name, value in given.items() if value is not None}
 
 
 def subject_of(given: Mapping[str, object], message: str) -> tuple[object, ...]:
-    """Return the key by which lines of one event are told apart: their fields, except those about the cause.
+    """Return the key that tells lines of an event apart: their fields, except the fields about the cause.
 
     A connection counts by its address and the cause: a client that comes again and again, and fails in the same way, is
     one subject.  The whole ``message`` is the key of a line without such fields.

@@ -51,8 +51,8 @@ class ThreadLoad:
 class LoopMeter:
     """A meter of the running loop, between ``start`` and ``stop``.
 
-    ``delay_ms`` counts how late each tick was: what every callback waits that becomes ready meanwhile.  ``idle`` is the
-    share of time in which the loop's thread had nothing to do, from 0 to 1: ``load`` returns its busy time, in seconds.
+    ``delay_ms`` counts the delay of the ticks: every callback that becomes ready meanwhile waits as long.  ``idle`` is
+    the share of time in which the loop's thread had nothing to do, from 0 to 1: ``load`` returns its busy seconds.
     """
 
     def __init__(self, tick_s: float = TICK_S, load: Callable[[], float] = time.thread_time) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 WINDOW_S = 10.0
 PARTITIONS_MAX = 50_000
-"""Partitions with counters of their own in one window, 200 bytes each; those past it count in the total only."""
+"""Partitions with counters of their own in a window, 200 bytes each; further partitions count in the total only."""
 _NOTHING: Mapping[int, Counts] = MappingProxyType({})
 
 

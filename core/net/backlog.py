@@ -20,7 +20,7 @@ def close_backlog(listening: Listening) -> int:
     """Close all connections that wait to be accepted, with what lies in them; return their number.
 
     The loop's own object cannot accept, so a duplicate of the socket does.  A process without a free descriptor closes
-    none: uvloop accepts and closes what comes then (``core.metrics.descriptor_meter``), and the connections that the
+    none.  uvloop accepts and closes new connections then (``core.metrics.descriptor_meter``).  Connections that the
     process closes itself give their descriptors back only in the next turn of the loop.
     """
     closed = 0

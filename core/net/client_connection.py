@@ -43,7 +43,10 @@ from bmq.core.security.session import ANONYMOUS_SESSION
 UNANSWERED_MAX = 256
 """Requests of a connection that are read and have no response yet; librdkafka would send a million."""
 UNANSWERED_BYTES_MAX = 16 << 20
-"""Bytes of those requests.  One read may bring more than both bounds, and a frame that has begun is read to its end."""
+"""Bytes of those requests.
+
+A single read may bring more than both bounds, and a frame that has begun is read to its end.
+"""
 BEGUN_A_TURN = 100
 """Requests of a connection that begin in one turn of the loop.  A read may bring five thousand small requests of 20 to
 100 us; at 100 us a request, a turn takes 10 ms."""
@@ -405,8 +408,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def on_response(self, exchange: Exchange, outcome: Outcome, *, in_turn: bool) -> None:
         """Take the outcome of a request.
 
-        ``in_turn``: in a turn of the loop of its own.  If False, this is called in the middle of other work, so that
-        nothing is done but to write the response; all that it makes possible begins in the next turn.
+        ``in_turn``: in a turn of the loop of its own.  If False, the call comes in the middle of other work, so it only
+        writes the response.  All work that the response makes possible begins in the next turn.
         """
         if self.is_closed:
             if isinstance(outcome, Response):
@@ -624,7 +627,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._settle()
 
     def close(self) -> None:
-        """Close at once.  What the kernel has not taken of earlier responses is lost."""
+        """Close at once.  Bytes of earlier responses that the kernel has not taken are lost."""
         if self.is_closed:
             return
         was_blocked = self._is_blocked

@@ -95,8 +95,8 @@ class FrameReader:
     def _grown(self, frame: bytearray) -> bytearray:
         """Return the frame with room for the next step.  Most frames take one step, into memory of their whole size.
 
-        Room that is not filled yet costs little: new memory is not touched, and a frame is only extended in place,
-        which does touch it, when at least a step of it has arrived.
+        Room that is not filled yet costs little: new memory is not touched.  A frame is extended in place only when at
+        least a step of it has arrived, since the extension does touch the memory.
         """
         step = min(STEP_BYTES if self._filled >= _CREDIBLE else _FIRST_STEP_BYTES, self._size - self._filled)
         if self._filled >= STEP_BYTES:

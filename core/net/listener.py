@@ -121,9 +121,10 @@ class Listener:
         """Listen on one more address and return its port; port 0 takes a free one.
 
         ``is_shared``: other processes of this machine may listen there too.  ``dispatch`` handles requests that come by
-        this address in place of the listener's own.  ``session`` is what its connections begin with, and ``on_open`` is
-        called with each that it accepts.  ``tls`` secures them; with a ``plain_session`` only those that
-        speak it, and the others begin with that session.  Raises OSError if the address is not available.
+        this address in place of the listener's own.  Its connections begin with ``session``, and ``on_open`` is called
+        with every accepted connection.  ``tls`` secures them.  With a ``plain_session``, it secures only connections
+        that speak TLS, and the others begin with the ``plain_session``.  Raises OSError if the address is not
+        available.
         """
         connect = partial(self._connection, dispatch, on_open, session)
         factory: Callable[[], asyncio.BufferedProtocol] = connect

@@ -14,8 +14,8 @@ last to be closed unless others bring many times the limit while its token arriv
 A single connection may hold more than the limit: one token of sasl.server.max.receive.size always arrives.
 
 Bound: the limit (or a single token, if larger), and a read of a single connection. The limit is 16 MB: thirty of the
-largest tokens by default (512 KB), or ten thousand connections in the middle of a SCRAM exchange; and a sixteenth of
-queued.max.request.bytes by default, half of it if that is set to less than 32 MB.
+largest tokens by default (512 KB), or ten thousand connections in the middle of a SCRAM exchange.  By default it is a
+sixteenth of queued.max.request.bytes; it is half of this setting if the setting is less than 32 MB.
 """
 
 from __future__ import annotations

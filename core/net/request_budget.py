@@ -7,24 +7,24 @@ The setting is queued.max.request.bytes.  Two gates::
     crowded   frames that have begun hold three quarters of the limit            connections with one begun wait
     shut      complete requests hold the limit, or what such frames leave of it  no connection reads
 
-The first opens at a half, the second at seven eighths.  Waiting connections then read on, first those with a frame
-begun, each in the order in which it came.  Frames that have begun count for three quarters at most.  The last quarter
+The first opens at a half, the second at seven eighths.  Waiting connections then read on in the order in which they
+came, connections with a frame begun first.  Frames that have begun count for three quarters at most.  The last quarter
 is left for requests that arrive whole, so a frame that does not go on never shuts out the connections between two
 frames.
 
 Why this cannot lock up.  Held bytes are of complete requests, or of frames that have begun.  While there are complete
-requests, their responses come without anything being read, and give bytes back.  Where frames that have begun are in
-the way, the connections that have waited longest are let through as *finishers*.  All bytes together may then reach
-five quarters of the limit; the first finisher reads its frame to the end whatever its size.  Its request gets its
-response, and the next finisher is the first.
+requests, their responses come without anything being read, and give bytes back.  Where begun frames are in the way, the
+connections with the longest wait are let through as *finishers*.  All bytes together may then reach five quarters of
+the limit; the first finisher reads its frame to the end whatever its size.  Its request gets its response, and the next
+finisher is the first.
 
 Two kinds of clients remain: a *slow sender* sends a part of a frame, and a *stuck reader* does not read its responses.
 The ``Listener`` closes a slow sender whose frames arrive below ``LEAST_RATE`` for ``STALL_S`` while they may be read:
 the slowest first, and as many as are needed.  It looks every ``STUCK_S / 4`` and measures once more after a burst, so
 up to 33 s pass.  It closes a stuck reader that kept its bytes for ``STUCK_S`` with the gate shut.
 
-Bound: five quarters of the limit, one frame of socket.request.max.bytes, and one read for each connection that sends
-(64 KB of small frames, or one step of a large frame: see ``core.net.frames``).
+The bound is the sum of five quarters of the limit, a frame of socket.request.max.bytes, and a read per sending
+connection.  A read has 64 KB of small frames, or a step of a large frame (``core.net.frames``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The internal connections whose other side has not shown yet that it is a process of the cluster.
 
 Whoever reaches the port can open them, so their bytes, their time and their number are bounded.  A connection past the
-number costs the oldest one its place, not itself: a process needs a few milliseconds to become known, so that it does
-even while others open connections and say nothing.
+number costs the oldest connection its place, not itself.  A process needs a few milliseconds to become known, so it
+succeeds even while others open connections and say nothing.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 The TLS of the event loops is not used.  They report a connection only after its handshake, so nothing bounds the number
 of handshakes or logs why a handshake failed. uvloop keeps 256 KB for each connection.  Both loops take everything that
-is written, and ``pause_writing`` comes late.  Here a connection counts from its accept, memory is bounded by one piece
-in each direction, and what was written is encrypted only as far as the kernel takes it.
+is written, and ``pause_writing`` comes late.  Here a connection counts from its accept, memory is bounded by a piece in
+either direction, and written bytes are encrypted only as far as the kernel takes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The loops over a batch's records, compiled by numba: twins of those in ``core.records.walk``, fault by fault.
 
-Nothing that is read is trusted: each length is compared with what is left before it is followed.  The machine code is
-kept on disk, so whatever is used here must be defined here; ``core.machine_code`` chooses the folder.  A test compares
-the two walks.
+No byte that is read is trusted: every length is compared with the bytes left before it is followed.  The machine code
+is kept on disk, so whatever is used here must be defined here; ``core.machine_code`` chooses the folder.  A test
+compares the two walks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Liveness of the other side of an internal connection.  Pure: events and the time are arguments.
 
-A sign of life is anything that arrives, and what the kernel takes of bytes that it had refused before.  Bytes that the
-kernel takes at once are no sign of life: it takes some megabytes even for a stopped process.
+A sign of life is any arrival, and also any progress of the kernel with bytes that it had refused before.  Bytes that
+the kernel takes at once are no sign of life: it takes some megabytes even for a stopped process.
 
 * Silent for ``ping_s``: a ping goes out, and another one every ``ping_s``.
 * Silent for ``ping_s`` + ``ping_timeout_s``: lost.  With the usual numbers two pings have gone without response then.

@@ -1,12 +1,12 @@
 """A connection to another process of the cluster: calls out in order, responses back in any order.
 
-Calls made while the kernel does not take everything wait here, in order.  The peer has certainly seen nothing of those,
-which is what ``PeerLost.was_sent`` reports to a caller whose call must not be repeated.  Nothing here awaits: the
+Calls made while the kernel does not take everything wait here, in order.  The peer has certainly seen nothing of these
+calls.  ``PeerLost.was_sent`` reports this to a caller whose call must not be repeated.  Nothing here awaits: the
 callers bound their outstanding calls (credit), and past ``calls_max`` or ``bytes_max`` a call fails at once.
 
 Responses are always read, whether their caller still waits or not: they are as large as was requested, up to
-``response_bytes_max``.  A response is memory of its own, and ``call`` returns a view of it: a caller that keeps a small
-part of a large one copies the part, or keeps all of it (rule 8).
+``response_bytes_max``.  A response is memory of its own, and ``call`` returns a view of it.  A caller that keeps a
+small part of a large response copies the part, or keeps all of it (rule 8).
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class Peer(asyncio.BufferedProtocol):
     async def hello(self, cluster: str, own: str, protocols: tuple[int, int], secret: SharedSecret = NO_SECRET) -> None:
         """Say Hello; after this the connection is up.
 
-        Raises RequestError if the peer refuses, NotShown if it does not show that it has the secret that this process
-        has, PeerLost if the connection is lost, FormatError if the response is malformed.
+        Raises RequestError if the peer refuses, NotShown if it does not prove this process's secret, PeerLost if the
+        connection is lost, FormatError if the response is malformed.
         """
         authenticator = CallerAuthenticator(secret, cluster, own, self.incarnation)
         greeting = HelloRequest(protocols, cluster, own, self.incarnation, authenticator.nonce)

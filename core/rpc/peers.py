@@ -504,8 +504,8 @@ class Peers:
     def _vouch(self, peer: Peer, member: MemberLike, alive_at: float, now: float) -> None:
         """Let other connections to the same process vouch for a busy one.
 
-        A busy process reads no more from a connection of which it holds many bytes already, and responds elsewhere: on
-        the control connection, which is made for this if there is none.
+        A busy process reads no more from a connection of which it holds many bytes already.  It responds on the control
+        connection, which is made for this purpose if there is none.
         """
         peer.vouch(alive_at)
         if now - peer.alive_at >= self._settings.ping_s / 2:

@@ -1,8 +1,8 @@
 """The internal port: from a frame to its response, between the processes of a cluster.
 
-A connection begins with Hello, which settles the version of the protocol and that both sides mean the same cluster and
-the same process: an address may have been given to another one.  Any request before an accepted Hello closes the
-connection; a caller that is refused closes it itself.
+A connection begins with Hello.  Hello settles the version of the protocol, and checks that both sides mean the same
+cluster and the same process: an address may have been given to another process.  Any request before an accepted Hello
+closes the connection; a caller that is refused closes it itself.
 
 With the cluster's secret, Hello is also where both sides show that they have it (``core.security.shared_secret``): a
 process that does not is refused before anything is looked up for it.  ``admit`` then judges the process that has sent

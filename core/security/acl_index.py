@@ -191,7 +191,7 @@ class _PatternAcls:
         return True
 
     def operations(self, principal: str, host: str) -> tuple[int, int]:
-        """Return what the ACLs for the client allow, without what that implies, and what they deny."""
+        """Return the operations that the client's ACLs allow, without implied operations, and the denied operations."""
         allowed = denied = 0
         for client in ((principal, host), (principal, WILDCARD), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, WILDCARD)):
             pair = self._operations.get(client)

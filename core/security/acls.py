@@ -1,4 +1,4 @@
-"""Kafka's access control lists: what one says, and which of them a filter means.  Pure.
+"""Kafka's access control lists: the content of an ACL, and the ACLs that a filter chooses.  Pure.
 
 An ACL allows or denies one operation (or ALL) on the resources of a pattern, to one principal, from one host.  The
 numbers are Kafka's codes (``AclOperation``, ``ResourceType``, ``PatternType``, ``AclPermissionType``).
@@ -113,7 +113,7 @@ RESOURCE_OPERATIONS: Mapping[ResourceType, frozenset[AclOperation]] = MappingPro
         ResourceType.USER: frozenset({AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS}),
     }
 )
-"""Operations that a resource of each type has (``AclEntry.supportedOperations``): those that clients are told of."""
+"""Operations of a resource, by its type (``AclEntry.supportedOperations``), for responses to clients."""
 
 AUTHORIZATION_FAILED: Mapping[ResourceType, ErrorCode] = MappingProxyType(
     {
@@ -143,8 +143,8 @@ class Acl(NamedTuple):
 class AclFilter(NamedTuple):
     """The condition by which DescribeAcls and DeleteAcls choose ACLs (``AclBindingFilter``).  None and ANY match all.
 
-    ``pattern_type`` MATCH chooses every ACL that applies to the resource ``name``: its own, those of a prefix, and
-    those of all resources.
+    ``pattern_type`` MATCH chooses every ACL that applies to the resource ``name``: its own ACLs, the ACLs of a prefix,
+    and the ACLs of all resources.
     """
 
     resource_type: ResourceType

@@ -1,7 +1,7 @@
-"""TLS between the processes of a cluster: the same certificate shows a process to those that it calls and that call it.
+"""TLS between the processes of a cluster: a process shows the same certificate to its callers and its callees.
 
-Both sides show one, of the cluster's own authorities.  Names in it are not checked unless that is asked for: the
-addresses of processes are often those of pods, and who has a certificate of these authorities belongs to the cluster.
+Both sides show a certificate of the cluster's own authorities.  By default its names are not checked: the addresses of
+processes are often addresses of pods, and any process with a certificate of these authorities belongs to the cluster.
 """
 
 from __future__ import annotations

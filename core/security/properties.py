@@ -35,7 +35,7 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Return the lines without comments and blank ones; a line that ends in a backslash goes on in the next one."""
+    """Return the lines without comments and blank lines; a line with a final backslash goes on in the next line."""
     lines: list[str] = []
     goes_on = False
     for natural in _LINE_END.split(text):

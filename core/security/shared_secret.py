@@ -37,7 +37,7 @@ PROOF_BYTES = 32
 SECRET_LENGTH_MIN = 16
 """Characters of a secret at least: the proofs are computed in no time, so a short one could be found by trying."""
 SECRETS_MAX = 16
-"""Secrets at most; each one is tried on a proof that is wrong."""
+"""Secrets at most; all of them are tried on a wrong proof."""
 NOT_SHOWN = "the other process does not have this cluster's secret"
 """The reason in the log of the side that was not convinced."""
 _LENGTH = struct.Struct(">I")
@@ -56,8 +56,8 @@ class SharedSecret:
     """The cluster's secrets, as one process has them.
 
     The first is used to prove, all are accepted.  Without any, the process asks nobody and shows nothing.  If
-    ``is_required`` is False, a process that shows nothing is accepted as well, so that a cluster without a secret gets
-    one process by process.
+    ``is_required`` is False, a process without a proof is accepted as well, so a cluster without a secret gets a secret
+    process by process.
     """
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)

@@ -228,7 +228,7 @@ def _in_order(leaf: x509.Certificate, others: list[x509.Certificate]) -> list[x5
 def _unnamed_file(data: bytes) -> Iterator[str]:
     """Yield the path of a file in memory that holds ``data`` until the end of the body.
 
-    Where there is no such memory, of a file that nobody else may read and that is removed then.
+    Where there is no such memory, it is the path of a file for this user alone, and the file is removed at the end.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("bmq-tls", os.MFD_CLOEXEC)

@@ -1,9 +1,10 @@
 """The codec of all messages but Produce and Fetch, between bytes and kafka-python's message classes.
 
-Responses are encoded by kafka-python's compiled encoders.  Requests are decoded here, into the same classes: its
-decoders trust their input (a text that is cut short comes out shorter, an array may announce two billion elements that
-take no bytes), and input from a socket must not be trusted.  A decoder is built once per API and version, of small
-functions that mirror the schema.  Every function compares the length that it reads with the bytes left.
+Responses are encoded by kafka-python's compiled encoders.  Requests are decoded here, into the same classes, since
+kafka-python's decoders trust their input: a text that is cut short comes out shorter, and an array may announce two
+billion elements that take no bytes.  Input from a socket must not be trusted.  A decoder is built once per API and
+version, of small functions that mirror the schema.  Every function compares the length that it reads with the bytes
+left.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def body_reader(message: Any, version: int, *, flexible: bool, elements_max: int
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
     """Return header and body of a response to a request of ``version``, without the size field.
 
-    A value that its field cannot hold raises ``struct.error``, which is a bug of the code that made the message.  May
-    be called from any thread, but not with one message from several at once.
+    A value too large for its field raises ``struct.error``: a bug of the code that made the message.  May be called
+    from any thread, but not with one message from several at once.
     """
     header = response_header(correlation_id, flexible=response_is_flexible(api_key, version))
     return [header, message.encode(version=version)]

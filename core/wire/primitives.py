@@ -21,8 +21,10 @@ ELEMENTS_MAX = 500_000
 """Array elements in one message, all arrays together; most APIs have a smaller bound (``core.wire.limits``)."""
 
 TAGS_MAX = 16
-"""Tagged fields in one set; Kafka's messages have four at most.  At two bytes each, those of one large frame would keep
-the process busy for half a minute."""
+"""Tagged fields in one set; Kafka's messages have four at most.
+
+At two bytes a field, the fields of a large frame would keep the process busy for half a minute.
+"""
 
 
 class TooManyPartitions(FormatError):

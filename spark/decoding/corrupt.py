@@ -1,6 +1,6 @@
 """The error for bytes in a segment that are not what they should be.
 
-It stands apart from the code that raises it, so that a process that reads no records does not load the decoder.
+It stands apart from the code that raises it, so a process without reads of records does not load the decoder.
 """
 
 from __future__ import annotations

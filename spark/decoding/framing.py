@@ -181,7 +181,10 @@ class Framer:
         return batch.next_offset == (self._limit if is_cut else int.from_bytes(follower, "big", signed=True))
 
     def _find(self, view: memoryview) -> memoryview:
-        """Return the bytes from the next right batch on.  Without one, keep the end, in which one may begin."""
+        """Return the bytes from the next right batch on.
+
+        Without a right batch, keep the end: a batch may begin in it.
+        """
         data = memoryview(bytes(self._rest) + view)
         self._rest = bytearray(data)
         found = 0 if self._is_behind_hole else self._find_from(data)

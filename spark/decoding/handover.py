@@ -1,8 +1,8 @@
 """The driver's machine code, sent along with its readers, so that no executor compiles.
 
-A reader that is pickled (once for each query, not for each task) carries the machine code of the kernels.  Where it is
-unpickled, the machine code is adopted first.  Only then are the kernels loaded: without machine code they would be
-compiled in the container.
+A pickled reader (once per query, not per task) carries the machine code of the kernels.  Where it is unpickled, the
+machine code is adopted first.  Only then are the kernels loaded: without machine code they would be compiled in the
+container.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The loops over bytes: batch headers into a table, records into columns.  Compiled by numba, free of Python objects.
 
-No length that is read is trusted: each is compared with the bytes that are left before it is followed.  So damage that
-happens to match its CRC, or that a producer wrote, ends in a fault and never past the end of a buffer.
+No length is trusted: it is compared with the bytes left before it is followed.  So damage that happens to match its
+CRC, or that a producer wrote, ends in a fault and never past the end of a buffer.
 
-``scan`` fills a table, a row for each batch.  ``decode`` takes rows whose records lie in one buffer and appends to
+``scan`` fills a table, a row for each batch.  ``decode`` takes rows whose records lie in one buffer.  It appends to
 columns that the caller has made large enough: as many rows as the headers promise, as many bytes as there are.  A batch
 that turns out wrong adds nothing.
 
@@ -344,8 +344,8 @@ def _put_records(
 ) -> int:
     """Append the records of one batch that are in range; return a fault, or FINE.
 
-    One long loop over local names: passing arrays to a function in it would count their references, atomically, for
-    each record.
+    A long loop over local names: passing arrays to a function in it would count their references, atomically, for each
+    record.
     """
     offsets, times = fixed
     key_ends, value_ends, header_ends, name_ends, header_value_ends = ends

@@ -1,7 +1,7 @@
 """The audit of a topic: counts, gaps, duplicates and sizes by partition and hour.
 
-Everything is counted twice, from the headers of all batches (``batches``) and from the records that a reader sees, and
-the two must agree: every offset of a partition is a record that is read, or has a reason why not.
+Everything is counted twice, from the headers of all batches (``batches``) and from a reader's records, and the two
+counts must agree.  Every offset of a partition is a record that is read, or has a reason why not.
 """
 
 from __future__ import annotations

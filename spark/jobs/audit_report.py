@@ -30,9 +30,12 @@ COUNTS = (
     "resent",
     "same_content",
 )
-"""The columns by partition and hour.  ``records`` are those that a reader of committed data sees, ``stored`` those that
-headers count; ``removed`` are offsets within batches that compaction took, ``compacted`` between them; ``resent`` are
-records of batches that an idempotent producer's number shows to be in the log twice."""
+"""The columns by partition and hour.
+
+``records`` counts the records for a reader of committed data, ``stored`` the records in the headers.  ``removed`` are
+offsets within batches that compaction took, ``compacted`` between them.  ``resent`` are records of batches that an
+idempotent producer's number shows to be in the log twice.
+"""
 _SHOWN = (
     ("records", "records"),
     ("control", "control"),

@@ -15,8 +15,8 @@ An entry is one of three:
   nothing counts, after it everything does.
 * **FileRewrite**, of kind "merge" in the log: files that replace others, with the same records.
 
-Files are renamed from staging into place after the entry that names them, and always before the next one: whatever a
-crash leaves undone belongs to the last entry, and doing it again changes nothing.
+Files are renamed from staging into place after the entry that names them, and always before the next entry.  So work
+that a crash leaves undone belongs to the last entry, and doing it again changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Protobuf values: a message of a descriptor set as Spark's schema, and a reader of it.
 
-Types become those that Spark's own Protobuf functions give them, except that unsigned numbers are never negative:
-uint32 is a bigint, uint64 a decimal(20,0).  Fields with presence are null when they are not set.
+Types become the types of Spark's own Protobuf functions, except for unsigned numbers, which are never negative: uint32
+is a bigint, uint64 a decimal(20,0).  Fields with presence are null when they are not set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Spark session of a job: the one that ``spark-submit`` set up, or a local one."""
+"""The Spark session of a job: the session of ``spark-submit``, or a local session."""
 
 from __future__ import annotations
 

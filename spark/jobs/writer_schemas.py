@@ -50,7 +50,7 @@ class RegistryError(Exception):
 class WriterSchema:
     """A schema as text (Avro), or as a descriptor set whose last file has the message (Protobuf).
 
-    ``references`` are texts of Avro schemas, each before those that refer to it.
+    ``references`` are texts of Avro schemas; a schema comes before the schemas that refer to it.
     """
 
     data: bytes

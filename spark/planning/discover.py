@@ -93,7 +93,7 @@ async def _exists(fs: FileSystem, path: str) -> bool:
 
 
 def paths_of(topic: StoredTopic, options: ReadOptions) -> tuple[list[PartitionPath], str]:
-    """Return the partitions of ``topic`` that ``options`` select, in order, and a text about those that do not exist.
+    """Return the partitions of ``topic`` that ``options`` select, in order, and a text about missing partitions.
 
     The text is empty if all of them do.
     """

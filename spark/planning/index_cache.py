@@ -10,8 +10,7 @@ from bmq.core.aio.lru import LruCache
 from bmq.storage.checkpoint import Checkpoint
 
 CACHE_BYTES_MAX = 64 << 20
-"""Bytes of index files: some 150 segments of 1 GB, which are those that a query reads at a time, even of many
-partitions."""
+"""Bytes of index files: some 150 segments of 1 GB.  A query reads as many at a time, even of many partitions."""
 
 
 class IndexCache:

@@ -1,7 +1,7 @@
 """An input partition: the slices that one task reads.
 
-It stands apart from its reader, so that planning, which runs in a process of its own for each query, does not load the
-decoder.
+It stands apart from its reader, so that planning does not load the decoder: planning runs in a process of its own per
+query.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Readers of brokers' journals: a call reads only the bytes that were written since the call before it.
 
-A broker's next file begins with a snapshot, so each file is complete by itself.  A file that has a successor is read
-once more, to its end, and then not again; one that was deleted is forgotten.  Checkpoints stay true for ever, so the
-newest of a partition is kept whatever becomes of its file.
+A broker's next file begins with a snapshot, so each file is complete by itself.  A file with a successor is read once
+more, to its end, and then not again; a deleted file is forgotten.  Checkpoints stay true for ever, so the newest of a
+partition is kept whatever becomes of its file.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class FollowedJournals:
     def _handle_checkpoint(self, file: _Followed, path: str, payload: memoryview) -> None:
         """Take a checkpoint if its partition is wanted.
 
-        One that cannot be decoded is left out, and with it the deltas that follow it.
+        A checkpoint that cannot be decoded is left out, with the deltas that follow it.
         """
         try:
             key = decode_key(payload)
@@ -106,7 +106,7 @@ class FollowedJournals:
 
 
 class _Followed:
-    """One file, read up to ``position``, and its last checkpoint of each partition, to which deltas are added."""
+    """A file, read up to ``position``, and its last checkpoint of each partition, with later deltas added."""
 
     __slots__ = ("is_done", "position", "said")
 

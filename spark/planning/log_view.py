@@ -3,9 +3,9 @@
 The names in a folder are the segments (rules 3 and 5).  A segment is created when all before its base is flushed: the
 log reaches at least to the newest segment's base, and further as far as that one's ``.idx`` or a checkpoint covers it.
 
-Reads are bounded: an index is read for the segments of the range (and, for a timestamp, for those that a binary search
-meets), never for all that the folder holds.  A segment whose index is missing or covers only its beginning is scanned
-once, by headers, from where the index ends: it was just closed, or is being merged with its neighbour.
+Reads are bounded: an index is read for the segments of the range, and for a timestamp also for the segments of a binary
+search.  The indexes of the whole folder are never read.  A segment whose index is missing or covers only its beginning
+is scanned once, by headers, from where the index ends: it was just closed, or is being merged with its neighbour.
 """
 
 from __future__ import annotations

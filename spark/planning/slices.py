@@ -200,7 +200,7 @@ class Slice:
     def leaving_out(self, aborted: Iterable[tuple[int, int, int]]) -> Slice:
         """Return this slice with those transactions of ``aborted`` that have records in it.
 
-        One that ended before the slice begins is left out: its producer may have committed since.
+        A transaction that ended before the slice's beginning is left out: its producer may have committed since.
         """
         return replace(self, aborted=tuple(each for each in aborted if each[1] < self.end and each[2] >= self.start))
 

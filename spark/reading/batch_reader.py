@@ -1,8 +1,8 @@
 """The batch reader: it plans on the driver and reads on executors.
 
-Spark keeps one plan for each ``load()`` and uses it for every query of that DataFrame, whatever the query filters by.
-A plan therefore depends on the options alone.  The reader takes no pushed filters: those of one query would prune the
-rows of the next one.
+Spark keeps a plan per ``load()`` and uses it for every query of the DataFrame, whatever the query filters by.  A plan
+therefore depends on the options alone.  The reader takes no pushed filters: the filters of a query would prune the rows
+of the next query.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A worker's loaded modules, taken out of the garbage collector's rounds.
 
-Spark uses its Python workers for many tasks and collects garbage after each, and so does the process that plans, after
+Spark uses its Python workers for many tasks and collects garbage after each task.  The planning process does so after
 each query.  Scanning what Spark, pyarrow and numba have left loaded, 130,000 objects, takes 0.08 s: as long as decoding
 80 MB.  So each process once sets its objects aside (``gc.freeze``); later ones are collected as usual.
 """

@@ -46,9 +46,11 @@ DEFAULTS: Mapping[str, str] = {
     "message.max.bytes": "1048576",
     "partitioner": "murmur2_random",
 }
-"""The defaults of Kafka's Java client, where librdkafka's differ: keys are hashed alike, so that both clients put a key
-into the same partition; 32 MB of buffer to a task; rows of up to 1 MB (max.request.size); two minutes until a row
-counts as not written."""
+"""The defaults of Kafka's Java client, where librdkafka's differ.
+
+Keys are hashed alike, so that both clients put a key into the same partition.  A task has 32 MB of buffer, and rows
+have up to 1 MB (max.request.size).  After two minutes a row counts as not written.
+"""
 
 _REFUSED = {
     "key.serializer": "keys are written as the bytes that they are: cast them in the query",

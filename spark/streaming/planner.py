@@ -100,7 +100,7 @@ class StreamPlanner:
         return losses
 
     def _missing(self) -> list[str]:
-        """Return a text for each selected topic or partition that does not exist; each is returned once in a run."""
+        """Return a text for each selected topic or partition that does not exist; a text is returned once in a run."""
         new = [text for text in self.follower.missing.values() if text not in self._reported]
         self._reported.update(new)
         return new

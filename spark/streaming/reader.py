@@ -1,7 +1,7 @@
 """The stream reader: it chooses offsets and plans on the driver, and reads on executors.
 
-Spark keeps one reader in a Python process beside the driver for as long as a query runs, so it keeps what it has read
-of storage for the next micro-batch.  Another copy of it is sent to executors, and only reads.
+Spark keeps a reader in a Python process beside the driver for as long as a query runs.  So the reader keeps its data
+from storage for the next micro-batch.  Another copy of it is sent to executors, and only reads.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class _Driver:
     def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
         """Return the end of the micro-batch that begins at ``start``.
 
-        The first one of a query that begins at ``latest`` is empty.  Spark writes down where a micro-batch ends, never
-        where the first one began: a query killed in it would begin at another ``latest`` when restarted, past records
-        that it had taken.  An empty first micro-batch writes the beginning down.
+        The first one of a query that begins at ``latest`` is empty.  Spark writes down the end of a micro-batch, never
+        the beginning of the first micro-batch.  A query killed in it would begin at another ``latest`` when restarted,
+        past records that it had taken.  An empty first micro-batch writes the beginning down.
         """
         if not self._is_begun:
             self._is_begun = True

@@ -1,8 +1,8 @@
 """Topics as they grow: a streaming query's view of storage, updated by what changed.
 
-A refresh lists each topic's folder, reads what was added to journals (``spark.planning.journal_follower``), and lists
-each partition from the last known segment on.  Segments below the offsets that the query has committed are dropped.  So
-a refresh costs the same however old a topic is; only a query's first one lists partitions from the beginning.
+A refresh lists the topics' folders, reads the new bytes of journals (``spark.planning.journal_follower``), and lists
+the partitions from their last known segments on.  Segments below the offsets that the query has committed are dropped.
+So a refresh costs the same however old a topic is; only a query's first one lists partitions from the beginning.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Question(IntEnum):
     """A question to a partition's owner; the methods of ``endpoint.partitions.Owner`` say what the answers are.
 
     ``ENDS`` with the argument ``ENDS_FLUSHED`` is answered once everything that was acknowledged before is flushed; an
-    earlier version does not wait.  ``CONFIRM_END`` is answered like that, once the owner has read its ownership in the
-    store after the question arrived: an owner that was fenced, and has not been notified, has a wrong end.
+    earlier version does not wait.  ``CONFIRM_END`` is answered in the same way, once the owner has read its ownership
+    in the store after the question arrived.  A fenced owner that has not been notified has a wrong end.
     """
 
     ENDS = 0
@@ -50,7 +50,7 @@ ENDS_FLUSHED = 1
 ASKED_TOGETHER = frozenset(
     {Question.ENDS, Question.END_OF_EPOCH, Question.MAX_TIMESTAMP, Question.TIMESTAMP, Question.LOG_BYTES}
 )
-"""Questions that AskPartitions may carry: those that change nothing, and may be given up and asked again."""
+"""Questions that AskPartitions may carry: they change nothing, and may be given up and asked again."""
 QUESTIONS_MAX = 1_000
 """Questions in one AskPartitions: at 10 to 20 us a question some milliseconds of each side."""
 
