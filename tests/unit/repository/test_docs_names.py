@@ -54,22 +54,38 @@ def sources() -> tuple[str, ...]:
 
 
 @cache
+def texts() -> tuple[str, ...]:
+    """Return the texts of all Python files."""
+    return tuple((ROOT / name.lstrip("/")).read_text() for name in sources() if name.endswith(".py"))
+
+
+@cache
 def classes() -> frozenset[str]:
-    text = "\n".join((ROOT / name.lstrip("/")).read_text() for name in sources() if name.endswith(".py"))
-    return frozenset(re.findall(r"^ *class (\w+)", text, re.MULTILINE))
+    return frozenset(re.findall(r"^ *class (\w+)", "\n".join(texts()), re.MULTILINE))
 
 
 @cache
 def attributes() -> dict[str, frozenset[str]]:
-    """Return the names of each class's attributes and methods, inherited ones too; of classes of one name together."""
+    """Return the names of each class's attributes and methods, inherited ones too; of classes of one name together.
+
+    Only classes that a page names, and their bases, are in the result: two thousand files take long to parse.
+    """
     found: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
-    for name in sources():
-        if name.endswith(".py"):
-            for node in ast.walk(ast.parse((ROOT / name.lstrip("/")).read_text())):
-                if isinstance(node, ast.ClassDef):
+    left = {match[1] for page in pages() for text in quoted(page) if (match := _ATTRIBUTE.fullmatch(text))}
+    left |= {"PartitionMachine", "AssignedPartition"}
+    while left:
+        defines = re.compile(rf"^ *class (?:{'|'.join(sorted(left))})\b", re.MULTILINE)
+        for text in texts():
+            if defines.search(text) is None:
+                continue
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ClassDef) and node.name in left:
                     found.setdefault(node.name, set()).update(_names_in(node))
                     bases.setdefault(node.name, set()).update(map(ast.unparse, node.bases))
+        left = {
+            base for each in bases.values() for base in each if re.fullmatch(r"\w+", base)
+        } & classes() - bases.keys()
     return {name: frozenset[str]().union(*(found[each] for each in _with_bases(name, bases))) for name in found}
 
 

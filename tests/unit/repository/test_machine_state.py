@@ -128,6 +128,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Name, ast.ex
     yield from ((name, each) for name, each in both if isinstance(name, ast.Name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_only_the_module_of_a_machines_data_writes_it(kind: type) -> None:
     own = Path(inspect.getfile(home(kind))).resolve()

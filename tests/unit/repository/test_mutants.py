@@ -34,7 +34,9 @@ def test_a_mutation_fits_the_code_and_its_test_exists(mutation: Mutation) -> Non
     path, _, name = mutation.killed_by.partition("::")
     assert path.startswith(("tests/unit/", "tests/simulation/")), "fast tests only"
     body = ast.parse((ROOT / path).read_text()).body
-    assert name.partition("[")[0] in {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert name.partition("[")[0] in {
+        node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def test_every_rule_has_mutations_and_names_are_unique() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 
 from tests.voice import ROOT, files
 from tests.voice_sentences import ROOMS
@@ -12,6 +13,7 @@ AUTHENTICATION = ("core/security/", "endpoint/authentication/", "console/access/
 """Rooms whose words docs/design/security.md has in a table."""
 
 
+@cache
 def modules_of_classes() -> dict[str, list[str]]:
     """Return the public classes of the product, each with the modules that define it."""
     found = defaultdict(list)
