@@ -83,10 +83,11 @@ class Endpoint:
             if isinstance(result, PendingResponse):
                 result.on_over(partial(self._over, api, request))
                 return result
-            if hasattr(result, "__await__"):
-                return start(self._finish(api, request, result))
-            if type(result) is not Response and is_large(result):
-                return start(self._finish_large(request, [result]))
+            if type(result) is not Response:
+                if hasattr(result, "__await__"):
+                    return start(self._finish(api, request, result))
+                if is_large(result):
+                    return start(self._finish_large(request, [result]))
             return self._answer(request, result)
         except CloseConnection:
             raise
@@ -99,8 +100,8 @@ class Endpoint:
         rule, body = api.rule, request.body
         message, size, is_many, room = None, 0, False, 0
         try:
-            if api.parse is not None:
-                message = api.parse(body, request.api_version, rule.partitions)
+            if (parse := api.parse) is not None:
+                message = parse(body, request.api_version, rule.partitions)
             elif (size := len(body)) <= rule.body_bytes:
                 message = decode_request(request.api_key, request.api_version, body)
                 if api.response_bytes is not None:

@@ -19,8 +19,9 @@ and works in turns of the loop (``Api.begin_large``).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST
@@ -39,7 +40,8 @@ AT_ONCE: Final = Plan.AT_ONCE
 """The plan of nearly all requests, here for the hot path: a look-up of a member in its Enum class costs a call."""
 
 
-class PlanRule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PlanRule:
     """The bounds of one API up to which its requests are small.
 
     ``body_bytes`` is the size of a body that the codec reads.  An API with a reader of its own (``Api.parse``) has a

@@ -133,7 +133,11 @@ class Produce:
         """Hand every part of ``asked`` to its owner or queue.  Return the response, pending if parts are."""
         refusal = self._refusal(asked)
         for topic in asked.topics:
-            self._topics.append(self._hand_out(topic, refusal))
+            parts: list[PartitionProduce] = []
+            count = len(topic.partitions)
+            self.left += count
+            self._hand_out_some(topic, refusal, parts, count)
+            self._topics.append(TopicAnswer(topic.name, topic.topic_id, parts))
         if not self.left:
             return self._answer()
         self._response = PendingResponse()
@@ -148,12 +152,6 @@ class Produce:
         if asked.transactional_id is not None:
             return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
         return None
-
-    def _hand_out(self, asked: ProduceTopic, refusal: RequestError | None) -> TopicAnswer:
-        parts: list[PartitionProduce] = []
-        self.left += len(asked.partitions)
-        self._hand_out_some(asked, refusal, parts, len(asked.partitions))
-        return TopicAnswer(asked.name, asked.topic_id, parts)
 
     def _hand_out_some(
         self, asked: ProduceTopic, refusal: RequestError | None, parts: list[PartitionProduce], stop: int
@@ -206,17 +204,17 @@ class Produce:
         if fault is not None:
             part.fail(fault)
             return
-        key, scopes = part.key, self.scopes
-        if not scopes.process.produce_queue.is_held(key):
+        key, process = part.key, self.scopes.process
+        if not process.produce_queue.is_held(key):
             if self._hints is not None and part.is_idempotent and (hint := self._hints.find(key)) is not None:
                 self._hints.sent(key, hint)
                 part.redirect(hint)
                 return
-            owner = scopes.process.owners.get(key)
+            owner = process.owners.get(key)
             if owner is not None and owner.has_room:
                 part.append(owner)
                 return
-        scopes.process.produce_queue.hold(key, part, scopes.process.owners, scopes.view.config)
+        process.produce_queue.hold(key, part, process.owners, self.scopes.view.config)
 
     def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
         """Note that an idempotent producer's batch got a retriable error.  See ``endpoint.produce.retry_order``.
