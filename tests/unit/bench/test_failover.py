@@ -182,6 +182,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_sizes_of_both_runs_are_on_the_page_and_other_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def test_results_without_a_commit_are_refused(results: Results) -> None:
         page(results)
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_and_drawn_again_the_same(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     picture = tmp_path / "benchmarks" / "latency-load.svg"

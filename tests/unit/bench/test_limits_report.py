@@ -69,6 +69,7 @@ def test_the_page_says_what_it_does_not_show_and_answers_objections(results: Res
     assert "## What would a Kafka engineer object to, and the answer" in page(results)
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     assert (tmp_path / "benchmarks-limits.md").read_text() == page(results)

@@ -99,6 +99,7 @@ def test_failures_limits_and_objections_are_on_the_page(results: Results) -> Non
     assert "## What would a Kafka engineer object to, and the answer" in text
 
 
+@pytest.mark.slow
 def test_the_picture_is_one_column_and_the_same_each_time(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     picture = tmp_path / "benchmarks" / "matrix.svg"

@@ -73,6 +73,7 @@ def test_what_was_not_measured_has_no_section(results: Results) -> None:
     assert "## What would a Kafka engineer object to, and the answer" in text
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_and_drawn_again_the_same(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     picture = tmp_path / "benchmarks" / "reading-effect.svg"

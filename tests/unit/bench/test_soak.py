@@ -163,6 +163,7 @@ def test_mistyped_arguments_say_what_to_do(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_deployment_that_does_not_start_is_a_failure_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_failures_and_objections_are_on_the_page(results: Results) -> None:
     assert "## What would a Kafka engineer object to, and the answer" in text
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_also_without_samples(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     assert "never restarted" in (tmp_path / "benchmarks" / "soak.svg").read_text()

@@ -138,6 +138,7 @@ def test_results_of_an_earlier_form_are_refused(results: Results) -> None:
         page(results)
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_every_case_and_the_same_each_time(results: Results, tmp_path: Path) -> None:
     assert len(rows(results)) == 8
     (tmp_path / "benchmarks").mkdir()

@@ -269,6 +269,7 @@ class Cluster:
         return total / (self.limit * WINDOW_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_the_clusters_rate_is_bounded_while_demand_wanders(seed: int) -> None:
     rng = random.Random(seed)
@@ -284,6 +285,7 @@ def test_the_clusters_rate_is_bounded_while_demand_wanders(seed: int) -> None:
     assert cluster.least() >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_the_rate_is_within_a_tenth_while_all_demand_moves(seed: int) -> None:
     """Every ten seconds all clients leave their proxy for another, so that a window has two moves."""
@@ -301,6 +303,7 @@ def test_the_rate_is_within_a_tenth_while_all_demand_moves(seed: int) -> None:
     assert cluster.least() >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_the_rate_of_two_proxies_is_within_a_tenth_from_below_too(seed: int) -> None:
     """A client wants more than its quota, by many connections of one proxy and by a slow connection of the other."""
@@ -315,6 +318,7 @@ def test_the_rate_of_two_proxies_is_within_a_tenth_from_below_too(seed: int) -> 
     assert cluster.least() >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 5, 6, 10, 30])
 def test_the_rate_is_within_a_tenth_while_demand_moves_beside_slow_clients(seed: int) -> None:
     """A slow client at each proxy needs little, at times: its share may not wander with it."""

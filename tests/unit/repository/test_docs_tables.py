@@ -12,6 +12,7 @@ from tests import docs_tables, machine_tables
 from tests.chart import drawn as chart
 
 
+@pytest.mark.slow
 def test_the_committed_pages_are_what_the_code_draws() -> None:
     for path, written, drawn in docs_tables.pages():
         assert written == drawn, f"{path.name} differs from the code: run `make docs-tables`"
@@ -54,6 +55,7 @@ def test_changes_of_state_are_read_from_the_handlers() -> None:
         assert not any(f"{end.name} --> {other.name}" in drawn for end in machine.terminal for other in machine.states)
 
 
+@pytest.mark.slow
 def test_check_says_which_page_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

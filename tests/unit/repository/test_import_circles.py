@@ -71,6 +71,7 @@ def circles(imports: Graph) -> frozenset[frozenset[str]]:
     )
 
 
+@pytest.mark.slow
 def test_the_products_imports_make_no_new_circle() -> None:
     assert circles(graph()) == KNOWN, "a new circle: let imports go one way; a circle that is gone: shorten KNOWN"
 

@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from functools import cache
 
+import pytest
+
 from tests.voice import ROOT, files
 from tests.voice_sentences import ROOMS
 
@@ -24,6 +26,7 @@ def modules_of_classes() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_class_of_authentication_has_its_name_alone() -> None:
     twice = {
         name: modules
@@ -33,6 +36,7 @@ def test_a_class_of_authentication_has_its_name_alone() -> None:
     assert twice == {}, "choose another word, and add it to the table in docs/design/security.md"
 
 
+@pytest.mark.slow
 def test_the_rooms_of_authentication_have_classes() -> None:
     modules = {module for each in modules_of_classes().values() for module in each}
     assert all(any(module.startswith(room) for module in modules) for room in AUTHENTICATION)

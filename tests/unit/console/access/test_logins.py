@@ -194,6 +194,7 @@ async def test_few_are_checked_at_once_and_few_wait() -> None:
     await logins.check(AT, "basic", RIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["10.1.{}.7", "2001:db8:0:{}::7"])
 async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> None:
     """Eighty guesses a second, of which few are checked, while a check takes 20 ms."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
+import pytest
+
 from bmq.controller.planning.idle_partitions import FOUND_MAX, PARTITIONS_PER_STEP, IdlePartitions
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan
@@ -20,6 +22,7 @@ from tests.unit.controller.planning.plans import (
 )
 
 
+@pytest.mark.slow
 def test_one_search_finds_partitions_for_many_plans() -> None:
     everything = keys(*[CHUNK] * 10)
     owners = {key: f"b0{index % 2}" for index, key in enumerate(everything)}

@@ -6,6 +6,7 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ CHANGES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=25))
 @settings(max_examples=150, deadline=None)
 def test_the_table_is_that_of_catalog_and_view(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:

@@ -117,6 +117,7 @@ def is_busy(key: PartitionKey) -> bool:
     return key.topic_id == uuid.UUID(int=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", [30, 60, 95, 240])
 @pytest.mark.parametrize("shares", [(40, 33, 27), (43, 33, 24)])
 def test_bursts_of_ten_seconds_move_nothing(every_s: int, shares: tuple[int, ...]) -> None:
@@ -153,6 +154,7 @@ def test_a_consumer_that_reads_broker_after_broker_moves_nothing() -> None:
     assert leader.moves == []
 
 
+@pytest.mark.slow
 def test_a_days_wave_moves_little_and_nothing_back() -> None:
     """Let four continents' topics rise and fall after one another, each within four hours."""
     everything = keys(6, 6, 6, 6, 50)

@@ -129,6 +129,7 @@ async def test_a_log_in_moves_the_bytes_to_those_of_clients() -> None:
     assert (peer.answers(), budget.held, before.held) == ([LOGIN, 2], 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 async def test_any_log_ins_keep_both_budgets_exact(seed: int) -> None:
     """Connections send parts of frames, log in, are answered late, and leave, in any order."""

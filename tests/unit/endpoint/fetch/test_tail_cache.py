@@ -214,6 +214,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(OPERATIONS)
 def test_the_tail_cache_does_what_a_plain_list_does(operations: list[tuple[str, PartitionKey, int, int]]) -> None:

@@ -41,6 +41,7 @@ async def test_each_producer_has_an_id_of_its_own(version: int, caplog: pytest.L
             assert await init(w, version, producer_id=-1, producer_epoch=0) == invalid
 
 
+@pytest.mark.slow
 async def test_requests_for_transactions_do_not_fill_the_log(server_log: io.StringIO) -> None:
     async with serving() as w:
         for _ in range(1_000):

@@ -80,6 +80,7 @@ def test_a_client_that_does_not_know_the_error_is_served_and_waits() -> None:
     assert max(muted(request)) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_no_window_of_a_client_that_insists_has_more_than_burst_and_rate() -> None:
     w = World()
     made = 0

@@ -54,6 +54,7 @@ def test_a_debt_is_paid_at_the_limit_of_each_time() -> None:
     assert allowance.wait_s(2.0) == 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 5, 50])
 @pytest.mark.parametrize("size", [100, 5_000, 50_000])
 def test_every_window_has_at_most_a_tenth_more_whatever_the_number_of_connections(connections: int, size: int) -> None:

@@ -570,6 +570,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=60))
 @settings(max_examples=400, deadline=None)
 def test_of_any_history_nothing_acked_is_lost_doubled_or_reordered(steps: list[tuple[str, object]]) -> None:

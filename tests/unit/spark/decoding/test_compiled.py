@@ -59,6 +59,7 @@ def test_kept_machine_code_is_made_anew_when_more_was_compiled(tmp_path: Path) -
     assert not compiled._is_current(kept)
 
 
+@pytest.mark.slow
 def test_a_package_in_a_zip_adopts_machine_code(tmp_path: Path) -> None:
     """Import as an executor does, from a zip with an empty cache and the driver's code: nothing is compiled."""
     archive, code = tmp_path / "bmq.zip", tmp_path / "code"
