@@ -32,9 +32,11 @@ from bmq.broker.partition.unclosed_segments import UnclosedSegments
 from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import NO_PRODUCER_ID, Batch
+from bmq.core.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, Batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
+
+_OF_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
 
 class OwnedLog:
@@ -344,6 +346,8 @@ class OwnedLog:
                 segment.epochs.append((self._epoch, batch.base_offset))
             if pending.producer is not None:
                 self._producers.flushed(pending.producer)
+                if batch.attributes & _OF_TRANSACTIONS:
+                    self._producers.transactions.pass_batch(batch)
         last = done[-1]
         segment.uncovered_bytes += last.end_position - segment.flushed
         segment.flushed = last.end_position
