@@ -115,8 +115,8 @@ class PartitionOwner:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark: there are no transactions yet."""
-        return self._driver.machine.high_watermark
+        """The end of what is flushed and decided."""
+        return self._driver.machine.last_stable_offset
 
     @property
     def max_message_bytes(self) -> int:

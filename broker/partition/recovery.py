@@ -135,6 +135,7 @@ class Takeover:
             lambda batch: producers.replay(batch, wall_ms),
             log_start=log_start,
             index_interval_bytes=self._index_interval_bytes,
+            producers=producers.snapshot,
         )
         if isinstance(recovered, Offline):
             return ev.RecoveryRefused(recovered.reason)
@@ -327,7 +328,6 @@ class Takeover:
         return True
 
     def _index_of(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> Checkpoint:
-        is_last = segment.name == effect.recovered.segments[-1].name
         return Checkpoint(
             key=self._key,
             segment=segment.name,
@@ -337,9 +337,11 @@ class Takeover:
             is_closed=True,
             max_timestamp=segment.index.max_timestamp,
             max_timestamp_offset=segment.index.max_timestamp_offset,
+            first_open_txn=segment.first_open_txn,
             index=segment.index.entries,
             epochs=tuple(segment.epochs),
-            producers=effect.producers if is_last else (),
+            producers=segment.producers,
+            aborted=tuple(segment.aborted),
         )
 
 

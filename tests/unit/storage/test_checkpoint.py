@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import time
 import uuid
 from array import array
 from dataclasses import replace
@@ -29,6 +30,7 @@ from bmq.storage.checkpoint import (
     from_big_endian,
     merge,
 )
+from tests.harness.loop_stops import is_short, without_collector
 
 pytestmark = pytest.mark.slow
 
@@ -321,3 +323,15 @@ def test_overlapping_and_repeated_deltas_are_idempotent(data: st.DataObject) -> 
         if data.draw(st.booleans()):
             state = merge(state, step)
     assert canonical(state) == between(100, ends[-1], is_full=True)
+
+
+def test_merging_costs_the_same_however_many_transactions_were_aborted() -> None:
+    """Merge deltas behind a full checkpoint of 50,000 aborted transactions: none is compared with all of them."""
+    many = tuple(AbortedTransaction(1, o, o, o) for o in range(50_000))
+    state = replace(sample(), aborted=many, end_offset=50_000)
+    later = tuple(AbortedTransaction(1, o, o, o) for o in range(49_000, 52_000))
+    with without_collector():
+        began = time.thread_time()
+        state = merge(state, delta(52_000, aborted=later))
+        assert is_short(time.thread_time() - began)
+    assert state.aborted == (*many, *later[1_000:])
