@@ -93,7 +93,8 @@ class Checkpoint:
     """A checkpoint's fields, which the module's picture explains.
 
     ``index`` is flat: offset, position, max timestamp so far, repeated.  ``aborted`` has the transactions whose abort
-    markers are in this segment, in the order of the markers.
+    markers are in this segment, in the order of the markers.  ``knows_producers`` is False if ``producers`` was not
+    read, or was lost with an index: such a checkpoint is never written.
     """
 
     key: PartitionKey
@@ -109,6 +110,7 @@ class Checkpoint:
     index: array[int] = field(default_factory=lambda: array("q"))
     epochs: tuple[tuple[int, int], ...] = ()
     producers: tuple[ProducerState, ...] = ()
+    knows_producers: bool = True
     aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
@@ -124,6 +126,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 def encode_steps(checkpoint: Checkpoint) -> Steps[bytes]:
     """Do the same as ``encode``, with a pause after each ``PRODUCERS_A_STEP`` producers."""
+    assert checkpoint.knows_producers
     out = bytearray(
         _HEAD.pack(
             _FULL if checkpoint.is_full else _DELTA,
@@ -236,6 +239,7 @@ def _decode(data: memoryview, *, with_producers: bool) -> Steps[Checkpoint]:
         index=index,
         epochs=epoch_list,
         producers=tuple(states),
+        knows_producers=with_producers,
         aborted=aborted_list,
     )
 
@@ -332,6 +336,7 @@ def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:
         index=older.index + fresh,
         epochs=older.epochs + tuple(e for e in newer.epochs if e not in older.epochs),
         producers=tuple(producers.values()),
+        knows_producers=older.knows_producers and newer.knows_producers,
         aborted=older.aborted + aborted,
     )
 

@@ -290,12 +290,13 @@ async def recover(
     *,
     log_start: int = 0,
     index_interval_bytes: int = 65_536,
-    producers: Callable[[], tuple[ProducerState, ...]] = tuple,
+    producers: Callable[[], tuple[ProducerState, ...]] | None = None,
 ) -> Recovered | Offline:
     """Judge each fenced segment in the order of registration, and return the log that they make.
 
     ``checkpoint`` is the partition's last one; ``on_batch`` is called for every batch behind it, in order, so that the
-    caller can restore the producers' state.  ``producers`` returns that state, for each segment's index.  ``log_start``
+    caller can restore the producers' state.  ``producers`` returns this state, for each segment's index; before the
+    first batch it is the checkpoint's, or that of an older source.  ``log_start``
     is the durable one: files that end at or below it may have been deleted.  Without any segment or checkpoint the log
     is empty at 0.  The result is Offline if a segment's row says so.  Raises StorageError if storage does not respond,
     FormatError if a file is shorter than its length.
@@ -306,7 +307,8 @@ async def recover(
     result = Recovered(end_offset=checkpoint.end_offset if checkpoint else 0, segments=[], bytes_read=0, labels=[])
     segments = sorted(segments, key=lambda segment: segment.name.order)
     limits = ends([segment.name for segment in segments])
-    transactions = Transactions.of(checkpoint.producers if checkpoint is not None else ())
+    producers = producers or (lambda: checkpoint.producers if checkpoint is not None else ())
+    transactions = Transactions.of(producers())
 
     def note(batch: Batch) -> None:
         transactions.pass_batch(batch)

@@ -15,6 +15,7 @@ marked as flushed by moving one reference.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import attrgetter
 
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -24,6 +25,7 @@ from bmq.storage.checkpoint import ProducerBatch, ProducerState
 from bmq.storage.transactions import NOTHING_OPEN, Transactions
 
 BATCHES_KEPT = 5  # as in Kafka: the most requests that an idempotent client has in flight
+NO_EPOCH = -1  # the epoch of a producer of which nothing but its open transaction is known
 NO_COORDINATOR = -1  # the coordinator epoch before a producer's first marker
 
 
@@ -82,8 +84,8 @@ class ProducerTable:
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {batch.producer_id} sent a plain batch, its transaction is open from {state.txn_start} on",
             )
-        if batch.base_sequence == NO_SEQUENCE:
-            return  # of a coordinator, which repeats no batch
+        if batch.base_sequence == NO_SEQUENCE or state.epoch == NO_EPOCH:
+            return  # of a coordinator, which repeats no batch; or of a producer whose last batches are missing
         if batch.producer_epoch == state.epoch and state.batches:
             last = state.batches[-1]
             expected = increment_sequence(last.base_sequence, last.last_delta + 1)
@@ -124,6 +126,17 @@ class ProducerTable:
         if batch.producer_id != NO_PRODUCER_ID:
             self.flushed(advance(self.latest(batch.producer_id), batch, wall_ms))
             self.transactions.pass_batch(batch)
+
+    def forget_sequences(self) -> None:
+        """Forget what missing batches may have changed, in a replay: all but open transactions.
+
+        A transaction's producer keeps no epoch: as in Kafka (``NO_PRODUCER_EPOCH``), its next batch may have any.
+        """
+        self._flushed = {
+            pid: replace(state, epoch=NO_EPOCH, batches=())
+            for pid, state in self._flushed.items()
+            if state.txn_start != NOTHING_OPEN
+        }
 
     def snapshot(self) -> tuple[ProducerState, ...]:
         """Return all flushed states."""
