@@ -171,8 +171,8 @@ class Takeover:
         first_open = older.table.transactions.first_open
         if not older.is_complete and first_open != NOTHING_OPEN:
             text = (
-                "batches below offset %d are missing: a transaction that is open from offset %d on may have ended in"
-                " them, and holds readers of committed records back until its coordinator ends it"
+                "batches below offset %d are missing: the transaction that is open from offset %d on may have ended in"
+                " them. It holds readers of committed records back until its coordinator ends it"
             )
             self.losses.append(partial(self._shared.report, text, start, first_open, **path.log_fields))
         return older.table

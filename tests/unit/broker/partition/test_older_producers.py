@@ -193,7 +193,7 @@ async def test_a_transaction_whose_end_may_be_missing_stays_open_and_is_reported
     event, reported = await take_over((Left(), Left(), Left(has_log=False, idx="none")), None)
     assert opened(event) == {7: 5, 8: 2, 6: 14}
     (text,) = (text for text in reported if "are missing" in text)
-    assert "batches below offset 12 are missing: a transaction that is open from offset 2 on" in text
+    assert "batches below offset 12 are missing: the transaction that is open from offset 2 on" in text
 
 
 async def test_an_aborted_transaction_that_began_before_the_source_keeps_its_first_offset() -> None:
