@@ -331,14 +331,13 @@ class RecoverLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteIndexes:
-    """Write of the indexes of recovered segments, the last with ``producers``.
+    """Write of the indexes of recovered segments.
 
     Without a result: readers manage without.
     """
 
     recovered: Recovered
     log_start: int
-    producers: tuple[ProducerState, ...]
 
 
 @dataclass(frozen=True, slots=True)

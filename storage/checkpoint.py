@@ -27,8 +27,10 @@ from __future__ import annotations
 import struct
 import uuid
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from bmq.core.aio.steps import Steps, batched, finish_steps
 from bmq.core.errors import FormatError
@@ -40,6 +42,7 @@ _ABORTED = struct.Struct(">qqqq")
 _PRODUCER = struct.Struct(">qhiqqB")
 _BATCH = struct.Struct(">iqiq")
 _FULL, _DELTA = ord("F"), ord("D")
+_LAST_OFFSET = attrgetter("last_offset")
 INDEX_ENTRY_BYTES = 24
 PRODUCERS_A_STEP = 1_000
 """Producers between two pauses, at 5 to 10 us each.
@@ -60,10 +63,11 @@ class ProducerBatch:
 
 @dataclass(slots=True)
 class ProducerState:
-    """The idempotent (later transactional) state of one producer id.
+    """The state of one producer id.
 
-    It is never changed: each accepted batch makes a new one.  ``last_timestamp`` is the wall time (milliseconds) at
-    which the partition's owner last received a batch of it.
+    A state is never changed: each accepted batch makes a new state.  ``last_timestamp`` is the wall time (milliseconds)
+    at which the partition's owner last received a batch of the producer.  ``txn_start`` is the first offset of its open
+    transaction, -1 for none.  ``coordinator_epoch`` is from its last marker, -1 before the first.
     """
 
     producer_id: int
@@ -88,7 +92,9 @@ class AbortedTransaction:
 class Checkpoint:
     """A checkpoint's fields, which the module's picture explains.
 
-    ``index`` is flat: offset, position, max timestamp so far, repeated.
+    ``index`` is flat: offset, position, max timestamp so far, repeated.  ``aborted`` has the transactions whose abort
+    markers are in this segment, in the order of the markers.  ``knows_producers`` is False if ``producers`` was not
+    read, or was lost with an index: such a checkpoint is never written.
     """
 
     key: PartitionKey
@@ -104,6 +110,7 @@ class Checkpoint:
     index: array[int] = field(default_factory=lambda: array("q"))
     epochs: tuple[tuple[int, int], ...] = ()
     producers: tuple[ProducerState, ...] = ()
+    knows_producers: bool = True
     aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
@@ -119,6 +126,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 def encode_steps(checkpoint: Checkpoint) -> Steps[bytes]:
     """Do the same as ``encode``, with a pause after each ``PRODUCERS_A_STEP`` producers."""
+    assert checkpoint.knows_producers
     out = bytearray(
         _HEAD.pack(
             _FULL if checkpoint.is_full else _DELTA,
@@ -161,12 +169,16 @@ def encoded_bytes(checkpoint: Checkpoint) -> int:
     """Return the length of ``encode``'s result, some twenty times as fast as it."""
     return (
         _HEAD.size
-        + len(checkpoint.index) // 3 * INDEX_ENTRY_BYTES
+        + segment_bytes(checkpoint)
         + len(checkpoint.epochs) * _EPOCH.size
         + len(checkpoint.producers) * _PRODUCER.size
         + sum(len(state.batches) for state in checkpoint.producers) * _BATCH.size
-        + len(checkpoint.aborted) * _ABORTED.size
     )
+
+
+def segment_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of the lists that grow with the segment: index entries and aborted transactions."""
+    return len(checkpoint.index) // 3 * INDEX_ENTRY_BYTES + len(checkpoint.aborted) * _ABORTED.size
 
 
 def decode(data: memoryview) -> Checkpoint:
@@ -227,6 +239,7 @@ def _decode(data: memoryview, *, with_producers: bool) -> Steps[Checkpoint]:
         index=index,
         epochs=epoch_list,
         producers=tuple(states),
+        knows_producers=with_producers,
         aborted=aborted_list,
     )
 
@@ -301,9 +314,9 @@ def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:
     assert not newer.is_full
     assert newer.segment == older.segment
     reached = older.index[-2] if older.index else -1
-    fresh = newer.index
-    while fresh and fresh[1] <= reached:
-        fresh = fresh[3:]
+    fresh = newer.index[bisect_right(newer.index[1::3], reached) * 3 :]
+    decided = older.aborted[-1].last_offset if older.aborted else -1  # both lists are in the order of the markers
+    aborted = newer.aborted[bisect_right(newer.aborted, decided, key=_LAST_OFFSET) :]
     is_later = newer.end_offset >= older.end_offset
     latest = newer if is_later else older
     producers = {state.producer_id: state for state in older.producers}
@@ -323,7 +336,8 @@ def merge(older: Checkpoint, newer: Checkpoint) -> Checkpoint:
         index=older.index + fresh,
         epochs=older.epochs + tuple(e for e in newer.epochs if e not in older.epochs),
         producers=tuple(producers.values()),
-        aborted=older.aborted + tuple(a for a in newer.aborted if a not in older.aborted),
+        knows_producers=older.knows_producers and newer.knows_producers,
+        aborted=older.aborted + aborted,
     )
 
 

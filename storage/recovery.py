@@ -24,19 +24,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch
-from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, ProducerState
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import logs_from
 from bmq.storage.segment import Tail, scan
+from bmq.storage.transactions import NOTHING_OPEN, Transactions
 
 
 class Found(Enum):
@@ -201,7 +202,8 @@ class RecoveredSegment:
     """A segment that holds data, ready for its ``.idx`` if ``has_whole_index``.
 
     A journal keeps no index of a closed segment: if the last checkpoint is that of a closed segment, ``index`` has only
-    the entries behind it.
+    the entries behind it.  ``producers`` and ``first_open_txn`` are as of the segment's end; ``aborted`` has the
+    transactions whose abort markers are in it.
     """
 
     name: SegmentName
@@ -210,6 +212,9 @@ class RecoveredSegment:
     index: SegmentIndex
     epochs: list[tuple[int, int]]
     has_whole_index: bool = True
+    first_open_txn: int = NOTHING_OPEN
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    producers: tuple[ProducerState, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -285,13 +290,16 @@ async def recover(
     *,
     log_start: int = 0,
     index_interval_bytes: int = 65_536,
+    producers: Callable[[], tuple[ProducerState, ...]] | None = None,
 ) -> Recovered | Offline:
     """Judge each fenced segment in the order of registration, and return the log that they make.
 
     ``checkpoint`` is the partition's last one; ``on_batch`` is called for every batch behind it, in order, so that the
-    caller can restore the producers' state.  ``log_start`` is the durable one: files that end at or below it may have
-    been deleted.  Without any segment or checkpoint the log is empty at 0.  The result is Offline if a segment's row
-    says so.  Raises StorageError if storage does not respond, FormatError if a file is shorter than its length.
+    caller can restore the producers' state.  ``producers`` returns this state, for each segment's index; before the
+    first batch it is the checkpoint's, or that of an older source.  ``log_start``
+    is the durable one: files that end at or below it may have been deleted.  Without any segment or checkpoint the log
+    is empty at 0.  The result is Offline if a segment's row says so.  Raises StorageError if storage does not respond,
+    FormatError if a file is shorter than its length.
     """
     for segment in segments:  # first: whatever else an outdated record lacks is its consequence
         if segment.found is Found.UNLISTED:
@@ -299,6 +307,13 @@ async def recover(
     result = Recovered(end_offset=checkpoint.end_offset if checkpoint else 0, segments=[], bytes_read=0, labels=[])
     segments = sorted(segments, key=lambda segment: segment.name.order)
     limits = ends([segment.name for segment in segments])
+    producers = producers or (lambda: checkpoint.producers if checkpoint is not None else ())
+    transactions = Transactions.of(producers())
+
+    def note(batch: Batch) -> None:
+        transactions.pass_batch(batch)
+        on_batch(batch)
+
     for segment, limit in zip(segments, limits, strict=True):
         if checkpoint is not None and segment.name.order < checkpoint.segment.order:
             continue  # wholly described by the checkpoint of a later one
@@ -306,9 +321,13 @@ async def recover(
             segment = replace(segment, found=Found.MOVED)
         if segment.found is Found.NOWHERE and limit is not None and limit <= log_start:
             segment = replace(segment, found=Found.DELETED)
-        verdict = await _judge_segment(fs, path, segment, limit, checkpoint, result, on_batch, index_interval_bytes)
+        count = len(result.segments)
+        verdict = await _judge_segment(fs, path, segment, limit, checkpoint, result, note, index_interval_bytes)
         if verdict is not None:
             return verdict
+        for accepted in result.segments[count:]:
+            accepted.aborted += transactions.take_aborted()
+            accepted.first_open_txn, accepted.producers = transactions.first_open, producers()
     return result
 
 
@@ -387,6 +406,7 @@ def _start(segment: FencedSegment, own: Checkpoint | None, interval: int) -> Rec
         end_offset=segment.name.base,
         index=index,
         epochs=list(own.epochs) if own else [],
+        aborted=list(own.aborted) if own else [],
         has_whole_index=own is None or not own.is_closed or bool(own.index) or own.position <= interval,
     )
 
@@ -404,6 +424,9 @@ async def index_again(
         end_offset=segment.end_offset,
         index=SegmentIndex(interval_bytes),
         epochs=[],
+        first_open_txn=segment.first_open_txn,
+        aborted=segment.aborted,
+        producers=segment.producers,
     )
     name, end = path.log(segment.name), segment.end_offset
     note = partial(_note, whole)

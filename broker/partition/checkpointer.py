@@ -13,7 +13,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
-from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, Checkpoint
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, segment_bytes
 from bmq.storage.index import SegmentIndex
 
 
@@ -24,6 +24,8 @@ class OpenSegment:
     """
 
     __slots__ = (
+        "aborted",
+        "aborted_covered",
         "block_bytes",
         "copies",
         "delta_bytes",
@@ -53,13 +55,15 @@ class OpenSegment:
         self.flushes = 0  # flushes sent
         self.index = SegmentIndex(interval_bytes)
         self.epochs: list[tuple[int, int]] = []
+        self.aborted: list[AbortedTransaction] = []  # their markers are flushed in this segment
         self.opened_ms = now_ms
         self.last_write_ms = now_ms
         self.is_covered = False  # a full checkpoint of this segment exists
         self.is_fence_checked = False  # storage refuses its writes, and the process that fenced it is searched for
         self.index_covered = 0  # numbers of the index that a checkpoint holds
+        self.aborted_covered = 0  # aborted transactions that a checkpoint holds
         self.uncovered_bytes = 0  # flushed since the last checkpoint
-        self.delta_bytes = 0  # of index in deltas since the last full checkpoint
+        self.delta_bytes = 0  # of index and aborted transactions in deltas since the last full checkpoint
         self.dirty_since_ms = -1  # first flush since the last checkpoint; -1: none
 
     def fence_checked(self) -> bool:
@@ -98,7 +102,8 @@ class Checkpointer:
             return self._of(segment, end_offset, log_start, producers, is_full=True)
         if self.last is None:
             return None
-        return replace(self.last, log_start=log_start, producers=producers.snapshot())
+        first_open = producers.transactions.first_open
+        return replace(self.last, log_start=log_start, first_open_txn=first_open, producers=producers.snapshot())
 
     def next(
         self, segment: OpenSegment | None, end_offset: int, log_start: int, producers: ProducerTable
@@ -119,9 +124,10 @@ class Checkpointer:
         if is_full:
             producers.take_changes()  # the full one holds them
         checkpoint = self._of(segment, end_offset, log_start, producers, is_full=is_full)
-        segment.delta_bytes = 0 if is_full else segment.delta_bytes + len(checkpoint.index) // 3 * INDEX_ENTRY_BYTES
+        segment.delta_bytes = 0 if is_full else segment.delta_bytes + segment_bytes(checkpoint)
         segment.is_covered = True
         segment.index_covered = len(segment.index.entries)
+        segment.aborted_covered = len(segment.aborted)
         segment.uncovered_bytes = 0
         segment.dirty_since_ms = -1
         self.begin()
@@ -144,6 +150,7 @@ class Checkpointer:
         log_start: int,
         index: SegmentIndex,
         epochs: list[tuple[int, int]],
+        aborted: list[AbortedTransaction],
         producers: ProducerTable,
     ) -> Checkpoint:
         """Return the final checkpoint of a segment, for its index file.
@@ -159,9 +166,11 @@ class Checkpointer:
             is_closed=True,
             max_timestamp=index.max_timestamp,
             max_timestamp_offset=index.max_timestamp_offset,
+            first_open_txn=producers.transactions.first_open,
             index=index.entries,
             epochs=tuple(epochs),
             producers=producers.snapshot(),
+            aborted=tuple(aborted),
         )
         self.last = replace(final, index=array("q"), producers=())
         return final
@@ -183,7 +192,9 @@ class Checkpointer:
             is_full=is_full,
             max_timestamp=index.max_timestamp,
             max_timestamp_offset=index.max_timestamp_offset,
+            first_open_txn=producers.transactions.first_open,
             index=index.entries[:] if is_full else index.entries[segment.index_covered :],
             epochs=tuple(segment.epochs),
             producers=producers.snapshot() if is_full else producers.take_changes(),
+            aborted=tuple(segment.aborted if is_full else segment.aborted[segment.aborted_covered :]),
         )

@@ -4,8 +4,8 @@ The transitions (``takeover_transitions``, ``segment_transitions``, ``release_tr
 causes. ``broker.partition.machine.PartitionMachine`` adds the table of transitions. Other modules read this state and
 never write it: a step keeps together the attributes of one invariant.
 
-Offsets: ``log_start <= high_watermark <= next_offset``. The batches between the last two are in ``batches``. The open
-segment is ``current``. ``broker.partition.segment_roll`` prepares the next segment, and
+Offsets: ``log_start <= last_stable_offset <= high_watermark <= next_offset``. The batches between the last two are in
+``batches``. The open segment is ``current``. ``broker.partition.segment_roll`` prepares the next segment, and
 ``broker.partition.unclosed_segments`` has the earlier ones.
 
 Times are in milliseconds: ``wall_ms`` is wall-clock time, which records are stamped with; ``now_ms`` is monotonic.
@@ -32,9 +32,12 @@ from bmq.broker.partition.unclosed_segments import UnclosedSegments
 from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.core.records.batch import NO_PRODUCER_ID, Batch
+from bmq.core.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, Batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.transactions import NOTHING_OPEN
+
+_OF_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
 
 class OwnedLog:
@@ -127,6 +130,15 @@ class OwnedLog:
     def high_watermark(self) -> int:
         """The end of what is flushed."""
         return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what is flushed and decided: where the oldest open transaction begins, else the high watermark.
+
+        An open transaction that begins below the log start ends it there, as in Kafka.
+        """
+        first_open = self._producers.transactions.first_open
+        return self._high_watermark if first_open == NOTHING_OPEN else max(first_open, self._log_start)
 
     @property
     def next_offset(self) -> int:
@@ -259,6 +271,7 @@ class OwnedLog:
                 self._log_start,
                 last.index,
                 last.epochs,
+                last.aborted,
                 self._producers,
             )
         elif base is not None:
@@ -344,6 +357,10 @@ class OwnedLog:
                 segment.epochs.append((self._epoch, batch.base_offset))
             if pending.producer is not None:
                 self._producers.flushed(pending.producer)
+                if batch.attributes & _OF_TRANSACTIONS:
+                    transactions = self._producers.transactions
+                    transactions.pass_batch(batch)
+                    segment.aborted += transactions.take_aborted()
         last = done[-1]
         segment.uncovered_bytes += last.end_position - segment.flushed
         segment.flushed = last.end_position
@@ -396,6 +413,7 @@ class OwnedLog:
             self._log_start,
             segment.index,
             segment.epochs,
+            segment.aborted,
             self._producers,
         )
 

@@ -20,7 +20,7 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.offset_search import OffsetLookups, SearchedLog
 from bmq.broker.partition.recompress import Recompressor, RecompressQueue, is_needed
 from bmq.broker.partition.record_checks import Work, check_at_once
-from bmq.broker.partition.refusals import Refusals
+from bmq.broker.partition.refusals import UNPROVEN, Refusals
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
@@ -115,8 +115,8 @@ class PartitionOwner:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark: there are no transactions yet."""
-        return self._driver.machine.high_watermark
+        """The end of what is flushed and decided."""
+        return self._driver.machine.last_stable_offset
 
     @property
     def max_message_bytes(self) -> int:
@@ -225,7 +225,7 @@ class PartitionOwner:
         try:
             accepted = self._driver.accept(batch, acks_all=acks_all)
         except RequestError as error:
-            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if error.code not in UNPROVEN:
                 raise
             self._refusals.prove(error.with_traceback(None), callback)  # a traceback would keep the batch alive
             return

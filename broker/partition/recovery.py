@@ -13,6 +13,7 @@ from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
@@ -33,6 +34,7 @@ from bmq.storage.recovery import (
     refusal_of,
 )
 from bmq.storage.segment import decode_idx_steps
+from bmq.storage.transactions import NOTHING_OPEN
 
 IDX_ATTEMPTS = 3
 """Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
@@ -125,8 +127,10 @@ class Takeover:
             )
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
         log_start = max((c.log_start for c in found if c is not None), default=0)
-        producers = ProducerTable(base.producers if base is not None else ())
         wall_ms = self._shared.clock.now_ms()
+        producers = await self._known_producers(effect, found, base, first, wall_ms)
+        if base is not None and not base.knows_producers:
+            base = replace(base, producers=producers.snapshot(), knows_producers=True)
         recovered = await recover(
             self._shared.fs,
             self._segments.path,
@@ -135,12 +139,43 @@ class Takeover:
             lambda batch: producers.replay(batch, wall_ms),
             log_start=log_start,
             index_interval_bytes=self._index_interval_bytes,
+            producers=producers.snapshot,
         )
         if isinstance(recovered, Offline):
             return ev.RecoveryRefused(recovered.reason)
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
+
+    async def _known_producers(
+        self,
+        effect: ev.RecoverLog,
+        found: Sequence[Checkpoint | None],
+        base: Checkpoint | None,
+        first: int | None,
+        wall_ms: int,
+    ) -> ProducerTable:
+        """Return the producers up to the offset at which the recovery from ``base`` begins to read.
+
+        As a rule these are the producers of ``base``. If no checkpoint holds them, they are read on from an older
+        source (``broker.partition.older_producers``). ``first``: base of the first segment that is left.
+        """
+        start = _first_read(effect, base)
+        known = max((c for c in found if c is not None and c.knows_producers), key=lambda c: c.order, default=None)
+        if known is not None and known.end_offset >= start:
+            return ProducerTable(known.producers)
+        if first is None or first >= start:
+            return ProducerTable()  # no record from before is left: nothing of a transaction could be shown
+        path = self._segments.path
+        older = await producers_before(self._shared.fs, path, known, start, wall_ms)
+        first_open = older.table.transactions.first_open
+        if not older.is_complete and first_open != NOTHING_OPEN:
+            text = (
+                "batches below offset %d are missing: the transaction that is open from offset %d on may have ended in"
+                " them. It holds readers of committed records back until its coordinator ends it"
+            )
+            self.losses.append(partial(self._shared.report, text, start, first_open, **path.log_fields))
+        return older.table
 
     def _is_noted(self, effect: ev.RecoverLog) -> bool:
         """Return whether the claimed record is the one that the previous owner sent in its release note.
@@ -192,25 +227,27 @@ class Takeover:
     async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the checkpoint in the closed segment's index.
 
-        | the index                                | the result                                                     |
-        | ---------------------------------------- | -------------------------------------------------------------- |
-        | was removed by retention, as its segment | the end that the record itself holds                           |
-        | is damaged, or was never written         | None: the segment is scanned as an open one, for its producers |
+        | the index                                 | the result                                                     |
+        | ----------------------------------------- | -------------------------------------------------------------- |
+        | is damaged or gone, and so is the segment | the end that the record itself holds, without producers        |
+        | is damaged, or was never written          | None: the segment is scanned as an open one, for its producers |
         """
         try:
-            return await self._from_index(entry)
+            index = await self._from_index(entry)
         except NoSuchFile:
+            index = None
             await self._check_length(entry)
-            if entry.name not in self._missing:
-                return None
-            return Checkpoint(
-                key=self._key,
-                segment=entry.name,
-                position=entry.length,
-                end_offset=entry.end_offset,
-                log_start=0,
-                is_closed=True,
-            )
+        if index is not None or entry.name not in self._missing:
+            return index
+        return Checkpoint(
+            key=self._key,
+            segment=entry.name,
+            position=entry.length,
+            end_offset=entry.end_offset,
+            log_start=0,
+            is_closed=True,
+            knows_producers=False,
+        )
 
     def _from_note(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the index from the release note; None if there is none, or if it is damaged or of another segment."""
@@ -327,7 +364,6 @@ class Takeover:
         return True
 
     def _index_of(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> Checkpoint:
-        is_last = segment.name == effect.recovered.segments[-1].name
         return Checkpoint(
             key=self._key,
             segment=segment.name,
@@ -337,10 +373,20 @@ class Takeover:
             is_closed=True,
             max_timestamp=segment.index.max_timestamp,
             max_timestamp_offset=segment.index.max_timestamp_offset,
+            first_open_txn=segment.first_open_txn,
             index=segment.index.entries,
             epochs=tuple(segment.epochs),
-            producers=effect.producers if is_last else (),
+            producers=segment.producers,
+            aborted=tuple(segment.aborted),
         )
+
+
+def _first_read(effect: ev.RecoverLog, base: Checkpoint | None) -> int:
+    """Return the offset at which a recovery from ``base`` begins to read."""
+    later = [s.name.base for s in effect.segments if base is None or s.name.order >= base.segment.order]
+    if base is None:
+        return min(later, default=0)
+    return max(base.end_offset, min(later, default=base.end_offset))
 
 
 async def find_later_store(

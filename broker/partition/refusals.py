@@ -3,7 +3,8 @@
 An owner from which another broker has taken the partition learns that from the store, or from its next flush. Until
 then its table of producers may lack batches that the new owner acknowledged, so that a producer's next batch seems to
 leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER ends an idempotent producer (librdkafka), or fails its batch (Java). With
-NOT_LEADER_OR_FOLLOWER the batch is sent again, to the right broker.
+NOT_LEADER_OR_FOLLOWER the batch is sent again, to the right broker. INVALID_TXN_STATE is of the same kind: the marker
+that ended the transaction may be in the new owner's log.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
+
+UNPROVEN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE})
 
 
 class Refusals:

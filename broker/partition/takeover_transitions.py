@@ -107,7 +107,7 @@ def on_recovered(machine: OwnedLog, event: ev.LogRecovered, now_ms: int) -> list
         machine.open()
         return []
     machine.checkpointer.begin()
-    return [ev.WriteIndexes(event.recovered, machine.log_start, event.producers), ev.WriteCheckpoint(checkpoint)]
+    return [ev.WriteIndexes(event.recovered, machine.log_start), ev.WriteCheckpoint(checkpoint)]
 
 
 def on_log_covered(machine: OwnedLog, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from bmq.cli.segment.findings import Finding
 from bmq.cli.segment.targets import TargetSegment
-from bmq.storage.checkpoint import Checkpoint
+from bmq.core.errors import FormatError
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.damage_reader import DamagedPart, FoundBatch
 from bmq.storage.index import ENTRY
+from bmq.storage.transactions import Transactions
 
 _READERS = "Readers that seek by offset or time begin in the wrong place."
 _REBUILD = "The index does not describe this file. The log itself is not touched by this: readers can scan it instead."
+
+_SHOWN_MAX = 10
 
 
 class IndexCheck:
@@ -28,6 +33,8 @@ class IndexCheck:
         self._max_timestamp = -1
         self._max_timestamp_offset = -1
         self._epochs: list[tuple[int, int]] = []
+        self._transactions = Transactions(_open_at_start(index))
+        self._is_decidable = True  # every marker so far could be read
         self._end: tuple[int, int] | None = (0, segment.name.base) if index.position == 0 else None
         self._check_head()
 
@@ -41,6 +48,10 @@ class IndexCheck:
             self._max_timestamp, self._max_timestamp_offset = batch.max_timestamp, batch.base_offset
         if not self._epochs or self._epochs[-1][0] != batch.leader_epoch:
             self._epochs.append((batch.leader_epoch, batch.base_offset))
+        try:
+            self._transactions.pass_batch(batch)
+        except FormatError:
+            self._is_decidable = False  # `--records` reports the batch
         if found.end >= self._index.position:
             self._end = (found.end, batch.next_offset)
 
@@ -100,6 +111,34 @@ class IndexCheck:
                 None,
                 None,
             )
+        if self._is_decidable:
+            self._check_transactions()
+
+    def _check_transactions(self) -> None:
+        """Check the aborted and the open transactions.
+
+        Transactions that began before the segment are known from the index alone. So an entry's last stable offset may
+        lie below the segment, where a transaction began that was committed in it.
+        """
+        index, base = self._index, self._segment.name.base
+        found = self._transactions.take_aborted()
+        pairs = itertools.zip_longest(index.aborted, found)
+        if not all(said and seen and _agree(said, seen, base) for said, seen in pairs):
+            self._fault(
+                f"aborted transactions {_shown(index.aborted)}; in the log they are {_shown(found)}",
+                "Readers of committed records see records that were taken back, or miss records that were committed.",
+                None,
+                None,
+            )
+        opened = {producer.producer_id: producer.txn_start for producer in index.producers if producer.txn_start >= 0}
+        if opened != dict(self._transactions.opened) or index.first_open_txn != self._transactions.first_open:
+            self._fault(
+                f"open transactions {opened}, the oldest from offset {index.first_open_txn} on; in the log they are"
+                f" {dict(self._transactions.opened)}",
+                "A takeover that reads on from here shows undecided records, or holds committed records back.",
+                None,
+                None,
+            )
 
     def _check_head(self) -> None:
         index = self._index
@@ -131,3 +170,29 @@ class IndexCheck:
 
     def _fault(self, what: str, meaning: str, position: int | None, offset: int | None) -> None:
         self._add(Finding(file=self._segment.idx, what=what, meaning=meaning, position=position, offset=offset))
+
+
+def _open_at_start(index: Checkpoint) -> Iterator[tuple[int, int]]:
+    """Give producer id and first offset of the transactions that, by the index, were open where the segment begins."""
+    base = index.segment.base
+    for aborted in index.aborted:
+        if aborted.first_offset < base:
+            yield aborted.producer_id, aborted.first_offset
+    for producer in index.producers:
+        if 0 <= producer.txn_start < base:
+            yield producer.producer_id, producer.txn_start
+
+
+def _agree(said: AbortedTransaction, seen: AbortedTransaction, base: int) -> bool:
+    if said.last_stable_offset < base:
+        seen = replace(seen, last_stable_offset=said.last_stable_offset)
+    return said == seen
+
+
+def _shown(aborted: Sequence[AbortedTransaction]) -> str:
+    shown = [
+        f"{one.producer_id}: {one.first_offset} to {one.last_offset}, stable to {one.last_stable_offset}"
+        for one in aborted[:_SHOWN_MAX]
+    ]
+    more = len(aborted) - len(shown)
+    return f"[{'; '.join(shown)}{f'; {more} more' if more > 0 else ''}]"

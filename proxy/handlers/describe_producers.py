@@ -4,7 +4,7 @@ Behaviour: the owner responds (rule 2), from flushed batches.  Ids below 0 are t
 
 Version notes: there is one version.
 
-Not implemented: transactions: ``current_txn_start_offset`` is always -1.
+``current_txn_start_offset`` is -1 without an open transaction. No client can begin one yet.
 """
 
 from __future__ import annotations

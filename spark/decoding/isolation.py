@@ -3,30 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
-
-from bmq.core.errors import FormatError
-from bmq.core.records.batch import Batch
-from bmq.core.records.reader import read_records
-
-_KEY_BYTES = 4  # version i16, type i16
-
-
-class Marker(Enum):
-    """A control batch's type; those that do not end a transaction are OTHER."""
-
-    ABORT = "abort"
-    COMMIT = "commit"
-    OTHER = "other"
-
-
-def marker_of(batch: Batch) -> Marker:
-    """Return a control batch's type.  Raises FormatError if its record cannot be read."""
-    record = next(read_records(batch), None)
-    if record is None or record.key is None or len(record.key) < _KEY_BYTES:
-        raise FormatError("a control batch without a control record")
-    kind = int.from_bytes(record.key[2:_KEY_BYTES], "big", signed=True)
-    return {0: Marker.ABORT, 1: Marker.COMMIT}.get(kind, Marker.OTHER)
 
 
 class Aborted:

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import CODEC_MASK, CODECS, Batch
+from bmq.core.records.control import Marker, marker_of
 from bmq.core.records.cursor import read_batches
-from bmq.spark.decoding.isolation import Marker, marker_of
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import relocate
 from bmq.spark.planning.input_partition import BmqPartition

@@ -6,10 +6,10 @@ from array import array
 from dataclasses import replace
 
 from bmq.core.records.batch import Batch
-from bmq.spark.decoding.isolation import Marker, marker_of
 from bmq.spark.planning.slices import IndexedSegment, Segment
-from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.index import ENTRY, POSITION, SegmentIndex
+from bmq.storage.transactions import Transactions
 
 
 class Scan:
@@ -20,20 +20,13 @@ class Scan:
         self._index = SegmentIndex(entries=array("q", facts.entries))
         self._index.max_timestamp = -1 if facts.max_timestamp is None else facts.max_timestamp
         self._position, self._offset = facts.known_position, facts.known_offset
-        self._open = dict(facts.open_txns)
-        self._aborted = list(facts.aborted)
+        self._transactions = Transactions(facts.open_txns)
 
     def pass_batch(self, batch: Batch, position: int) -> None:
         """Add the batch at ``position``, the next of the segment."""
         self._index.add(batch.base_offset, position, batch.max_timestamp)
         self._position, self._offset = position + batch.size, batch.next_offset
-        if batch.is_control:
-            first = self._open.pop(batch.producer_id, None)
-            if first is not None and marker_of(batch) is Marker.ABORT:
-                stable = min(self._open.values(), default=batch.next_offset)
-                self._aborted.append(AbortedTransaction(batch.producer_id, first, batch.last_offset, stable))
-        elif batch.is_transactional:
-            self._open.setdefault(batch.producer_id, batch.base_offset)
+        self._transactions.pass_batch(batch)
 
     def result(self, *, is_open_ended: bool = False, is_damaged: bool = False) -> IndexedSegment:
         """Return the facts found.
@@ -53,9 +46,9 @@ class Scan:
             entries=self._index.entries,
             position=position,
             max_timestamp=self._index.max_timestamp,
-            first_open_txn=min(self._open.values(), default=-1),
-            open_txns=tuple(self._open.items()),
-            aborted=tuple(self._aborted),
+            first_open_txn=self._transactions.first_open,
+            open_txns=self._transactions.opened,
+            aborted=(*self._facts.aborted, *self._transactions.take_aborted()),
             known_position=position,
             known_offset=segment.end if is_damaged else self._offset,
         )

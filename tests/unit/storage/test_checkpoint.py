@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import time
 import uuid
 from array import array
 from dataclasses import replace
@@ -29,6 +30,7 @@ from bmq.storage.checkpoint import (
     from_big_endian,
     merge,
 )
+from tests.harness.loop_stops import is_short, without_collector
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +70,9 @@ def test_the_length_is_known_before(checkpoint: Checkpoint) -> None:
 @given(CHECKPOINTS)
 def test_a_reader_may_leave_the_producers_out(checkpoint: Checkpoint) -> None:
     data = memoryview(encode(checkpoint))
-    assert finish_steps(decode_steps(data, with_producers=False)) == replace(checkpoint, producers=())
+    assert finish_steps(decode_steps(data, with_producers=False)) == replace(
+        checkpoint, producers=(), knows_producers=False
+    )
     cut = data[: len(data) - 1 - len(checkpoint.aborted) * 32]
     if checkpoint.producers:
         with pytest.raises(FormatError):
@@ -321,3 +325,15 @@ def test_overlapping_and_repeated_deltas_are_idempotent(data: st.DataObject) -> 
         if data.draw(st.booleans()):
             state = merge(state, step)
     assert canonical(state) == between(100, ends[-1], is_full=True)
+
+
+def test_merging_costs_the_same_however_many_transactions_were_aborted() -> None:
+    """Merge deltas behind a full checkpoint of 50,000 aborted transactions: none is compared with all of them."""
+    many = tuple(AbortedTransaction(1, o, o, o) for o in range(50_000))
+    state = replace(sample(), aborted=many, end_offset=50_000)
+    later = tuple(AbortedTransaction(1, o, o, o) for o in range(49_000, 52_000))
+    with without_collector():
+        began = time.thread_time()
+        state = merge(state, delta(52_000, aborted=later))
+        assert is_short(time.thread_time() - began)
+    assert state.aborted == (*many, *later[1_000:])

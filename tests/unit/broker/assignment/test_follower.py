@@ -31,6 +31,7 @@ from tests.harness.seeds import seeds
 from tests.harness.waiting import now
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.moves import count_gets, record_of
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.broker.world import batch, idempotent, world
 from tests.unit.endpoint.serving import append
 
@@ -715,6 +716,28 @@ async def test_rule_9_a_sequence_gap_is_refused_by_the_present_owner(is_cut: boo
         assert is_known != is_cut
         c["a"].kv.faults = KvFaults()
         assert await c.write("a", key, idempotent(1)) == 1
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_rule_9_a_plain_batch_in_a_transaction_is_refused_by_the_present_owner(is_cut: bool) -> None:
+    """A former owner may lack the marker that ended the transaction."""
+
+    async with cluster() as c:
+        c.topic()
+        (key,) = c.keys()
+        c.give("a", key)
+        assert await c.write("a", key, idempotent(0)) == 0
+        driver = c["a"].broker.get(key)
+        assert driver is not None
+        assert await driver.append(data(1, pid=7).data, is_internal=True) == 1
+        c["a"].kv.faults = KvFaults(unknown_lost=float(is_cut), unavailable=float(is_cut))
+        with pytest.raises(RequestError) as refused:
+            await c.write("a", key, idempotent(2))
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_cut else ErrorCode.INVALID_TXN_STATE
+        assert refused.value.code is code
+        c["a"].kv.faults = KvFaults()
+        assert await driver.append(marker(pid=7).data, is_internal=True) == 2
+        assert await c.write("a", key, idempotent(2)) == 3
 
 
 async def test_a_sequence_gap_is_refused_though_its_partition_ends_meanwhile() -> None:

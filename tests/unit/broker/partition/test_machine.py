@@ -8,6 +8,7 @@ from bmq.broker import events as ev
 from bmq.broker.partition.batches import Duplicate
 from bmq.core.errors import ErrorCode
 from tests.unit.broker.partition.machines import SPARE, append, batch, flush, kinds, offer, only, opened, writing
+from tests.unit.broker.partition.transactional import data, marker
 
 
 def test_offsets_and_the_leader_epoch_are_assigned_in_order() -> None:
@@ -57,3 +58,32 @@ def test_duplicates_wait_for_their_original() -> None:
     flushed = offer(machine, batch(pid=5, sequence=0), 1)
     assert isinstance(flushed, Duplicate)
     assert flushed.pending is None
+
+
+# ----------------------------------------------------------------------------------------------- the last stable offset
+
+
+def test_the_last_stable_offset_moves_when_a_marker_is_flushed_not_when_it_is_accepted() -> None:
+    machine = opened()
+    flush(machine)
+    machine.accept(data(-1), 1)
+    assert (machine.high_watermark, machine.last_stable_offset) == (1, 1)
+    machine.take(1 << 20, 0)
+    flush(machine)
+    assert (machine.high_watermark, machine.last_stable_offset) == (2, 1)
+    append(machine)
+    machine.accept(marker(), 1)
+    machine.take(1 << 20, 0)
+    assert machine.last_stable_offset == 1
+    flush(machine)
+    assert (machine.high_watermark, machine.last_stable_offset) == (4, 4)
+
+
+def test_a_transaction_open_below_the_log_start_holds_nothing_back_below_it() -> None:
+    machine = opened()
+    machine.accept(data(-1), 1)
+    append(machine)
+    machine.take(1 << 20, 0)
+    flush(machine)
+    machine.handle(ev.LogStartRaised(2), 0)
+    assert (machine.log_start, machine.last_stable_offset, machine.high_watermark) == (2, 2, 3)

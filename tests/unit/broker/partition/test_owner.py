@@ -26,13 +26,13 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.owner import LogSize, PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import CONTROL
 from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.proxy.handlers.delete_records import TRIED_S
 from bmq.storage.filesystem import FileStatus
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.unit.broker.partition.logs import ROLLING, SLOW, T0, fill, offsets
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow
@@ -73,15 +73,17 @@ async def test_an_owners_properties_follow_its_partition() -> None:
 
 
 async def test_internal_batches_are_acknowledged_with_their_base_offset() -> None:
-    """Append as a coordinator's shard does: control batches and internal producers are acknowledged with the base
-    offset."""
+    """Append as a coordinator does: batches without sequence and markers are acknowledged with the base offset."""
 
     async with world() as w:
         w.topic()
         owner = await w.owner()
         await w.produce_one(batch(count=5))
-        barrier = batch(attributes=CONTROL, producer_id=-9, producer_epoch=3, base_sequence=0)
-        assert await owner.append_internal(memoryview(barrier)) == 5
+        assert await owner.append_internal(data(-1, pid=9).data) == 5
+        assert (owner.high_watermark, owner.last_stable_offset) == (6, 5)
+        assert await owner.append_internal(data(-1, pid=9).data) == 6
+        assert await owner.append_internal(marker(pid=9).data) == 7
+        assert (owner.high_watermark, owner.last_stable_offset) == (8, 8)
         await w.broker.move(w.key())
         with pytest.raises(RequestError) as refused:
             owner.append_internal(memoryview(batch()))

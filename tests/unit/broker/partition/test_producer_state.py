@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bmq.broker.partition.producer_state import BATCHES_KEPT, ProducerTable
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records.batch import CONTROL, MAX_SEQUENCE, Batch, Record, build_batch
+from bmq.core.records.batch import MAX_SEQUENCE, Batch, Record, build_batch
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 from tests.harness.loop_stops import is_short, without_collector
 
@@ -33,7 +33,6 @@ def batch(
     epoch: int = 0,
     base: int = 0,
     timestamp: int = 1000,
-    attributes: int = 0,
 ) -> Batch:
     return Batch(
         memoryview(
@@ -44,7 +43,6 @@ def batch(
                 producer_id=pid,
                 producer_epoch=epoch,
                 base_sequence=sequence,
-                attributes=attributes,
             )
         )
     )
@@ -262,13 +260,6 @@ def test_replay_equals_append_and_flush(seed: int) -> None:
         offset = sent.next_offset
     assert replayed.snapshot() == written.snapshot()
     assert replayed.take_changes() == written.take_changes()
-
-
-def test_control_batches_change_no_producers_state() -> None:
-    """A transaction's end marker carries the producer's id, but no sequence."""
-    table = ProducerTable()
-    table.replay(batch(-1, attributes=CONTROL), NOW_MS)
-    assert table.snapshot() == ()
 
 
 # ------------------------------------------------------------------------------------------------------------ expiry

@@ -12,7 +12,10 @@ from bmq.cli.segment.index_check import IndexCheck
 from bmq.cli.segment.targets import TargetSegment
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch
+from bmq.core.records.control import Marker
+from bmq.storage.checkpoint import AbortedTransaction, ProducerState
 from bmq.storage.damage_reader import DamagedPart, FoundBatch
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.cli.segment.roots import FIRST, NOW, SIZE, THREE, Root, batch, described
 
 pytestmark = pytest.mark.slow
@@ -77,3 +80,53 @@ def test_an_index_of_an_empty_segment_is_right() -> None:
     found: list[Finding] = []
     IndexCheck(TargetSegment("/f", FIRST, None, has_log=True, has_idx=True), index, 0, found.append).finish(None)
     assert found == []
+
+
+TRANSACTIONAL_LOG = [
+    data(0, pid=7, base=10), data(0, pid=8, base=11), marker(Marker.ABORT, pid=7, base=12),
+    marker(Marker.ABORT, pid=5, base=13), marker(Marker.COMMIT, pid=6, base=14), data(1, pid=7, base=15),
+]  # fmt: skip
+"""Producers 5 and 6 began before the segment."""
+OPENED = (ProducerState(7, 0, 0, 0, 15, ()), ProducerState(8, 0, 0, 0, 11, ()), ProducerState(5, 0, 0, 0, -1, ()))
+RIGHT: dict[str, Any] = {
+    "aborted": (AbortedTransaction(7, 10, 12, 2), AbortedTransaction(5, 3, 13, 2)),
+    "first_open_txn": 11,
+    "producers": OPENED,
+}
+
+
+def of_transactions(**changes: Any) -> list[str]:
+    """Check an index of that log; return the faults."""
+    name = SegmentName(10, 1, 0)
+    raw = [bytes(each.data) for each in TRANSACTIONAL_LOG]
+    for each in TRANSACTIONAL_LOG:
+        each.leader_epoch = 1
+    index = described(name, *raw, **{**RIGHT, "epochs": ((1, 10),), **changes})
+    found: list[Finding] = []
+    check = IndexCheck(TargetSegment("/f", name, None, has_log=True, has_idx=True), index, index.position, found.append)
+    position = 0
+    for each in TRANSACTIONAL_LOG:
+        check.on_batch(FoundBatch(position, each))
+        position += each.size
+    check.finish(None)
+    return [finding.what for finding in found]
+
+
+def test_the_transactions_of_an_index_are_those_of_the_log() -> None:
+    assert of_transactions() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"aborted": ()}, "aborted transactions []; in the log they are [7: 10 to 12, stable to 11]"),
+        ({"aborted": RIGHT["aborted"][1:]}, "aborted transactions [5: 3 to 13"),
+        ({"aborted": (AbortedTransaction(7, 11, 12, 2), RIGHT["aborted"][1])}, "aborted transactions [7: 11 to 12"),
+        ({"aborted": (AbortedTransaction(7, 10, 12, 13), RIGHT["aborted"][1])}, "stable to 13"),
+        ({"first_open_txn": -1}, "the oldest from offset -1 on; in the log they are {8: 11, 7: 15}"),
+        ({"producers": OPENED[:1]}, "open transactions {7: 15}"),
+        ({"producers": (*OPENED, ProducerState(6, 0, 0, 0, 2, ()))}, "open transactions {7: 15, 8: 11, 6: 2}"),
+    ],
+)
+def test_each_fault_of_an_indexs_transactions_is_named(changes: dict[str, Any], what: str) -> None:
+    assert any(what in fault for fault in of_transactions(**changes)), of_transactions(**changes)

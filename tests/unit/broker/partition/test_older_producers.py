@@ -1,0 +1,203 @@
+"""Takeovers that find no checkpoint of the producers at the log's end: what they read on from, and what they then know.
+
+The log has four segments of four batches. The record lists the third, closed, and the fourth, open. Each combination of
+lost files and checkpoints is tried against two rules: a transaction that may be open is known, and no producer without
+a transaction is refused its next batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from bmq.broker import events as ev
+from bmq.broker.partition.producer_state import ProducerTable
+from bmq.broker.partition.recovery import Takeover
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records.batch import Batch
+from bmq.core.records.control import Marker
+from bmq.meta.ownership import SegmentEntry
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
+from bmq.storage.filesystem import write_once
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.recovery import FencedSegment, Found
+from bmq.storage.segment import encode_idx
+from tests.unit.broker.partition.transactional import data, marker
+
+KEY = PartitionKey(UUID(int=7), 0)
+PATH = PartitionPath("orders", str(KEY.topic_id), 0)
+PLAIN = 9
+WALL_MS = 1
+
+
+def plain(base: int, sequence: int) -> Batch:
+    return data(sequence, pid=PLAIN, base=base, is_transactional=False)
+
+
+LOG = [
+    [data(0, pid=7, base=0), plain(1, 0), data(0, pid=8, base=2), plain(3, 1)],
+    [marker(Marker.ABORT, pid=7, base=4), data(1, pid=7, base=5), plain(6, 2), plain(7, 3)],
+    [marker(Marker.COMMIT, pid=8, base=8), plain(9, 4), data(0, pid=6, base=10), plain(11, 5)],
+    [data(2, pid=7, base=12), marker(Marker.ABORT, pid=6, base=13), data(1, pid=6, base=14), plain(15, 6)],
+]
+END = 16
+NAMES = [SegmentName(4 * n, 1, n) for n in range(4)]
+BYTES = [b"".join(bytes(batch.data) for batch in batches) for batches in LOG]
+BATCHES = list(itertools.chain(*LOG))
+
+
+def table_at(end: int, batches: list[Batch] = BATCHES) -> ProducerTable:
+    table = ProducerTable()
+    for batch in batches:
+        if batch.base_offset < end:
+            table.replay(batch, WALL_MS)
+    return table
+
+
+def checkpoint_at(end: int) -> Checkpoint:
+    """Return the checkpoint that an owner wrote when it had flushed up to ``end``."""
+    at, table = (end - 1) // 4, table_at(end)
+    position = sum(batch.size for batch in LOG[at] if batch.base_offset < end)
+    aborted = [one for one in table.transactions.take_aborted() if one.last_offset >= NAMES[at].base]
+    return Checkpoint(
+        key=KEY,
+        segment=NAMES[at],
+        position=position,
+        end_offset=end,
+        log_start=0,
+        first_open_txn=table.transactions.first_open,
+        index=array("q"),
+        epochs=((1, NAMES[at].base),),
+        producers=table.snapshot(),
+        aborted=tuple(aborted),
+    )
+
+
+@dataclass(frozen=True)
+class Left:
+    """Files that are left of a segment."""
+
+    has_log: bool = True
+    idx: str = "sound"  # sound, damaged, none
+
+    @property
+    def is_known(self) -> bool:
+        return self.idx == "sound"
+
+
+async def take_over(left: tuple[Left, ...], journal_end: int | None) -> tuple[ev.LogRecovered, list[str]]:
+    """Return the result of a takeover, and what it reports."""
+    fs = MemoryFileSystem(MemoryStorage(), "b")
+    for number, (name, each) in enumerate(zip(NAMES, (*left, Left(idx="none")), strict=True)):
+        if each.has_log:
+            await write_once(fs, PATH.log(name), BYTES[number])
+        if each.idx != "none":
+            raw = bytearray(encode_idx(replace(checkpoint_at(4 * number + 4), is_closed=True)))
+            raw[-1] ^= each.idx == "damaged"
+            await write_once(fs, PATH.idx(name), bytes(raw))
+
+    async def find(incarnation: str, key: PartitionKey, *, passes_damaged: bool) -> Checkpoint | None:
+        return None if journal_end is None else checkpoint_at(journal_end)
+
+    async def is_ours() -> bool:
+        return True
+
+    reported: list[str] = []
+    shared: Any = SimpleNamespace(
+        fs=fs,
+        journals=SimpleNamespace(find=find),
+        clock=SimpleNamespace(now_ms=lambda: WALL_MS),
+        report=lambda text, *args, **_: reported.append(text % args),
+    )
+    files: Any = SimpleNamespace(path=PATH)
+    entries = [
+        SegmentEntry(name=name, spare="/spare", holder="a", file_id=1, length=length, end_offset=end)
+        for name, length, end in ((NAMES[2], len(BYTES[2]), 12), (NAMES[3], -1, -1))
+    ]
+    segments = [FencedSegment(name=NAMES[n], found=Found.FINAL, length=len(BYTES[n])) for n in (2, 3)]
+    takeover = Takeover(shared, files, KEY, 65_536)
+    effect = ev.RecoverLog(tuple(segments), tuple(entries), ("a",), epoch=2, last=NAMES[3].order)
+    event = await takeover.recover(effect, is_ours)
+    assert isinstance(event, ev.LogRecovered), event
+    for report in takeover.losses:
+        report()
+    return event, reported
+
+
+def opened(event: ev.LogRecovered) -> dict[int, int]:
+    return {state.producer_id: state.txn_start for state in event.producers if state.txn_start >= 0}
+
+
+STATES = [Left(has_log, idx) for has_log in (True, False) for idx in ("sound", "damaged", "none")]
+COMBINATIONS = list(itertools.product(itertools.product(STATES, repeat=3), (None, 2, 6, 10)))
+
+
+@pytest.mark.parametrize("journal_end", [None, 2, 6, 10])
+@pytest.mark.parametrize("third", STATES, ids=str)
+async def test_no_combination_of_losses_takes_an_unknown_transaction_for_none(
+    third: Left, journal_end: int | None
+) -> None:
+    """Look at each transaction that is open at the end and has a batch left: it is known as open, from there or before.
+
+    A producer without a transaction may go on, as today. Nothing is known less exactly than from what is left.
+    """
+    for first, second in itertools.product(STATES, repeat=2):
+        left = (first, second, third)
+        event, _ = await take_over(left, journal_end)
+        assert event.recovered.end_offset == END
+        truth = dict(table_at(END).transactions.opened)
+        assert truth == {7: 5, 6: 14}
+        found = opened(event)
+        for pid, start in truth.items():
+            batches = [
+                batch.base_offset
+                for batch, segment in ((batch, batch.base_offset // 4) for batch in BATCHES)
+                if batch.producer_id == pid and start <= batch.base_offset and (segment == 3 or left[segment].has_log)
+            ]
+            assert found.get(pid, END) <= batches[0], (left, pid, found)
+        ProducerTable(event.producers).check(plain(END, 7))
+
+
+@pytest.mark.parametrize("journal_end", [None, 2, 6, 10])
+async def test_without_missing_batches_everything_is_known(journal_end: int | None) -> None:
+    """Expect the state of an owner that never ended, whichever indexes are left, and right indexes to be written."""
+    for kinds in itertools.product(("sound", "damaged", "none"), repeat=3):
+        event, reported = await take_over(tuple(Left(idx=kind) for kind in kinds), journal_end)
+        assert set(map(repr, event.producers)) == set(map(repr, table_at(END).snapshot())), kinds
+        assert [text for text in reported if "missing" in text] == []
+        for segment in event.recovered.segments:
+            wanted = checkpoint_at(segment.end_offset)
+            assert (segment.first_open_txn, tuple(segment.aborted)) == (wanted.first_open_txn, wanted.aborted)
+            assert set(map(repr, segment.producers)) == set(map(repr, wanted.producers))
+
+
+async def test_an_index_that_retention_removed_with_all_before_it_leaves_nothing_unknown() -> None:
+    """Nothing of an earlier transaction is left to be shown, so nothing holds readers back."""
+    gone = Left(has_log=False, idx="none")
+    event, _ = await take_over((gone, gone, gone), None)
+    assert opened(event) == {7: 12, 6: 14}
+    assert event.log_start == 12
+    assert event.checkpoint is not None
+    assert event.checkpoint.knows_producers
+
+
+async def test_a_transaction_whose_end_may_be_missing_stays_open_and_is_reported() -> None:
+    """The third segment vanished with the marker of producer 8: its records in the first one are not shown."""
+    event, reported = await take_over((Left(), Left(), Left(has_log=False, idx="none")), None)
+    assert opened(event) == {7: 5, 8: 2, 6: 14}
+    (text,) = (text for text in reported if "are missing" in text)
+    assert "batches below offset 12 are missing: the transaction that is open from offset 2 on" in text
+
+
+async def test_an_aborted_transaction_that_began_before_the_source_keeps_its_first_offset() -> None:
+    """Rebuild the third and the fourth index without any checkpoint: the transactions' beginnings lie before them."""
+    none = Left(idx="none")
+    event, _ = await take_over((none, none, none), None)
+    assert [segment.aborted for segment in event.recovered.segments] == [[], [AbortedTransaction(6, 10, 13, 5)]]
