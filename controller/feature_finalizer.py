@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from bmq.controller.feature_levels import Members, Step, WriteRecord, next_step, updated, waits_for
+from bmq.controller.feature_levels import Members, WriteRecord, next_step, updated, waits_for
 from bmq.controller.kv_commit import CONFLICTS_MAX, Guard, commit_settled, contested, deposed, is_deposed, refused
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import wait_for
@@ -50,9 +50,14 @@ class FeatureFinalizer:
         self._guard = guard
         self._filed = 0
         """The revision of the record that storage has, as this leader knows."""
+        self._inherited = 0
+        """The revision of the record at the begin of the term."""
         self._news = asyncio.Event()
         self._stepping = asyncio.Lock()
-        """Held from the decision on a record until its write is settled."""
+        """Held from the decision on a record until its write is settled.
+
+        Not held while storage files the levels: an operator's update need not wait for storage.
+        """
         self._said: tuple[str, ...] = ()
         """The members for which a level waits, as the log has them."""
 
@@ -71,6 +76,7 @@ class FeatureFinalizer:
             raise UnsupportedLevel(f"{self._key}: {error}") from error
         self._table.check(record.levels, self._key)
         self._table.check(record.highest, self._key)
+        self._inherited = 0 if entry is None else entry.revision
 
     async def run(self, since: int) -> None:
         """Go on with the levels whenever members or levels change, until cancelled.
@@ -111,23 +117,24 @@ class FeatureFinalizer:
                 revision = await self._shown()
                 record, members = self._view.levels, self.members()
                 step = next_step(record, members, self._table, is_filed=self._filed == revision)
-                if step is None:
-                    self._say_waiting(waits_for(record, members, self._table))
-                    return
-                await self._take(step, record, revision)
-
-    async def _take(self, step: Step, record: FeatureLevels, revision: int) -> None:
-        if not isinstance(step, WriteRecord):
-            await self._file(revision, record)
+                if isinstance(step, WriteRecord):
+                    await self._take(step, record, revision)
+                    continue
+            if step is None:
+                self._say_waiting(waits_for(record, members, self._table))
+                return
+            await self._file(revision, record)  # a record that is written meanwhile has a higher name on storage
             self._filed = revision
-        elif await self._write(step.record, revision):
+
+    async def _take(self, step: WriteRecord, record: FeatureLevels, revision: int) -> None:
+        if await self._write(step.record, revision):
             _log.info("a feature's level is %s: %s", step.what, _text(step.record.intended or record.intended))
 
     async def _shown(self) -> int:
-        """Return the record's revision once the view shows everything up to it."""
+        """Return the record's revision once the view shows everything up to it, and all that earlier leaders wrote."""
         while True:
             revision = self._view.revision_of(self._key)
-            await self._view.wait_revision(revision)
+            await self._view.wait_revision(max(revision, self._inherited))
             if self._view.revision_of(self._key) == revision:
                 return revision
 
@@ -176,6 +183,15 @@ class FeatureFinalizer:
         Raises RequestError INVALID_UPDATE_VERSION if an update is refused: none is done then.  FEATURE_UPDATE_FAILED if
         a member that does not support a level came first, REQUEST_TIMED_OUT if store or storage do not respond.
         """
+        try:
+            async with asyncio.timeout(FINISH_S):
+                await self._update(updates, validate_only=validate_only)
+        except TimeoutError:
+            text = "the levels are not in force yet, and may be later: storage or the metadata store does not respond"
+            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+
+    async def _update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Set levels as ``update`` does, without its time-out."""
         for _ in range(CONFLICTS_MAX):
             async with self._stepping:
                 try:
@@ -200,13 +216,9 @@ class FeatureFinalizer:
         news = asyncio.Event()
         forget = self._view.subscribe(lambda change: news.set() if change.are_levels else None)
         try:
-            async with asyncio.timeout(FINISH_S):
-                while wanted.keys() & self._view.levels.intended.keys():
-                    news.clear()
-                    await news.wait()
-        except TimeoutError:
-            text = "the levels are intended and not in force yet: storage or the metadata store does not respond"
-            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+            while wanted.keys() & self._view.levels.intended.keys():
+                news.clear()
+                await news.wait()
         finally:
             forget()
         levels = self._view.levels

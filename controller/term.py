@@ -63,7 +63,6 @@ from bmq.controller.unreachable_reports import UnreachableReports
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
-from bmq.core.features import unsupported
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog, TopicChange
@@ -469,7 +468,7 @@ class Term:
         return [
             PlannerBroker(member.incarnation, member.zone, member.is_draining)
             for member in self._living(role)
-            if not unsupported(levels, member.ranges)
+            if member.supports(levels)
         ]
 
     async def _round(self) -> bool:

@@ -26,6 +26,7 @@ from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.meta.open import is_shared
+from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.certificates import open_internal_tls
 from bmq.server.root_guard import RootGuard
 from bmq.server.secret_check import check_secret
@@ -175,11 +176,13 @@ class ClusterMember:
         shown = view.members.get(own)
         if shown is not None and not shown.is_draining:
             return True  # the drain is not published yet
-        stay = [member for member in others if not member.is_draining]
-        has_shards = any(owner.incarnation == own for owner in view.shards.values())
-        return view.controller is not None and (
-            (has_partitions() and any(member.has("broker") for member in stay))
-            or (has_shards and any(member.has("coordinator") for member in stay))
+        leader = view.controller
+        if leader is None:
+            return False
+        stay = [member for member in others if not member.is_draining and member.supports(view.levels.levels)]
+        has_shards = any(owner.incarnation == own and _moves(leader, shard) for shard, owner in view.shards.items())
+        return (has_partitions() and any(member.has("broker") for member in stay)) or (
+            has_shards and any(member.has("coordinator") for member in stay)
         )
 
     def _failed(self, why: str) -> None:
@@ -202,7 +205,12 @@ class ClusterMember:
 
 
 def _concerns(change: ViewChange) -> bool:
-    return bool(change.members or change.partitions or change.shards or change.is_controller)
+    return bool(change.members or change.partitions or change.shards or change.is_controller or change.are_levels)
+
+
+def _moves(leader: Member, shard: ShardId) -> bool:
+    """Return whether the leader moves the shard.  A version before levels of features knows shards of groups alone."""
+    return shard.kind is GROUPS or bool(leader.features)
 
 
 def _never() -> bool:

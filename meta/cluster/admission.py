@@ -80,8 +80,11 @@ class MemberAdmission:
 
     def _roles_to_give(self) -> frozenset[str]:
         """Return the roles of the members that another one's work may be assigned to."""
-        members = self._view.members.values()
-        able = [member.roles for member in members if not (member.is_starting or member.is_draining)]
+        able = [
+            member.roles
+            for member in self._view.members.values()
+            if not (member.is_starting or member.is_draining) and member.supports(self._view.levels.levels)
+        ]
         return frozenset().union(*able)
 
 

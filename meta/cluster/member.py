@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bmq.core.errors import FormatError
-from bmq.core.features import LEVEL_MAX, LevelRange, Ranges
+from bmq.core.features import LEVEL_MAX, LevelRange, Levels, Ranges, unsupported
 
 FORMAT = 1
 PORT_MAX = 65_535
@@ -59,6 +59,10 @@ class Member:
     def ranges(self) -> Ranges:
         """The levels that the member supports, by feature."""
         return dict(self.features)
+
+    def supports(self, levels: Levels) -> bool:
+        """Return whether the member supports these levels of features: other members refuse it if not."""
+        return not unsupported(levels, self.ranges)
 
     @property
     def is_starting(self) -> bool:

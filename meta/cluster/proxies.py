@@ -22,8 +22,8 @@ class ClusterProxies:
 
     Clients are sent to proxies that have a listener of the same name, and to all of these: any proxy serves every
     partition, so no partition's leader is without such a listener (Kafka's LISTENER_NOT_FOUND).  A proxy that drains is
-    left out, and so is this one while it is not a member.  Without any other, this process names itself: the client has
-    reached it.
+    left out, as is a proxy without support of a feature's level in force, and this one while it is not a member.
+    Without any other, this process names itself: the client has reached it.
 
     A partition's leader is the process that owns it, if that is such a proxy: its records then cross no second process.
     The leader of any other partition is a place (``meta.cluster.placement``), which is computed on the first request
@@ -115,6 +115,7 @@ class ClusterProxies:
             for incarnation, member in self._view.members.items()
             if member.has(PROXY) and not member.is_draining and (address := member.kafka_at(self._listener)).port
             if self._is_member or incarnation != self._view.own
+            if member.supports(self._view.levels.levels)
         }
         by_node = {proxy.node_id: proxy for proxy in found.values()}
         proxies = tuple(by_node[node] for node in sorted(by_node)) or (self.own,)
@@ -127,7 +128,7 @@ class ClusterProxies:
             self.version += 1
 
     def _view_changed(self, change: ViewChange) -> None:
-        if change.members:
+        if change.members or change.are_levels:
             self.refresh()
         if change.partitions and self._owners:  # else no leader follows an owner
             for topic_id in {topic_id for topic_id, _ in change.chunks}:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
 import pytest
 
-from bmq.controller.feature_finalizer import FeatureFinalizer
+from bmq.controller.feature_finalizer import FINISH_S, FeatureFinalizer
 from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.features import (
@@ -28,7 +28,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels, decode_record, encode_record
 from bmq.meta.cluster.member import Member, decode_member, encode_member
 from bmq.meta.cluster.membership import JoinRefused, Membership
-from bmq.meta.kv import Commit, Compare, Delete, Entry, Put, Write
+from bmq.meta.kv import Changes, Commit, Compare, Delete, Entry, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.cluster_files import check_cluster, put_feature_levels, read_cluster
 from bmq.storage.feature_levels import StoredLevels
@@ -64,6 +64,9 @@ class World:
         """The number of the leader's writes after which it ends."""
         self.writes = 0
         self.storage_fails = False
+        self.storage_responds = asyncio.Event()
+        self.storage_responds.set()
+        self.is_filing = False
 
     async def record(self) -> FeatureLevels:
         entry = await self.kv.get(KEY)
@@ -94,6 +97,8 @@ class World:
     async def file(self, revision: int, record: FeatureLevels) -> None:
         if self.storage_fails:
             raise StorageUnavailable("the NameNode is in safe mode")
+        self.is_filing = True
+        await self.storage_responds.wait()
         levels = StoredLevels(revision=revision, levels=record.highest, held=record.held)
         await put_feature_levels(self.fs, levels)
         await self.written()
@@ -223,6 +228,84 @@ async def test_without_storage_no_level_is_in_force() -> None:
         assert (record.levels, record.intended) == ({}, {"f": 2})
         world.storage_fails = False
         await stable(world, lambda record: record.of("f") == 2)
+
+
+async def test_an_update_does_not_wait_without_end_while_storage_hangs() -> None:
+    """A NameNode takes the connection and never responds."""
+    world = World()
+    await world.put(member("a"))
+    world.storage_responds.clear()
+    async with world.leader() as leader:
+        await until(lambda: world.is_filing)
+        update = [FeatureUpdate("f", 2, UpgradeType.UPGRADE.value)]
+        async with asyncio.timeout(2 * FINISH_S):
+            await leader.update(update, validate_only=True)
+            with pytest.raises(RequestError) as failed:
+                await leader.update(update)
+        assert failed.value.code is ErrorCode.REQUEST_TIMED_OUT
+        world.storage_responds.set()
+        await stable(world, lambda record: record.of("f") == 2)
+
+
+async def test_an_operator_takes_an_intention_back_while_storage_hangs() -> None:
+    """Else processes of an earlier version could not register until storage responds."""
+    world = World()
+    await world.put(member("a"))
+    world.storage_responds.clear()
+    async with world.leader() as leader:
+        await until(lambda: world.is_filing)
+        async with asyncio.timeout(FINISH_S):
+            await leader.update([FeatureUpdate("f", 0, UpgradeType.UPGRADE.value)])
+        taken_back = FeatureLevels(held=frozenset({"f"}))
+        assert await world.record() == taken_back
+        world.storage_responds.set()
+        await asyncio.sleep(1)
+        assert await world.record() == taken_back
+        assert await world.on_root() == {}
+
+
+class SlowWatch(MemoryKeyValue):
+    """A store whose changes reach the view only after ``may_show``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.may_show = asyncio.Event()
+
+    async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
+        async with contextlib.aclosing(super().watch(prefix, after_revision=after_revision)) as changes:
+            async for each in changes:
+                await self.may_show.wait()
+                yield each
+
+
+async def test_an_update_is_decided_on_the_levels_that_the_leader_before_has_written() -> None:
+    """The new leader's view is behind: it shows a level that the leader before has lowered."""
+    world = World()
+    await check_cluster(world.fs, "id", features=table(9))
+    await world.put(member("a"))
+    await world.kv.commit([], [Put(KEY, encode_record(FeatureLevels(epoch=1, levels={"f": 2})))])
+    kv = SlowWatch(world.store)
+    view = KvClusterView(kv, "c", "leader")
+    await view.start()
+    lowered = FeatureLevels(epoch=2, levels={"f": 1}, held=frozenset({"f"}))
+    await world.kv.commit([], [Put(KEY, encode_record(lowered))])
+    done = await world.kv.commit([], [Put(controller_key("c"), b"leader")])
+    finalizer = FeatureFinalizer(
+        kv, "c", view, table(2), world.file, guard=lambda: [Compare(controller_key("c"), done.revision)]
+    )
+    await finalizer.begin()
+    run = asyncio.create_task(finalizer.run(done.revision))
+    try:
+        update = asyncio.create_task(finalizer.update([FeatureUpdate("f", 2, UpgradeType.UPGRADE.value)]))
+        await asyncio.sleep(1)
+        assert not update.done(), "the view does not show yet what the leader before has written"
+        kv.may_show.set()
+        await update
+        assert await world.record() == FeatureLevels(epoch=3, levels={"f": 2})
+    finally:
+        run.cancel()
+        await asyncio.wait({run})
+        await view.close()
 
 
 @pytest.mark.parametrize("writes", range(1, 6))

@@ -149,18 +149,22 @@ async def test_a_member_that_does_not_support_a_level_is_refused(is_behind: bool
 
 
 async def test_who_is_refused_is_told_at_which_revision_its_key_is_absent() -> None:
-    """Together with the roles of those that may be given what it had: neither a draining member's, nor one's that does
-    not listen yet."""
+    """Together with the roles of the members that may be given its work.
 
+    Nothing is given to a member that drains, does not listen yet, or does not support a level in force.
+    """
     w = World()
     await w.put_member("broker-1", "broker")
+    await w.kv.commit([], [Put(features_key("c"), encode_record(FeatureLevels(levels={"f": 2})))])
+    able = (("f", LevelRange(0, 2)),)
     await w.seen.start()
     gone = await w.kv.commit([], [Delete(member_key("c", "broker-1"))])
     here = Address(host="h", port=1)
     for one in (
-        Member(incarnation="broker-2", roles=frozenset({"broker"}), internal=here, is_draining=True),
-        Member(incarnation="controller-1", roles=frozenset({"controller"})),
-        Member(incarnation="proxy-1", roles=frozenset({"proxy"}), internal=here),
+        Member(incarnation="broker-2", roles=frozenset({"broker"}), internal=here, is_draining=True, features=able),
+        Member(incarnation="controller-1", roles=frozenset({"controller"}), features=able),
+        Member(incarnation="coordinator-1", roles=frozenset({"coordinator"}), internal=here),
+        Member(incarnation="proxy-1", roles=frozenset({"proxy"}), internal=here, features=able),
     ):
         await w.kv.commit([], [Put(member_key("c", one.incarnation), encode_member(one))])
     await w.seen.wait_revision(w.store.revision)

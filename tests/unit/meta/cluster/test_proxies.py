@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.core.features import LevelRange
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import KvCatalog, Topic, encode_topic, topic_key
 from bmq.meta.cluster.assignment import AssignmentChunk, encode_chunk, encode_shards
-from bmq.meta.cluster.keys import assignment_key, member_key, shards_key
+from bmq.meta.cluster.keys import assignment_key, features_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.cluster.member import Address, Member, encode_member
 from bmq.meta.cluster.proxies import ClusterProxies
 from bmq.meta.cluster.view import ShardOwner
@@ -68,6 +70,25 @@ async def test_clients_are_not_sent_to_a_draining_proxy_unless_it_is_alone() -> 
     assert proxies.version > version
     assert [each.node_id for each in proxies.addresses] == [0]
     assert {proxies.leader_of(PartitionKey(topic.topic_id, number)) for number in range(6)} == {0}
+    await view.close()
+    await catalog.close()
+
+
+async def test_clients_are_not_sent_to_a_proxy_without_support_of_a_level_in_force() -> None:
+    """All other members refuse its connections, so it reaches no owner."""
+    kv = MemoryKeyValue(MemoryStore())
+    view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
+    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    await view.start()
+    await catalog.start()
+    able = [replace(proxy(number), features=(("f", LevelRange(0, 1)),)) for number in range(2)]
+    done = await kv.commit([], [put(each) for each in (*able, proxy(2))])
+    await view.wait_revision(done.revision)
+    assert [each.node_id for each in proxies.addresses] == [0, 1, 2]
+    record = encode_record(FeatureLevels(epoch=1, levels={"f": 1}))
+    done = await kv.commit([], [Put(features_key("c"), record)])
+    await view.wait_revision(done.revision)
+    assert [each.node_id for each in proxies.addresses] == [0, 1]
     await view.close()
     await catalog.close()
 
