@@ -164,7 +164,7 @@ class RootGuard:
                 )
                 self._cluster_id, self.file = cluster_id, found
                 return found
-            own = RootRecord(root_id=root_id, url=self._url)
+            own = RootRecord(root_id=root_id, url=self._url, has_levels=found.has_levels)
             stored = await patiently(lambda: bind_root(kv, self._cluster, own))
         assert stored is not None, "the root is bound"
         if stored.root_id != root_id:

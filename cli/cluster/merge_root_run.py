@@ -169,8 +169,9 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
     Raises NotLost if a process has started meanwhile, RequestRefused if another one wrote the root.
     """
     await check_cluster(right, file.cluster_id, rebuild_count=file.rebuild_count)
-    await _file_levels(kv, cluster, right, file.rebuild_count)
-    record = RootRecord(root_id=await make_root_id(right), url=without_userinfo(right.url))
+    has_levels = await _file_levels(kv, cluster, right, file.rebuild_count)
+    url = without_userinfo(right.url)
+    record = RootRecord(root_id=await make_root_id(right), url=url, has_levels=has_levels)
     await check_nobody(kv, cluster)
     async for walk in kv.list(access_prefix(cluster)):  # files that came from elsewhere may have other rights
         await kv.commit([], [Delete(walk.key)])
@@ -185,13 +186,18 @@ async def bind(kv: KeyValue, cluster: str, right: FileSystem, file: ClusterFile)
     return record
 
 
-async def _file_levels(kv: KeyValue, cluster: str, right: FileSystem, rebuild_count: int) -> None:
-    """Have the right root show the levels of features that the store has, as the leader would."""
+async def _file_levels(kv: KeyValue, cluster: str, right: FileSystem, rebuild_count: int) -> bool:
+    """Have the right root show the levels of features that the store has, as the leader would.
+
+    Returns whether a level was ever above 0, or is intended to be.
+    """
     found = await _levels(kv, cluster)
-    if found is not None:
-        revision, record = found
-        levels = StoredLevels(rebuild_count=rebuild_count, revision=revision, levels=record.highest, held=record.held)
-        await put_feature_levels(right, levels)
+    if found is None:
+        return False
+    revision, record = found
+    levels = StoredLevels(rebuild_count=rebuild_count, revision=revision, levels=record.highest, held=record.held)
+    await put_feature_levels(right, levels)
+    return record.epoch > 0 or bool(levels.levels)
 
 
 async def _levels(kv: KeyValue, cluster: str) -> tuple[int, FeatureLevels] | None:

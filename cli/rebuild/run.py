@@ -96,7 +96,8 @@ async def rebuild(
         outcome.notes.append("an earlier rebuild did not end: this one starts over")
     store: Rebuilding | None = None
     if not is_dry:
-        root = RootRecord(root_id=await make_root_id(fs), url=without_userinfo(fs.url))
+        url = without_userinfo(fs.url)
+        root = RootRecord(root_id=await make_root_id(fs), url=url, has_levels=found.has_levels)
         store = Rebuilding(kv, config.cluster, risen, root)
         await store.begin()
     progress = progress or Progress("rebuild")

@@ -9,6 +9,7 @@ from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
 from bmq.controller.feature_finalizer import FeatureFinalizer
 from bmq.controller.kv_commit import Guard
+from bmq.controller.levels_filing import file_levels
 from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.quota_shares_api import QuotaSharesApi
 from bmq.controller.service import Controller
@@ -26,7 +27,6 @@ from bmq.meta.open import is_shared
 from bmq.meta.proxy_addresses import Proxies
 from bmq.server.roles.parts import Parts
 from bmq.storage.access_files import AccessFiles
-from bmq.storage.cluster_files import put_feature_levels
 from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import StorageError
 
@@ -120,7 +120,7 @@ class ControllerRole:
             levels = StoredLevels(
                 rebuild_count=rebuild_count, revision=revision, levels=record.highest, held=record.held
             )
-            await put_feature_levels(fs, levels)
+            await file_levels(parts.kv, parts.config.cluster, fs, levels, guard)
 
         view, table = parts.joined.view, parts.joined.features
         return FeatureFinalizer(parts.kv, parts.config.cluster, view, table, file, guard=guard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -49,7 +50,7 @@ async def test_an_unknown_commit_that_was_not_done_is_raised_and_may_be_repeated
 @pytest.mark.parametrize(
     "value",
     [
-        b"", b"\xff", b"[]", b"[" * 100_000, b'{"format":2,"root_id":"r","url":"u"}', b'{"format":1,"root_id":"r"}',
+        b"", b"\xff", b"[]", b"[" * 100_000, b'{"format":3,"root_id":"r","url":"u"}', b'{"format":1,"root_id":"r"}',
         b'{"format":1,"root_id":"","url":"u"}', b'{"format":1,"root_id":7,"url":"u"}',
         b'{"format":1,"root_id":"r","url":null}',
     ],
@@ -67,4 +68,9 @@ async def test_a_value_that_is_not_a_root_is_a_format_error_and_is_not_replaced(
 
 
 def test_a_root_is_read_as_it_was_written() -> None:
-    assert decode_root(Entry("k", encode_root(FIRST), 1)) == FIRST
+    for record in (FIRST, replace(FIRST, has_levels=True)):
+        assert decode_root(Entry("k", encode_root(record), 1)) == record
+
+
+def test_a_cluster_without_levels_has_a_record_that_earlier_versions_read() -> None:
+    assert encode_root(FIRST) == b'{"format":1,"root_id":"r-1","url":"hdfs://nn/a"}'

@@ -225,7 +225,7 @@ async def test_whoever_joins_again_looks_whether_the_store_is_still_the_same() -
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"[]", b"{}", b'{"format":2,"root_id":"a","url":""}', b'{"format":1,"root_id":1,"url":""}']
+    "value", [b"", b"[]", b"{}", b'{"format":3,"root_id":"a","url":""}', b'{"format":1,"root_id":1,"url":""}']
 )
 async def test_a_record_that_cannot_be_read_is_named(value: bytes) -> None:
     kv, fs = new_store(), new_root()

@@ -325,7 +325,7 @@ async def test_the_right_root_shows_the_levels_of_the_store(monkeypatch: pytest.
         await check_roots(kv, "c", right, [])
     table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
     monkeypatch.setattr("bmq.cli.cluster.merge_root_run.FEATURES", table)
-    await bind(kv, "c", right, ClusterFile(cluster_id="id"))
+    assert (await bind(kv, "c", right, ClusterFile(cluster_id="id"))).has_levels
     found = await read_cluster(right, table)
     assert found is not None
     assert found.levels == {"transaction.version": 2}

@@ -147,6 +147,9 @@ async def test_a_rebuild_brings_the_levels_of_features_back(monkeypatch: pytest.
     assert (record.levels, record.held) == (levels.levels, levels.held)
     assert record.epoch > outcome.cluster.rebuild_count << 48, "above every epoch of the lost store"
     assert (await read_cluster(fs, table)) == outcome.cluster
+    root = await read_root(kv, "c")
+    assert root is not None
+    assert root.has_levels, "versions before levels do not join"
 
 
 async def test_a_rebuild_without_levels_writes_none() -> None:
