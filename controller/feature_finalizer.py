@@ -65,9 +65,10 @@ class FeatureFinalizer:
         return f"<FeatureFinalizer {self._view.levels} filed={self._filed}>"
 
     async def begin(self) -> None:
-        """Check that this process supports the levels.  Raises UnsupportedLevel, or KvError.
+        """Check that this process supports the levels in force.  Raises UnsupportedLevel, or KvError.
 
-        A process may be elected although it has lost its membership and must not join again.
+        A process may be elected although it has lost its membership and must not join again.  An intended level is not
+        checked: nothing is written at it yet, and the first step of a leader without support withdraws it.
         """
         entry = await self._kv.get(self._key)
         try:
@@ -75,7 +76,6 @@ class FeatureFinalizer:
         except FormatError as error:
             raise UnsupportedLevel(f"{self._key}: {error}") from error
         self._table.check(record.levels, self._key)
-        self._table.check(record.highest, self._key)
         self._inherited = 0 if entry is None else entry.revision
 
     async def run(self, since: int) -> None:

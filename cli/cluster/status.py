@@ -124,7 +124,7 @@ def _print_status(status: Mapping[str, Any]) -> None:
     for what, role in (("unassigned", "broker"), ("unassigned_shards", "coordinator")):
         if status.get(what) and not any(role in member["roles"] for member in status["members"]):
             print(f"  no {role} lives: start one, nothing is lost meanwhile")
-    features = [each for each in status.get("features", ()) if each["level"] or each["highest"]]
+    features = [each for each in status.get("features", ()) if each["level"] or each["highest"] or each["intended"]]
     if features:
         print(printable(f"  features     {', '.join(map(_feature, features))}"))
     if status["is_balancing"]:

@@ -62,6 +62,8 @@ class FakeCluster:
         self.quarantined: list[dict[str, Any]] = []
         self.not_served: list[dict[str, Any]] = []
         self.silent: list[str] = []
+        self.features: list[dict[str, Any]] | None = None
+        """None: a server of a version before levels, whose response lacks them."""
         self.is_from_leader = True
         self.moves: list[dict[str, Any]] = []
         self.acts: list[tuple[str, Mapping[str, Any]]] = []
@@ -78,7 +80,8 @@ class FakeCluster:
         if self.unassigned_after is not None:
             self.unassigned = next(self.unassigned_after, self.unassigned)
         leader = [name for name, each in self.members.items() if each["is_leader"]]
-        return {
+        levels = {} if self.features is None else {"features": self.features, "features_epoch": 1}
+        return levels | {
             "cluster": "bmq",
             "cluster_id": self.cluster_id,
             "asked": asked,

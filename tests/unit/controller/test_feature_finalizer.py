@@ -332,13 +332,30 @@ async def test_a_leader_that_ends_after_any_write_leaves_what_the_next_one_goes_
     assert after.levels == ({"f": 2} if may_go_on or before.levels else {})
 
 
+async def test_a_leader_withdraws_an_intention_that_it_does_not_support_itself() -> None:
+    """The process registered just before the intention, whose leader has ended.
+
+    Nothing was written at the intended level.  If the process ended as well, only processes that support the level
+    could register from then on.
+    """
+    world = World()
+    await check_cluster(world.fs, "id", features=table(9))
+    await world.put(member("a", 1))
+    record = FeatureLevels(epoch=1, levels={"f": 1}, intended={"f": 2})
+    done = await world.kv.commit([], [Put(KEY, encode_record(record))])
+    await put_feature_levels(world.fs, StoredLevels(revision=done.revision, levels=record.highest))
+    async with world.leader(1):
+        assert await stable(world, lambda record: True) == FeatureLevels(epoch=1, levels={"f": 1})
+        await until(lambda: world.writes >= 2)
+        assert await world.on_root() == {"f": 1}
+
+
 async def test_a_process_that_does_not_support_a_level_does_not_lead() -> None:
     world = World()
-    for record in (FeatureLevels(levels={"f": 2}), FeatureLevels(intended={"f": 2})):
-        await world.kv.commit([], [Put(KEY, encode_record(record))])
-        with pytest.raises(UnsupportedLevel, match="f 2 is in force, this version supports 0 to 1"):
-            async with world.leader(1):
-                pass
+    await world.kv.commit([], [Put(KEY, encode_record(FeatureLevels(levels={"f": 2})))])
+    with pytest.raises(UnsupportedLevel, match="f 2 is in force, this version supports 0 to 1"):
+        async with world.leader(1):
+            pass
     await world.kv.commit([], [Put(KEY, b'{"format":2}')])
     with pytest.raises(UnsupportedLevel, match="format 2"):
         async with world.leader():

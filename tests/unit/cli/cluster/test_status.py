@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 Run = Callable[..., int]
 Told = pytest.CaptureFixture[str]
+Facts = dict[str, object]
 
 
 def test_status_over_kafka_shows_nodes_and_counts(admin: FakeAdmin, bmq: Run, capsys: Told) -> None:
@@ -95,6 +96,32 @@ def test_status_over_http_shows_members_and_moves(cluster: FakeCluster, url: str
         "TOPIC PARTITION FROM TO WHY",
         "orders 3 broker-1a broker-1b asked",
     ]
+
+
+def test_status_shows_levels_of_features_that_are_or_may_be_above_0(
+    cluster: FakeCluster, url: str, capsys: Told
+) -> None:
+    def feature(name: str, level: int, highest: int, *, intended: int | None = None, is_held: bool = False) -> Facts:
+        facts = {"feature": name, "level": level, "intended": intended, "is_held": is_held}
+        return facts | {"lowest": 0, "highest": highest}
+
+    cluster.features = [
+        feature("a.version", 2, 2),
+        feature("b.version", 1, 2, is_held=True),
+        feature("c.version", 0, 1, intended=1),
+        feature("later.version", 0, 0, intended=1),
+        feature("unused.version", 0, 0),
+    ]
+    assert ask("status", "--http", url) == 0
+    (shown,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  features")]
+    assert shown == (
+        "  features     a.version 2 (0 to 2 supported), b.version 1 (0 to 2 supported, held there),"
+        " c.version 0 (0 to 1 supported, 1 is about to be),"
+        " later.version 0 (0 to 0 supported, 1 is about to be)"
+    )
+    cluster.features = None
+    assert ask("status", "--http", url) == 0
+    assert "features" not in capsys.readouterr().out
 
 
 def test_status_as_json_is_the_servers_response(cluster: FakeCluster, url: str, capsys: Told) -> None:

@@ -17,6 +17,8 @@ from bmq.core.store_count import StoreCount
 from bmq.meta.open import open_keyvalue
 from bmq.server.root_guard import RootGuard
 from bmq.storage import layout
+from bmq.storage.cluster_files import put_feature_levels
+from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.health import StorageHealth
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
@@ -126,6 +128,23 @@ def test_a_store_that_is_older_than_its_root(tmp_path: Path, capsys: Told) -> No
     assert "older than storage: it has no count" in found["what"]
     assert "0-7" in found["what"]
     assert "bmq cluster rebuild" in found["remedy"]
+
+
+def test_a_level_that_this_version_does_not_support(tmp_path: Path, capsys: Told) -> None:
+    root, meta = made(tmp_path)
+
+    async def file() -> None:
+        fs = await open_filesystem(root, holder="test")
+        await put_feature_levels(fs, StoredLevels(revision=1, levels={"later.version": 3}))
+        await fs.close()
+
+    asyncio.run(file())
+    assert doctor(root, meta, "127.0.0.1:1", "--json") == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (found,) = [line for line in lines if line["area"] == "root"]
+    assert found["what"] == f"{root}/levels: later.version 3 is in force, this version supports 0 to 0"
+    assert "Use a version of BMQ that supports the level" in found["remedy"]
+    assert not [line for line in lines if line["area"] == "store"], "the level is said once"
 
 
 def test_a_root_that_is_not_there(tmp_path: Path, capsys: Told) -> None:
