@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping
@@ -32,6 +33,7 @@ from typing import Any
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.features import FEATURES, FeatureTable, Levels
 from bmq.core.file_access import NO_ACCESS, Access
+from bmq.core.logging.fields import fields
 from bmq.core.urls import without_userinfo
 from bmq.storage import layout
 from bmq.storage.feature_levels import StoredLevels, newest_levels, put_levels
@@ -42,9 +44,11 @@ from bmq.storage.filesystem import (
     NoSuchFile,
     PipelineFailed,
     StorageError,
+    Unsupported,
     write_once,
 )
 
+_log = logging.getLogger(__name__)
 _FILE_OR_SCAFFOLDING = re.compile(r"\.?topic-(\d+)\.json(?:-.+)?\Z", re.ASCII)
 FORMAT = 1
 FORMAT_WITH_LEVELS = 2
@@ -128,7 +132,7 @@ async def raise_rebuild_count(fs: FileSystem, found: ClusterFile) -> ClusterFile
     """
     risen = replace(found, rebuild_count=found.rebuild_count + 1)
     while True:
-        spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(risen))
+        spare = await _write_cluster_spare(fs, risen)
         await fs.replace(spare, layout.CLUSTER)
         folder, _, name = layout.CLUSTER.rpartition("/")
         async for child in fs.list(folder or "/"):
@@ -142,16 +146,50 @@ async def raise_rebuild_count(fs: FileSystem, found: ClusterFile) -> ClusterFile
 async def put_feature_levels(fs: FileSystem, levels: StoredLevels) -> None:
     """Have the root show ``levels`` to its readers; before the first level above 0 ``cluster.json`` gets format 2.
 
-    May be repeated.  Raises StorageError, and FormatError as ``read_cluster``.
+    Who may read ``cluster.json`` may read the levels.  May be repeated.  Raises StorageError, and FormatError as
+    ``read_cluster``.
     """
     if levels.levels:
         while (found := await _read_cluster(fs)) is not None and not found.has_levels:
-            spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(replace(found, has_levels=True)))
+            spare = await _write_cluster_spare(fs, replace(found, has_levels=True))
             if await _read_cluster(fs) == found:  # else the count was raised before the spare file was there
                 await fs.replace(spare, layout.CLUSTER)
             else:
                 await _discard(fs, spare)
+    await fs.make_folder(layout.LEVELS)
+    await _give_cluster_rights(fs, layout.LEVELS)
     await put_levels(fs, levels)
+
+
+async def _write_cluster_spare(fs: FileSystem, content: ClusterFile) -> str:
+    """Write the successor of ``/cluster.json`` under a temporary name, with the rights of the present file."""
+    spare = await _write_spare(fs, layout.CLUSTER, _cluster_content(content))
+    await _give_cluster_rights(fs, spare)
+    return spare
+
+
+async def _give_cluster_rights(fs: FileSystem, path: str) -> None:
+    """Give the file or folder at ``path`` what it lacks of the owner, the group and the mode of ``/cluster.json``.
+
+    A folder has x where the file has r.  A refusal of storage is logged: the leader tries again in its next term
+    (``storage.access_files``).
+    """
+    try:
+        model, entry = await fs.status(layout.CLUSTER), await fs.status(path)
+    except NoSuchFile:
+        return
+    mode = model.mode | (model.mode & 0o444) >> 2 if entry.is_dir else model.mode
+    missing = Access(model.owner, model.group, mode).missing(entry.owner, entry.group, entry.mode)
+    if not missing.is_given:
+        return
+    try:
+        await fs.set_access(path, missing)
+    except Unsupported as error:
+        _log.warning(
+            "storage does not give files of the root the rights of cluster.json, their readers may not be able to read"
+            " them",
+            extra=fields(path=path, error=error),
+        )
 
 
 async def read_cluster(fs: FileSystem, features: FeatureTable = FEATURES) -> ClusterFile | None:

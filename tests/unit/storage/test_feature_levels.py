@@ -8,7 +8,9 @@ import pytest
 
 from bmq.core.errors import FormatError
 from bmq.core.features import Feature, FeatureTable, LevelRange, UnsupportedLevel
+from bmq.core.file_access import Access
 from bmq.storage import layout
+from bmq.storage.access_files import AccessFiles
 from bmq.storage.cluster_files import (
     ClusterFile,
     check_cluster,
@@ -18,7 +20,7 @@ from bmq.storage.cluster_files import (
     read_cluster,
 )
 from bmq.storage.feature_levels import StoredLevels, newest_levels, put_levels
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import FileSystem, NotAllowed
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 TABLE = FeatureTable((Feature("f", LevelRange(0, 2)),))
@@ -149,3 +151,35 @@ async def test_a_leader_that_stood_still_takes_no_rebuild_count_back(stop_at: in
     after = await read_cluster(tool, TABLE)
     assert after is not None
     assert after.rebuild_count == 1
+
+
+async def rights(fs: FileSystem, path: str) -> tuple[str, int]:
+    status = await fs.status(path)
+    return status.group, status.mode
+
+
+async def test_who_may_read_the_root_may_read_its_levels() -> None:
+    """The leader gives the rights once in its term, and files the first level after it."""
+    fs = fs_of()
+    await check_cluster(fs, "id")
+    await AccessFiles(fs).give_shared(Access(mode=0o710, group="readers"))
+    before = await rights(fs, layout.CLUSTER)
+    assert before == ("readers", 0o640)
+    await put_feature_levels(fs, levels(5, 1))
+    assert await rights(fs, layout.CLUSTER) == before
+    assert await rights(fs, layout.LEVELS) == ("readers", 0o750)
+    await raise_rebuild_count(fs, ClusterFile(cluster_id="id", has_levels=True))
+    assert await rights(fs, layout.CLUSTER) == before
+
+
+async def test_rights_that_storage_refuses_do_not_keep_a_level_back(caplog: pytest.LogCaptureFixture) -> None:
+    class Refusing(MemoryFileSystem):
+        async def set_access(self, path: str, access: Access) -> bool:
+            raise NotAllowed("no superuser")
+
+    fs = fs_of()
+    await check_cluster(fs, "id")
+    await AccessFiles(fs).give_shared(Access(mode=0o710))
+    await put_feature_levels(Refusing(fs.storage, "other"), levels(5, 1))
+    assert await newest_levels(fs) == levels(5, 1)
+    assert "their readers may not be able to" in caplog.text
