@@ -146,7 +146,7 @@ async def raise_rebuild_count(fs: FileSystem, found: ClusterFile) -> ClusterFile
 async def put_feature_levels(fs: FileSystem, levels: StoredLevels) -> None:
     """Have the root show ``levels`` to its readers; before the first level above 0 ``cluster.json`` gets format 2.
 
-    Who may read ``cluster.json`` may read the levels.  May be repeated.  Raises StorageError, and FormatError as
+    Users that may read ``cluster.json`` may read the levels.  May be repeated.  Raises StorageError, and FormatError as
     ``read_cluster``.
     """
     if levels.levels:
