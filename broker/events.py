@@ -497,7 +497,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class ReportOffline:
-    """Error report to the operator: the partition is OFFLINE, for ``reason``."""
+    """Report to the operator, in the log, that the partition is OFFLINE for ``reason``."""
 
     reason: str
 
