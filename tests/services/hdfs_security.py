@@ -99,7 +99,7 @@ class HdfsSecurity:
         return self.folder / "authority.pem"
 
     def _stores(self, side: str) -> dict[str, str]:
-        settings = {}
+        settings: dict[str, str] = {}
         for store in ("keystore", "truststore"):
             settings |= {
                 f"ssl.{side}.{store}.location": str(self.folder / f"{store}.p12"),

@@ -122,11 +122,11 @@ class Kdc:
         """Give `principal` a new random key, and add that to the keytab."""
         self._run("kadmin.local", "-r", REALM, "ktadd", "-k", str(keytab), principal)
 
-    def log_in(self, principal: str) -> str:
+    def log_in(self, principal: str, *, life: str = "10h") -> str:
         """Add a user, and return the name of a credentials cache with its ticket."""
         keytab = self.add_service(principal)
         cache = f"FILE:{self.folder}/{principal.replace('/', '-')}.cache"
-        self._run("kinit", "-c", cache, "-k", "-t", str(keytab), principal)
+        self._run("kinit", "-l", life, "-c", cache, "-k", "-t", str(keytab), principal)
         return cache
 
     def _listens(self) -> bool:
