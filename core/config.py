@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 from bmq.core.audit.place import wrong_place
 from bmq.core.file_access import Access, check_mode, check_name, parse_mode
+from bmq.core.hdfs_login import HdfsLogin
 from bmq.core.logging.lines import LOG_FORMATS
 from bmq.core.machine_memory import WORKER_BYTES
 from bmq.core.net.listener_config import ANY_HOST, PLAINTEXT, ListenerAddress, ListenerError, check_apart, resolve
@@ -96,6 +97,16 @@ class NodeConfig(SecuritySettings):
         " environment's HADOOP_CONF_DIR",
         flag="--hadoop-conf-dir",
         metavar="DIR",
+    )
+    hdfs_keytab: str = _option(
+        "",
+        "keytab of the log-in to HDFS, where Hadoop's configuration has hadoop.security.authentication=kerberos; when"
+        " empty the tickets of the environment's KRB5CCNAME, which others renew",
+    )
+    hdfs_principal: str = _option(
+        "",
+        "principal of that log-in, as in bmq/_HOST@EXAMPLE.ORG (_HOST is this machine's full name); when empty the"
+        " keytab's first or the ticket's",
     )
     meta: str = _option(
         "", "metadata store: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
@@ -420,6 +431,11 @@ class NodeConfig(SecuritySettings):
             return SharedSecret(parse_secrets(self.internal_secret), is_required=self.internal_secret_required)
         except ValueError as error:
             raise ConfigError(f"internal.secret: {error}") from None
+
+    @property
+    def hdfs_login(self) -> HdfsLogin:
+        """The identity of the log-in to a secure HDFS."""
+        return HdfsLogin(self.hdfs_keytab, self.hdfs_principal)
 
     @property
     def is_internal_authenticated(self) -> bool:

@@ -49,7 +49,7 @@ from bmq.server.node import Node
 from bmq.server.otel import open_tracer
 from bmq.server.queries.console_facts import console_state, history_of, lag_history_of
 from bmq.server.workers import Workers
-from bmq.storage.filesystem import RootLock, StorageError, StorageUnavailable
+from bmq.storage.filesystem import CannotLogIn, RootLock, StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
 
 _log = logging.getLogger("bmq")
@@ -89,6 +89,8 @@ def _run(config: NodeConfig) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
+    except CannotLogIn as error:
+        raise CannotServe(name_root(without_userinfo(config.root), str(error))) from error
     except StorageUnavailable as error:
         root = without_userinfo(config.root)
         raise CannotServe(f"{root} does not respond: {error}; is its NameNode up, and the address right?") from error
@@ -129,6 +131,7 @@ async def _serve(config: NodeConfig) -> int:
                 config.root,
                 holder=incarnation,
                 hadoop_conf_dir=config.hadoop_conf_dir,
+                hdfs_login=config.hdfs_login,
                 lock=RootLock.SHARED if is_shared(config.meta) else RootLock.EXCLUSIVE,
             )
         stack.push_async_callback(fs.close)

@@ -60,6 +60,13 @@ class StorageUnavailable(StorageError):
     """Storage does not respond, or asks to be tried later (safe mode, fail-over).  Retriable."""
 
 
+class CannotLogIn(StorageUnavailable):
+    """The lack of valid credentials for storage: no keytab, no ticket, no KDC.  Retriable: an operator may mend it.
+
+    The message names the principal and the file, and says what to do.
+    """
+
+
 class OutOfSpace(StorageError):
     """No room for more: the disk or a quota is full, or no descriptor is left for a file to be written.  Retriable."""
 

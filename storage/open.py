@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
+from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, RootLock, Unsupported
 from bmq.storage.health import NameNodeState
@@ -27,12 +28,14 @@ async def open_filesystem(
     holder: str,
     must_exist: bool = False,
     hadoop_conf_dir: str = "",
+    hdfs_login: HdfsLogin = NO_HDFS_LOGIN,
     lock: RootLock = RootLock.NONE,
 ) -> FileSystem:
     """Open the root at ``url`` for the process whose lease name is ``holder`` (unique per process start).
 
     A local folder is made unless it ``must_exist``, which readers demand.  ``hadoop_conf_dir`` is the folder of
-    Hadoop's configuration files, which say what a name service is; if empty, the environment's HADOOP_CONF_DIR is used.
+    Hadoop's configuration files, with the name services and the cluster's protection; if empty, the environment's
+    HADOOP_CONF_DIR is used.  ``hdfs_login`` is the identity for Kerberos.
     ``lock`` is the lock of a local root, held until the file system is closed; on HDFS there is none, since its roots
     are shared by design, and its fences hold between all machines.
 
@@ -51,7 +54,7 @@ async def open_filesystem(
         case "hdfs":
             from bmq.storage.hdfs.filesystem import HdfsFileSystem
 
-            return await HdfsFileSystem.open(url, holder=holder, conf_folder=hadoop_conf_dir)
+            return await HdfsFileSystem.open(url, holder=holder, conf_folder=hadoop_conf_dir, login=hdfs_login)
         case "webhdfs":
             from bmq.storage.hdfs.webhdfs import WebHdfsFileSystem
 
@@ -73,7 +76,9 @@ def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
     return str(resolve(url, read_config(url, hadoop_conf_dir)))
 
 
-async def namenode_states(url: str, hadoop_conf_dir: str, timeout_s: float) -> Sequence[NameNodeState]:
+async def namenode_states(
+    url: str, hadoop_conf_dir: str, timeout_s: float, *, hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> Sequence[NameNodeState]:
     """Return the state of each NameNode of a root on HDFS; empty for any other root.
 
     Each NameNode has ``timeout_s`` to respond.  Raises ValueError if the configuration does not say which they are.
@@ -81,10 +86,14 @@ async def namenode_states(url: str, hadoop_conf_dir: str, timeout_s: float) -> S
     url = normal_url(url)
     if scheme_of(url) != "hdfs":
         return ()
+    from bmq.storage.hdfs.auth import make_authenticator
     from bmq.storage.hdfs.health import ask_namenodes
-    from bmq.storage.hdfs.name_service import read_config, resolve
+    from bmq.storage.hdfs.name_service import protection, read_config, resolve
 
-    return await ask_namenodes(resolve(url, read_config(url, hadoop_conf_dir)), timeout_s)
+    config = read_config(url, hadoop_conf_dir)
+    address = resolve(url, config)
+    security = protection(address, config, hdfs_login)
+    return await ask_namenodes(address, timeout_s, lambda: make_authenticator(security, hdfs_login))
 
 
 def unknown_root(url: str, schemes: str) -> str:

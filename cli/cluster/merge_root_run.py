@@ -241,6 +241,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                     url,
                     holder=holder,
                     hadoop_conf_dir=config.hadoop_conf_dir,
+                    hdfs_login=config.hdfs_login,
                     lock=RootLock.NONE if url == base else lock,
                 )
             )

@@ -218,7 +218,9 @@ async def _read_store(kv: KeyValue, config: NodeConfig, url: str) -> tuple[list[
 
 async def _examine_root(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Diagnosis]:
     url = without_userinfo(config.root)
-    findings = check_namenodes(await namenode_states(config.root, config.hadoop_conf_dir, timeout_s))
+    findings = check_namenodes(
+        await namenode_states(config.root, config.hadoop_conf_dir, timeout_s, hdfs_login=config.hdfs_login)
+    )
     return findings + await _examine_content(config, url, stored, timeout_s)
 
 
@@ -242,7 +244,9 @@ async def _examine_content(config: NodeConfig, url: str, stored: _Stored | None,
 
 async def _open_root(config: NodeConfig) -> FileSystem:
     holder = f"doctor-{uuid.uuid4().hex}"
-    return await open_filesystem(config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir)
+    return await open_filesystem(
+        config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir, hdfs_login=config.hdfs_login
+    )
 
 
 async def _check_health(fs: FileSystem, url: str, timeout_s: float) -> list[Diagnosis]:

@@ -219,6 +219,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             config.root,
             holder=f"bmq-rebuild-{uuid.uuid4().hex}",
             hadoop_conf_dir=config.hadoop_conf_dir,
+            hdfs_login=config.hdfs_login,
             lock=RootLock.NONE if arguments.dry_run else RootLock.EXCLUSIVE,  # servers may run on another store
         )
         try:

@@ -61,7 +61,11 @@ async def repair(arguments: argparse.Namespace, body: Mapping[str, Any], holder:
         kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
         stack.push_async_callback(kv.close)
         fs = await open_filesystem(
-            config.root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir, lock=_lock(config.meta, request)
+            config.root,
+            holder=holder,
+            hadoop_conf_dir=config.hadoop_conf_dir,
+            hdfs_login=config.hdfs_login,
+            lock=_lock(config.meta, request),
         )
         stack.push_async_callback(fs.close)
         await check_root(kv, fs, config.cluster)

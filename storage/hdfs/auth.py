@@ -1,32 +1,70 @@
-"""The authentication of RPC connections: simple only.  SASL (Kerberos, tokens) would be a second implementation."""
+"""The identity at the beginning of an RPC connection: a name, which the server trusts, or a Kerberos log-in."""
 
 from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bmq.storage.filesystem import StorageError
+from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.hdfs.principals import ServerPrincipal, own_principal
+from bmq.storage.hdfs.sasl import KERBEROS, SIMPLE, Negotiation
+from bmq.storage.hdfs.security import HdfsSecurity
+
+if TYPE_CHECKING:
+    from bmq.storage.hdfs.kerberos import KerberosLogin
 
 AUTH_SIMPLE = 0
 AUTH_SASL = 0xDF  # -33 as a signed byte (SaslRpcServer.AuthMethod)
 
 
-class Authenticator(Protocol):
-    """The identity with which an RPC connection begins.
+class SaslClient(Protocol):
+    """The client's side of a SASL mechanism, for one connection."""
 
-    A SASL implementation would have ``AUTH_SASL`` here and add the negotiation, which comes between the preamble and
-    the connection context, and would wrap the stream if privacy is required.
-    """
+    @property
+    def is_complete(self) -> bool:
+        """True once the mechanism expects no further challenge."""
+
+    async def evaluate(self, challenge: bytes) -> bytes | None:
+        """Return the response to a challenge, which is empty if the client begins.  Raises LoginFailed."""
+
+
+class SaslLogin(Protocol):
+    """The log-in at servers of one kind, for any number of connections."""
+
+    @property
+    def needs_names(self) -> bool:
+        """True if ``client`` compares the names of the server's address."""
+
+    def negotiate(self, server: str) -> Negotiation:
+        """Return the machine of a log-in at ``server``, which is the name for errors."""
+
+    def client(self, method: str, host: str, names: Collection[str], service: str, server_id: str) -> SaslClient:
+        """Return the client's side of ``method`` towards the server that was reached as ``host``.
+
+        ``names`` are the other names of its address.  Raises LoginFailed if the server is another one.
+        """
+
+
+class Authenticator(Protocol):
+    """The identity of an RPC connection."""
 
     @property
     def auth_byte(self) -> int:
         """The seventh byte of the connection (Hadoop's AuthProtocol)."""
 
+    def effective_user(self, method: str) -> str:
+        """Return the user of every call after a log-in by ``method``; empty for the user of the log-in."""
+
     @property
-    def user(self) -> str:
-        """The effective user of every call on the connection."""
+    def login(self) -> SaslLogin | None:
+        """The log-in that follows the preamble, None for none."""
+
+    def close(self) -> None:
+        """End what the identity holds.  Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +73,14 @@ class SimpleAuthenticator:
 
     user: str
     auth_byte: int = AUTH_SIMPLE
+    login: None = None
+
+    def effective_user(self, method: str) -> str:
+        """Return the name."""
+        return self.user
+
+    def close(self) -> None:
+        """Do nothing: a name holds nothing."""
 
     @classmethod
     def for_user(cls, name: str = "") -> SimpleAuthenticator:
@@ -51,3 +97,73 @@ class SimpleAuthenticator:
             raise StorageError(
                 f"the user id {os.getuid()} has no name here: set HADOOP_USER_NAME to the HDFS user"
             ) from None
+
+
+class KerberosAuthenticator:
+    """Kerberos: the server knows the user by a ticket, and proves that it is the server of the configuration."""
+
+    auth_byte = AUTH_SASL
+
+    def __init__(self, kerberos: KerberosLogin, server: ServerPrincipal, *, is_fallback_allowed: bool = False) -> None:
+        self._kerberos = kerberos
+        self._server = server
+        self._is_fallback_allowed = is_fallback_allowed
+
+    def __str__(self) -> str:
+        return str(self._kerberos)
+
+    def __repr__(self) -> str:
+        return f"KerberosAuthenticator({self._kerberos}, {self._server})"
+
+    @property
+    def login(self) -> KerberosAuthenticator:
+        """The identity itself, which is the log-in too."""
+        return self
+
+    @property
+    def needs_names(self) -> bool:
+        """True if the server's principal has its own name in it."""
+        return self._server.has_own_host
+
+    def negotiate(self, server: str) -> Negotiation:
+        """Return the machine of a log-in at ``server``."""
+        return Negotiation(server, (KERBEROS,), is_fallback_allowed=self._is_fallback_allowed)
+
+    def client(self, method: str, host: str, names: Collection[str], service: str, server_id: str) -> SaslClient:
+        """Return the GSSAPI client.  Raises LoginFailed if the server offers another principal than configured."""
+        assert method == KERBEROS
+        return self._kerberos.client(self._server.check(host, names, service, server_id))
+
+    def effective_user(self, method: str) -> str:
+        """Return nothing: the ticket names the user.  Only an open server, after the fall-back, needs a name."""
+        return SimpleAuthenticator.for_user().user if method == SIMPLE else ""
+
+    def close(self) -> None:
+        """End the thread of the log-in."""
+        self._kerberos.close()
+
+
+def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "") -> Authenticator:
+    """Return the identity by which this process calls the NameNodes.
+
+    ``user`` is that of simple authentication.  Raises ValueError for a contradiction between settings,
+    StorageError if there is no user, Unsupported without Kerberos's library.
+    """
+    if not security.is_kerberos:
+        if login.keytab or login.principal:
+            name = "hdfs_keytab" if login.keytab else "hdfs_principal"
+            raise ValueError(
+                f"{name} is set, but hadoop.security.authentication is not kerberos in"
+                f" {security.source or 'any configuration of Hadoop'}: set hadoop_conf_dir to the secure cluster's"
+            )
+        return SimpleAuthenticator.for_user(user)
+    server = ServerPrincipal(security.namenode_principal, security.namenode_principal_pattern, security.source)
+    try:
+        from bmq.storage.hdfs.kerberos import KerberosLogin
+    except (ImportError, OSError) as error:
+        raise Unsupported(
+            f"{security.source}: hadoop.security.authentication=kerberos needs Kerberos's library and"
+            f" pip install 'bmq[kerberos]' ({error})"
+        ) from None
+    kerberos = KerberosLogin(own_principal(login.principal), login.keytab)
+    return KerberosAuthenticator(kerberos, server, is_fallback_allowed=security.is_fallback_allowed)

@@ -64,7 +64,8 @@ _HINTS = {
     "delete topics",
     "DSQuotaExceededException": "the folder's quota of space is used up: raise it with hdfs dfsadmin -setSpaceQuota,"
     " or delete records",
-    "AccessControlException": "the user may not do this, or the cluster demands Kerberos, which is not supported yet",
+    "AccessControlException": "the user may not do this, or the cluster demands Kerberos: then hadoop_conf_dir must"
+    " have its configuration, with hadoop.security.authentication=kerberos",
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bmq.core.file_access import NO_ACCESS, Access
+from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.storage.filesystem import (
     Appender,
     BlockPlace,
@@ -26,7 +27,7 @@ from bmq.storage.filesystem import (
 from bmq.storage.fresh_memory import allocate, cut, fill
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.auth import make_authenticator
 from bmq.storage.hdfs.block_allocation import append_file, create_file
 from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.context import HdfsClient
@@ -34,7 +35,7 @@ from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
-from bmq.storage.hdfs.name_service import read_config, resolve
+from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import StorageHealth
@@ -61,25 +62,40 @@ class HdfsFileSystem:
 
     @classmethod
     async def open(
-        cls, url: str, *, holder: str, settings: HdfsSettings | None = None, conf_folder: str = ""
+        cls,
+        url: str,
+        *,
+        holder: str,
+        settings: HdfsSettings | None = None,
+        conf_folder: str = "",
+        login: HdfsLogin = NO_HDFS_LOGIN,
     ) -> HdfsFileSystem:
         """Open the root at ``hdfs://nn1:port,nn2:port/folder``.
 
         ``holder`` is unique per process start: takeover depends on it.  ``conf_folder`` has Hadoop's configuration, for
-        a URL with a name service or without any NameNode; if empty, HADOOP_CONF_DIR is used.
+        a URL with a name service or without any NameNode, and for the cluster's protection; if empty, HADOOP_CONF_DIR
+        is used.  ``login`` is the identity at a cluster with Kerberos.
 
-        The NameNode is asked for its defaults, so that errors show at once: raises StorageUnavailable if none responds,
-        Unsupported for a cluster that demands SASL, ValueError for a malformed URL.
+        The NameNode is asked for its defaults, so that errors show at once.  Raises StorageUnavailable if no NameNode
+        responds, CannotLogIn without a ticket, and NotAllowed if the log-in is refused.  Raises Unsupported if the
+        datanodes demand SASL, and ValueError for a malformed URL or a protection that is not built.
         """
         settings = settings or HdfsSettings()
         settings.validate()
-        address = resolve(url, read_config(url, conf_folder))
+        config = read_config(url, conf_folder)
+        address = resolve(url, config)
+        security = protection(address, config, login)
         if address.use_datanode_hostname:
             settings = replace(settings, use_datanode_hostname=True)
-        authenticator = SimpleAuthenticator.for_user(settings.user)
+        authenticator = make_authenticator(security, login, settings.user)
         client = HdfsClient.build(address.namenodes, holder, settings, authenticator)
         try:
             defaults = await client.namenode.server_defaults()
+            if security.is_kerberos:
+                raise Unsupported(
+                    f"{address}: the log-in as {authenticator} succeeded, but the datanodes of a cluster with"
+                    " hadoop.security.authentication=kerberos need block tokens and SASL, which are not built yet"
+                )
             if defaults.encrypt_data:
                 raise Unsupported(
                     f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not supported yet"

@@ -8,12 +8,12 @@ files as ``hdfs dfs -count`` does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.filesystem import NotAllowed, StorageError, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import NameNodeState, StorageHealth
@@ -21,22 +21,28 @@ from bmq.storage.health import NameNodeState, StorageHealth
 HA_STATES = ("initializing", "active", "standby", "observer")
 
 
-async def ask_namenodes(address: HdfsAddress, timeout_s: float) -> Sequence[NameNodeState]:
+async def ask_namenodes(
+    address: HdfsAddress, timeout_s: float, make_identity: Callable[[], Authenticator] = SimpleAuthenticator.for_user
+) -> Sequence[NameNodeState]:
     """Return the HA state of each NameNode of an address; all are called at once, for ``timeout_s`` at most.
 
-    The result of one that does not respond has an ``error``.
+    ``make_identity`` makes the identity of each call.  The result of one that does not respond has an ``error``.
     """
     settings = HdfsSettings()
     timeout_s = min(timeout_s, settings.call_timeout_s)
     settings = replace(settings, call_timeout_s=timeout_s, call_deadline_s=timeout_s)
-    return await asyncio.gather(*(_ask_namenode(host, port, settings) for host, port in address.namenodes))
+    return await asyncio.gather(
+        *(_ask_namenode(host, port, settings, make_identity()) for host, port in address.namenodes)
+    )
 
 
-async def _ask_namenode(host: str, port: int, settings: HdfsSettings) -> NameNodeState:
+async def _ask_namenode(host: str, port: int, settings: HdfsSettings, identity: Authenticator) -> NameNodeState:
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    namenode = NameNode(((host, port),), settings, SimpleAuthenticator.for_user(settings.user))
+    namenode = NameNode(((host, port),), settings, identity)
     try:
         state = await namenode.ha_state()
+    except NotAllowed as error:
+        return NameNodeState(name, error=str(error))  # the log-in was refused
     except Unsupported:
         return NameNodeState(name)  # it responds: it is the only one, or is older than Hadoop 3.3, or demands Kerberos
     except StorageError as error:

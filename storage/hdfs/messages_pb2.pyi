@@ -56,6 +56,43 @@ class ConnectionContext(_message.Message):
     protocol: str
     def __init__(self, user: _Optional[_Union[ConnectionContext.User, _Mapping]] = ..., protocol: _Optional[str] = ...) -> None: ...
 
+class RpcSasl(_message.Message):
+    __slots__ = ("state", "token", "auths")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SUCCESS: _ClassVar[RpcSasl.State]
+        NEGOTIATE: _ClassVar[RpcSasl.State]
+        INITIATE: _ClassVar[RpcSasl.State]
+        CHALLENGE: _ClassVar[RpcSasl.State]
+        RESPONSE: _ClassVar[RpcSasl.State]
+        WRAP: _ClassVar[RpcSasl.State]
+    SUCCESS: RpcSasl.State
+    NEGOTIATE: RpcSasl.State
+    INITIATE: RpcSasl.State
+    CHALLENGE: RpcSasl.State
+    RESPONSE: RpcSasl.State
+    WRAP: RpcSasl.State
+    class Auth(_message.Message):
+        __slots__ = ("method", "mechanism", "protocol", "server_id", "challenge")
+        METHOD_FIELD_NUMBER: _ClassVar[int]
+        MECHANISM_FIELD_NUMBER: _ClassVar[int]
+        PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+        SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+        CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+        method: str
+        mechanism: str
+        protocol: str
+        server_id: str
+        challenge: bytes
+        def __init__(self, method: _Optional[str] = ..., mechanism: _Optional[str] = ..., protocol: _Optional[str] = ..., server_id: _Optional[str] = ..., challenge: _Optional[bytes] = ...) -> None: ...
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AUTHS_FIELD_NUMBER: _ClassVar[int]
+    state: RpcSasl.State
+    token: bytes
+    auths: _containers.RepeatedCompositeFieldContainer[RpcSasl.Auth]
+    def __init__(self, state: _Optional[_Union[RpcSasl.State, str]] = ..., token: _Optional[bytes] = ..., auths: _Optional[_Iterable[_Union[RpcSasl.Auth, _Mapping]]] = ...) -> None: ...
+
 class CallHeader(_message.Message):
     __slots__ = ("method", "protocol", "version")
     METHOD_FIELD_NUMBER: _ClassVar[int]

@@ -10,18 +10,21 @@ URL                                    NameNodes
 
 A name service has one NameNode (``dfs.namenode.rpc-address.NS``), or several (``dfs.ha.namenodes.NS``, and
 ``dfs.namenode.rpc-address.NS.NN`` of each).  The client's behaviour has settings of this project: of the configuration
-only the properties that say how to reach HDFS are used.  Names and defaults are those of ``HdfsClientConfigKeys`` and
-``DFSUtilClient``.
+only the properties that say how to reach HDFS, and how it is protected (``security``), are used.  Names and defaults
+are those of ``HdfsClientConfigKeys`` and ``DFSUtilClient``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 
+from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.logging.fields import fields
 from bmq.core.urls import split_url
 from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
+from bmq.storage.hdfs.security import HdfsSecurity, is_kerberos, read_security
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
 
 _log = logging.getLogger(__name__)
@@ -49,6 +52,29 @@ def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
     if address.use_datanode_hostname is not None:
         return address
     return replace(address, use_datanode_hostname=config.is_true(USE_DATANODE_HOSTNAME))
+
+
+def protection(address: HdfsAddress, config: SiteConfig, login: HdfsLogin = NO_HDFS_LOGIN) -> HdfsSecurity:
+    """Return how the cluster of ``address`` is protected.
+
+    The configuration may be another cluster's.  It counts if it names a NameNode of ``address``, or if a ``login`` is
+    set.  Raises ValueError for a protection that is not built.
+    """
+    is_own = not _configured_namenodes(config).isdisjoint(address.namenodes)
+    if is_kerberos(config) and not is_own and login == NO_HDFS_LOGIN:
+        return HdfsSecurity(source=config.source)
+    return read_security(config)
+
+
+def _configured_namenodes(config: SiteConfig) -> set[tuple[str, int]]:
+    """Return host and port of each NameNode in the configuration."""
+    values = [config.get(name) for name in config.names("dfs.namenode.rpc-address")]
+    values += [split_url(config.get(name)).netloc for name in _DEFAULT_FS if name in config]
+    found = set()
+    for value in values:
+        with contextlib.suppress(ValueError):  # a name without any meaning here: not the root's NameNode
+            found |= set(HdfsAddress.parse(f"hdfs://{value}").namenodes)
+    return found
 
 
 def read_config(url: str, folder: str = "") -> SiteConfig:
@@ -117,11 +143,8 @@ def _rpc_address(service: str, node: str, config: SiteConfig) -> str:
 
 def _require_supported(config: SiteConfig) -> None:
     """Raise ValueError for a cluster at which this client would fail later, with a text that says less."""
-    authentication = config.get("hadoop.security.authentication", "simple").lower()
-    if authentication != "simple":
-        raise ValueError(
-            f"{config.source}: hadoop.security.authentication={authentication} is not built yet, only simple is"
-        )
+    if is_kerberos(config):
+        return  # ``security`` has its own checks
     for name, harmless in (
         ("dfs.data.transfer.protection", ""),
         ("dfs.encrypt.data.transfer", "false"),

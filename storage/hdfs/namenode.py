@@ -21,6 +21,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
+from bmq.storage.hdfs.sasl import LoginFailed
 from bmq.storage.hdfs.settings import HdfsSettings
 
 CREATE = 0x01
@@ -58,8 +59,9 @@ class NameNode:
         self._is_closed = False
 
     async def close(self) -> None:
-        """Close the connection; calls under way raise StorageUnavailable."""
+        """Close the connection and the identity; calls under way raise StorageUnavailable."""
         self._is_closed = True
+        self._authenticator.close()
         if self._connection is not None:
             self._connection.close()
 
@@ -258,14 +260,17 @@ class NameNode:
             except RpcConnectionLost as error:
                 self._leave(connection)
                 failure = error
+            except LoginFailed as error:
+                if error.is_final and attempt + 1 >= len(self._namenodes):
+                    raise error.kind(f"{method + (what and ' ' + what)}: {error}") from error
+                failure = error
             except TimeoutError:
                 self._leave(connection)
                 failure = TimeoutError(f"no response within {self._settings.call_timeout_s:g} s")
             pause_s = self._pause_s(attempt)
             if self._is_closed or loop.time() + pause_s > deadline:
-                raise StorageUnavailable(
-                    f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})"
-                ) from failure
+                kind = failure.kind if isinstance(failure, LoginFailed) else StorageUnavailable
+                raise kind(f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})") from failure
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
@@ -291,8 +296,9 @@ class NameNode:
                     authenticator=self._authenticator,
                     client_id=self._client_id,
                     timeout_s=self._settings.connect_timeout_s,
+                    login_timeout_s=self._settings.login_timeout_s,
                 )
-            except RpcConnectionLost:
+            except (RpcConnectionLost, LoginFailed, RemoteError):
                 self._current = (self._current + 1) % len(self._namenodes)
                 raise
             return self._connection

@@ -1,29 +1,44 @@
 """One Hadoop RPC connection (``hrpc``, version 9; ipc.Client and ipc.Server).
 
 Calls are sent at once; responses come in any order and have the call id of their call.  Frames are a 4-byte length and
-delimited messages: request header, call header, request; response header, response.  The connection does not retry: a
+delimited messages: request header, call header, request; response header, response.  With a log-in the messages of
+``sasl.py`` come between the preamble and the connection context.  The connection does not retry: a
 call that it could not finish raises ``RpcConnectionLost``, and the caller may repeat it with the same call id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import struct
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
 from bmq.core.descriptors import FAILURES
+from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.auth import Authenticator
+from bmq.storage.hdfs.auth import Authenticator, SaslClient, SaslLogin
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
-from bmq.storage.hdfs.errors import RemoteError
+from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError
+from bmq.storage.hdfs.sasl import (
+    MESSAGE_BYTES_MAX,
+    SASL_CALL_ID,
+    SIMPLE,
+    Effect,
+    Evaluate,
+    LoggedIn,
+    LoginFailed,
+    Send,
+)
 
 NAMENODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 DATANODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientDatanodeProtocol"
 
 _PREAMBLE = b"hrpc\x09\x00"
 _CONTEXT_CALL_ID = -3
+_SASL_RESPONSE_ID = SASL_CALL_ID & 0xFFFFFFFF
 _RPC_PROTOBUF = 2
 _PROTOCOL_VERSION = 1
 _LENGTH = struct.Struct(">I")
@@ -31,6 +46,9 @@ _LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 128 << 20
 
 Response = TypeVar("Response", bound=Message)
+
+
+_log = logging.getLogger(__name__)
 
 
 class RpcConnectionLost(Exception):
@@ -49,6 +67,7 @@ class RpcConnection(asyncio.Protocol):
         self._buffer = bytearray()
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._lost: Exception | None = None
+        self._is_logging_in = authenticator.login is not None
 
     @classmethod
     async def connect(
@@ -60,8 +79,14 @@ class RpcConnection(asyncio.Protocol):
         authenticator: Authenticator,
         client_id: bytes,
         timeout_s: float,
+        login_timeout_s: float = 0.0,
     ) -> RpcConnection:
-        """Open a connection.  Raises RpcConnectionLost if the server does not accept it within ``timeout_s``."""
+        """Open a connection, and log in if the identity needs it.
+
+        ``login_timeout_s`` bounds the log-in, 0 for ``timeout_s``.  Raises RpcConnectionLost if the server does not
+        accept the connection within ``timeout_s``, and LoginFailed if the log-in fails.  Raises RemoteError if the
+        server is a standby or asks for a later call.
+        """
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
         try:
@@ -72,6 +97,12 @@ class RpcConnection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             FAILURES.note(error)
             raise RpcConnectionLost(f"cannot connect to {name}: {str(error) or 'timed out'}") from error
+        if authenticator.login is not None:
+            try:
+                await connection._log_in(authenticator.login, host, login_timeout_s or timeout_s)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def __repr__(self) -> str:
@@ -127,13 +158,11 @@ class RpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
-        header = pb.RpcRequestHeader(
-            rpc_kind=_RPC_PROTOBUF, rpc_op=0, call_id=_CONTEXT_CALL_ID, client_id=self._client_id, retry_count=-1
-        )
-        user = pb.ConnectionContext.User(effective_user=self._authenticator.user)
-        context = pb.ConnectionContext(user=user, protocol=self._protocol)
-        body = delimited(header) + delimited(context)
-        self._transport.write(_PREAMBLE + bytes([self._authenticator.auth_byte]) + _LENGTH.pack(len(body)) + body)
+        preamble = _PREAMBLE + bytes([self._authenticator.auth_byte])
+        if self._is_logging_in:
+            self._transport.write(preamble)
+        else:
+            self._transport.write(preamble + self._context(SIMPLE))
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -142,7 +171,7 @@ class RpcConnection(asyncio.Protocol):
         try:
             while len(buffer) - start >= 4:
                 (length,) = _LENGTH.unpack_from(buffer, start)
-                if length > FRAME_BYTES_MAX:
+                if length > (MESSAGE_BYTES_MAX if self._is_logging_in else FRAME_BYTES_MAX):
                     raise WireError(f"a frame of {length} bytes")
                 if len(buffer) - start - 4 < length:
                     break
@@ -156,6 +185,83 @@ class RpcConnection(asyncio.Protocol):
         self._fail(RpcConnectionLost(f"{self.name} closed the connection" + (f": {exc}" if exc else "")))
 
     # ---- within
+
+    async def _log_in(self, login: SaslLogin, host: str, timeout_s: float) -> None:
+        """Carry out the effects of the negotiation's machine, and send the connection context."""
+        negotiation = login.negotiate(self.name)
+        client: SaslClient | None = None
+        effect: Effect = negotiation.start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not isinstance(effect, LoggedIn):
+                    if isinstance(effect, Send):
+                        effect = negotiation.receive(await self._exchange(effect.message))
+                        continue
+                    if effect.offer is not None:
+                        names = await self._names(login)
+                        client = login.client(
+                            effect.offer.method, host, names, effect.offer.protocol, effect.offer.server_id
+                        )
+                    assert client is not None, "the first challenge comes with the offer"
+                    response = await client.evaluate(effect.challenge)
+                    effect = negotiation.evaluated(response, is_complete=client.is_complete)
+        except TimeoutError as error:
+            is_ours = isinstance(effect, Evaluate)
+            text = f"cannot log in as {login}: no response of the KDC" if is_ours else f"no log-in at {self.name}"
+            kind = CannotLogIn if is_ours else StorageUnavailable
+            raise LoginFailed(f"{text} within {timeout_s:g} s", kind, is_final=False) from error
+        except RemoteError as error:
+            if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN:
+                raise
+            raise LoginFailed(f"{self.name} refuses the log-in by {login}: {error}{_login_hint(error)}") from error
+        if effect.method == SIMPLE:
+            _log.warning("HDFS at %s is not secure: the fall-back to simple authentication is used", self.name)
+        assert self._transport is not None
+        self._is_logging_in = False
+        last = self._sasl_frame(effect.last) if effect.last is not None else b""
+        self._transport.write(last + self._context(effect.method))
+
+    async def _exchange(self, message: pb.RpcSasl) -> bytes:
+        """Send a message of the log-in, and return the server's next one."""
+        if self._lost is not None or self._transport is None:
+            raise RpcConnectionLost(str(self._lost or f"{self.name} is closed"))
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._calls[_SASL_RESPONSE_ID] = future
+        try:
+            self._transport.write(self._sasl_frame(message))
+            return await future
+        finally:
+            self._calls.pop(_SASL_RESPONSE_ID, None)
+
+    async def _names(self, login: SaslLogin) -> tuple[str, ...]:
+        """Return the full name of the server's address, if the log-in compares names; Hadoop's clients look it up."""
+        address = self._transport.get_extra_info("peername") if self._transport is not None else None
+        if not login.needs_names or not address:
+            return ()
+        try:
+            name, _ = await asyncio.get_running_loop().getnameinfo(address, socket.NI_NAMEREQD)
+        except OSError as error:
+            FAILURES.note(error)
+            return ()
+        return (name,)
+
+    def _context(self, method: str) -> bytes:
+        """Return the connection context after a log-in by ``method``."""
+        header = pb.RpcRequestHeader(
+            rpc_kind=_RPC_PROTOBUF, rpc_op=0, call_id=_CONTEXT_CALL_ID, client_id=self._client_id, retry_count=-1
+        )
+        context = pb.ConnectionContext(protocol=self._protocol)
+        if user := self._authenticator.effective_user(method):
+            context.user.effective_user = user
+        body = delimited(header) + delimited(context)
+        return _LENGTH.pack(len(body)) + body
+
+    def _sasl_frame(self, message: pb.RpcSasl) -> bytes:
+        header = pb.RpcRequestHeader(
+            rpc_kind=_RPC_PROTOBUF, rpc_op=0, call_id=SASL_CALL_ID, client_id=b"", retry_count=-1
+        )
+        body = delimited(header) + delimited(message)
+        return _LENGTH.pack(len(body)) + body
 
     def _frame(self, method: str, request: Message, call_id: int, retry_count: int) -> bytes:
         header = pb.RpcRequestHeader(
@@ -173,6 +279,8 @@ class RpcConnection(asyncio.Protocol):
         if header.status == pb.RpcResponseHeader.FATAL:
             self._fail(RemoteError(header.exception_class, header.error_message))
         elif future is None or future.done():
+            if self._is_logging_in:
+                raise WireError(f"a response to call {header.call_id} in the middle of a log-in")
             return  # its caller has given up
         elif header.status == pb.RpcResponseHeader.SUCCESS:
             length, position = decode_varint(frame, position)
@@ -190,3 +298,10 @@ class RpcConnection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # retrieved: no warning if the caller was cancelled
+
+
+def _login_hint(error: RemoteError) -> str:
+    """Return what to check for a refusal whose text does not say it."""
+    if "GSS initiate failed" in error.first_line or "Failure unspecified" in error.first_line:
+        return " (the NameNode's log has the reason: its keytab, its clock, or the ticket's encryption)"
+    return ""

@@ -23,6 +23,9 @@ class HdfsSettings:
     """Bound of one connection attempt.  A TCP connection inside one network takes microseconds; two lost SYNs take 3 s
     and are not worth waiting for."""
 
+    login_timeout_s: float = 10.0
+    """Bound of one log-in by Kerberos.  It takes 10 ms; the library tries the KDCs in turn, for seconds."""
+
     call_timeout_s: float = 5.0
     """Bound of one attempt of a NameNode call.  A NameNode under a long garbage collection responds within seconds."""
 

@@ -82,6 +82,10 @@ class SiteConfig:
     def __contains__(self, name: str) -> bool:
         return name in self._raw
 
+    def names(self, prefix: str) -> Sequence[str]:
+        """Return the names of the properties that begin with ``prefix``."""
+        return [name for name in self._raw if name.startswith(prefix)]
+
     def get(self, name: str, default: str = "") -> str:
         """Return the value without spaces around it, ``default`` if it is missing.
 

@@ -4,8 +4,10 @@ A test that asks for one of these fixtures carries the marker `hdfs` or `etcd`. 
 the failing test's report says where.
 """
 
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hdfs_native
@@ -13,8 +15,10 @@ import pytest
 
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_security import HdfsSecurity
+from tests.services.kdc import missing
 
-HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs"}
+HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs", "secure_hdfs"}
 HAS_FAILED = pytest.StashKey[bool]()
 CLUSTERS = pytest.StashKey[list[HdfsCluster]]()
 
@@ -47,6 +51,25 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def shared_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
     """One NameNode and four datanodes, started once; tests take `hdfs`, which heals it after them."""
     cluster = HdfsCluster()
+    request.session.stash.setdefault(CLUSTERS, []).append(cluster)
+    cluster.start()
+    yield cluster
+    cluster.stop(keep_logs=request.session.testsfailed > 0)
+
+
+@pytest.fixture(scope="session")
+def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
+    """Start a NameNode and two datanodes with Kerberos and block tokens, once; tests do not break them."""
+    if packages := missing():
+        pytest.skip(f"no Kerberos on this machine: install {packages}")
+    folder = Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
+    cluster = HdfsCluster(
+        datanodes=2,
+        folder=folder,
+        security=HdfsSecurity(folder / "security"),
+        namenode_heap_mb=192,
+        datanode_heap_mb=128,
+    )
     request.session.stash.setdefault(CLUSTERS, []).append(cluster)
     cluster.start()
     yield cluster

@@ -9,6 +9,7 @@ always for a condition that the nodes themselves report (JMX), never for a time.
 
 import json
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any, Self
 from tests.services import ha_admin, jars
 from tests.services.hdfs_config import HOST, Topology, choose_topology, write_conf
 from tests.services.hdfs_nodes import Block, DataNode, blocks_of, jmx
+from tests.services.hdfs_security import HdfsSecurity
 from tests.services.netns import Machine, Network
 from tests.services.processes import NotReady, ServiceProcess, tail, wait_for
 
@@ -39,7 +41,7 @@ class HdfsCluster:
 
     `properties` override the settings of every node. `folder` holds data, logs and configuration; without one it is a
     new temporary folder. With a `network` the NameNode and each datanode are machines of their own on it. The cluster
-    dies with this process unless it is detached.
+    dies with this process unless it is detached. With `security` its nodes and clients log in by Kerberos.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class HdfsCluster:
         topology: Topology | None = None,
         host: str = HOST,
         network: Network | None = None,
+        security: HdfsSecurity | None = None,
     ) -> None:
         assert network is None or (topology is None and not is_ha), "a network is for one NameNode, chosen here"
         self.class_path = jars.class_path()
@@ -71,7 +74,10 @@ class HdfsCluster:
             self.machines = {name: network.machine(name) for name in names}
             hosts = [self.machines[name].host for name in names]
             self.topology = replace(self.topology, host=hosts[0], datanode_hosts=hosts[1:])
-        self._java_options = list(java_options)
+        assert security is None or (network is None and not is_ha), "a secure HDFS has one NameNode, on this machine"
+        self.security = security
+        self._tls: ssl.SSLContext | None = None
+        self._java_options = [*java_options, *(security.java_options if security else ())]
         self._is_detached = is_detached
         self._chosen = 0  # the NameNode that was made active last
         self.journal = self._process("journalnode", JOURNALNODE_CLASS, JOURNALNODE_HEAP_MB) if self.is_ha else None
@@ -85,6 +91,7 @@ class HdfsCluster:
                 self.topology.datanode_host(i),
                 ports,
                 self._data_dir(f"datanode-{i}"),
+                self._jmx,
             )
             for i, ports in enumerate(self.topology.datanodes)
         ]
@@ -123,7 +130,10 @@ class HdfsCluster:
     @property
     def client_settings(self) -> dict[str, str]:
         """Hadoop properties for a client, such as hdfs_native's `config`; an HA root cannot be used without."""
-        return self.topology.client_settings()
+        settings = self.topology.client_settings()
+        if self.security is not None:
+            settings |= self.topology.https_settings() | self.security.client_settings()
+        return settings
 
     @property
     def conf_folder(self) -> Path:
@@ -137,8 +147,9 @@ class HdfsCluster:
     @property
     def processes(self) -> list[ServiceProcess]:
         """All of them, in the order of starting."""
-        journal = [self.journal] if self.journal else []
-        return [*journal, *self.namenodes, *(datanode.process for datanode in self.datanodes)]
+        first = [self.security.kdc.process] if self.security else []
+        first += [self.journal] if self.journal else []
+        return [*first, *self.namenodes, *(datanode.process for datanode in self.datanodes)]
 
     @property
     def heartbeat_s(self) -> float:
@@ -181,6 +192,8 @@ class HdfsCluster:
     def start(self) -> None:
         """Format and start everything; return when every datanode can be written to."""
         try:
+            if self.security is not None:
+                self.security.start()
             self._write_settings()
             if self.journal is not None:
                 self.journal.start()
@@ -217,6 +230,8 @@ class HdfsCluster:
 
     def heal(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Undo every fault: all processes run, freely, and know of each other."""
+        if self.security is not None:
+            self.security.start()
         for process in self.processes:
             if not process.is_running:
                 process.start()
@@ -347,8 +362,13 @@ class HdfsCluster:
         return ServiceProcess(name, command, log=self.log_folder / f"{name}.log", is_detached=self._is_detached)
 
     def _write_settings(self) -> None:
-        shared = self.topology.server_settings(self.folder) | self.properties
+        shared = self.topology.server_settings(self.folder)
         conf = self.folder / "conf"
+        if self.security is not None:
+            shared |= self.client_settings | self.security.server_settings()
+            for process in (*self.namenodes, *(datanode.process for datanode in self.datanodes)):
+                self.security.write_conf(conf / process.name)
+        shared |= self.properties
         write_conf(self.conf_folder, self.client_settings)
         for index, namenode in enumerate(self.namenodes):
             own = self.topology.namenode_settings(index, self._data_dir(namenode.name))
@@ -420,7 +440,13 @@ class HdfsCluster:
         return None
 
     def _namenode_jmx(self, index: int, bean: str) -> dict[str, Any] | None:
-        return jmx(self.topology.host, self.topology.namenodes[index].http, f"Hadoop:service=NameNode,name={bean}")
+        bean = f"Hadoop:service=NameNode,name={bean}"
+        return self._jmx(self.topology.host, self.topology.namenodes[index].http, bean)
+
+    def _jmx(self, host: str, http_port: int, bean: str) -> dict[str, Any] | None:
+        if self.security is not None and self._tls is None:
+            self._tls = self.security.tls
+        return jmx(host, http_port, bean, tls=self._tls)
 
     def _are_live(self, datanodes: Sequence[DataNode], namenode: int) -> bool:
         """Ask both sides: the NameNode believes in a dead datanode for long, a datanode in a restarted NameNode."""

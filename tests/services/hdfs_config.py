@@ -105,6 +105,14 @@ class Topology:
             settings[f"dfs.namenode.http-address{suffix}"] = f"{self.host}:{ports.http}"
         return settings
 
+    def https_settings(self) -> dict[str, str]:
+        """Return the addresses of the NameNodes' HTTP ports for a cluster that serves HTTPS alone."""
+        settings = {}
+        for index, ports in enumerate(self.namenodes):
+            suffix = f".{NAMESERVICE}.nn{index}" if self.is_ha else ""
+            settings[f"dfs.namenode.https-address{suffix}"] = f"{self.host}:{ports.http}"
+        return settings
+
     def server_settings(self, folder: Path) -> dict[str, str]:
         """Return the settings that all processes of the cluster share; a node's own settings are added to them."""
         settings = {
@@ -130,6 +138,7 @@ class Topology:
             "dfs.datanode.address": f"{host}:{ports.xfer}",
             "dfs.datanode.ipc.address": f"{host}:{ports.ipc}",
             "dfs.datanode.http.address": f"{host}:{ports.http}",
+            "dfs.datanode.https.address": f"{host}:{ports.http}",  # used instead by a cluster of HTTPS alone
         }
 
     def datanode_host(self, index: int) -> str:

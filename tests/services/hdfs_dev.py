@@ -15,10 +15,14 @@ from pathlib import Path
 from tests.services import jars
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import Topology
+from tests.services.hdfs_security import HdfsSecurity
+from tests.services.kdc import REALM
 from tests.services.processes import NotReady
 
 FOLDER = Path(__file__).resolve().parents[2] / ".dev" / "hdfs"
 NAMENODE_PORT = 18020
+USER = f"bmq@{REALM}"
+"""The user of a secure cluster; `up` makes it and its keytab."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,23 +33,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     up_command = commands.add_parser("up", help="start it, or heal the one that runs, and print its root")
     up_command.add_argument("--datanodes", type=int, default=4, help="how many, when it starts (default 4)")
     up_command.add_argument("--ha", action="store_true", help="two NameNodes, when it starts")
+    up_command.add_argument("--secure", action="store_true", help="with Kerberos and block tokens, when it starts")
     commands.add_parser("down", help="stop it and remove its data")
     commands.add_parser("status", help="print root, ports and processes; 1 if it is not usable")
     options = parser.parse_args(arguments)
+    if options.command == "up" and options.ha and options.secure:
+        parser.error("--secure has one NameNode")
     try:
         if options.command == "jars":
             print(jars.class_path())
             return 0
         with _locked():
             if options.command == "up":
-                return up(datanodes=options.datanodes, is_ha=options.ha)
+                return up(datanodes=options.datanodes, is_ha=options.ha, is_secure=options.secure)
             return down() if options.command == "down" else status()
     except (jars.ServiceUnavailable, NotReady) as error:
         print(error)
         return 1
 
 
-def up(*, datanodes: int, is_ha: bool) -> int:
+def up(*, datanodes: int, is_ha: bool, is_secure: bool = False) -> int:
     """Make sure that a usable cluster runs."""
     cluster = attach()
     if cluster is not None and any(process.is_running for process in cluster.processes):
@@ -54,14 +61,25 @@ def up(*, datanodes: int, is_ha: bool) -> int:
         finally:
             save(cluster)  # healing starts new processes, and `down` must find these too
         print(cluster.root)
+        if is_secure and cluster.security is None:
+            print("it is not secure: stop it first (make hdfs-down)")
+            return 1
         return 0
     shutil.rmtree(FOLDER / "cluster", ignore_errors=True)  # left by a machine that was switched off
     cluster = HdfsCluster(
-        datanodes=datanodes, is_ha=is_ha, folder=FOLDER / "cluster", namenode_port=NAMENODE_PORT, is_detached=True
+        datanodes=datanodes,
+        is_ha=is_ha,
+        folder=FOLDER / "cluster",
+        namenode_port=NAMENODE_PORT,
+        is_detached=True,
+        security=HdfsSecurity(FOLDER / "cluster" / "security", is_detached=True) if is_secure else None,
     )
     cluster.start()
+    if cluster.security is not None:
+        cluster.security.kdc.log_in(USER)
     save(cluster)
     print(cluster.root)
+    _print_access(cluster)
     return 0
 
 
@@ -89,6 +107,7 @@ def status() -> int:
         print(f"{namenode!r}  rpc {ports.rpc}  http {ports.http}")
     for datanode in cluster.datanodes:
         print(f"{datanode.process!r}  data {datanode.xfer_port}  ipc {datanode.ipc_port}  http {datanode.http_port}")
+    _print_access(cluster)
     print(f"conf     {cluster.conf_folder}\nlogs     {cluster.log_folder}")
     cluster.wait_live(timeout_s=10)
     print("usable: every datanode is live, safe mode is off")
@@ -103,7 +122,10 @@ def attach() -> HdfsCluster | None:
     with contextlib.suppress(FileNotFoundError):
         state = json.loads(_state_file().read_text())
         topology = Topology.from_json(state["topology"])
-        cluster = HdfsCluster(topology=topology, folder=FOLDER / "cluster", is_detached=True)
+        security = None
+        if "security" in state:
+            security = HdfsSecurity(FOLDER / "cluster" / "security", is_detached=True, **state["security"])
+        cluster = HdfsCluster(topology=topology, folder=FOLDER / "cluster", is_detached=True, security=security)
         cluster.adopt(state["processes"])
         return cluster
     return None
@@ -111,14 +133,23 @@ def attach() -> HdfsCluster | None:
 
 def save(cluster: HdfsCluster) -> None:
     """Write down ports and pids."""
-    state = {
+    state: dict[str, object] = {
         "root": cluster.root,
         "topology": cluster.topology.to_json(),
         "processes": {process.name: process.state() for process in cluster.processes if process.pid is not None},
     }
+    if cluster.security is not None:
+        state["security"] = cluster.security.to_json()
     partial = _state_file().with_suffix(".tmp")
     partial.write_text(json.dumps(state, indent=2) + "\n")
     partial.replace(_state_file())
+
+
+def _print_access(cluster: HdfsCluster) -> None:
+    """Print what a client of a secure cluster needs: the realm's configuration, a keytab and its principal."""
+    if cluster.security is not None:
+        kdc = cluster.security.kdc
+        print(f"KRB5_CONFIG={kdc.environment['KRB5_CONFIG']}\nkeytab   {kdc.keytab(USER)}\nuser     {USER}")
 
 
 def _state_file() -> Path:

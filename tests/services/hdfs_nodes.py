@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,28 @@ HTTP_TIMEOUT_S = 5.0
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+ReadJmx = Callable[[str, int, str], dict[str, Any] | None]
+"""A function of host, HTTP port and bean, as `jmx`."""
+
+
 class DataNode:
     """One datanode: its process, its ports, its files."""
 
-    def __init__(self, process: ServiceProcess, host: str, ports: DataNodePorts, data_dir: Path) -> None:
+    def __init__(
+        self,
+        process: ServiceProcess,
+        host: str,
+        ports: DataNodePorts,
+        data_dir: Path,
+        read_jmx: ReadJmx | None = None,
+    ) -> None:
         self.process = process
         self.host = host
         self.data_dir = data_dir
         self.xfer_port = ports.xfer
         self.ipc_port = ports.ipc
         self.http_port = ports.http
+        self._jmx = read_jmx or jmx
 
     def __repr__(self) -> str:
         return f"{self.process!r}:{self.xfer_port}"
@@ -50,7 +64,7 @@ class DataNode:
 
         JMX reports "never" as a very long time ago.
         """
-        info = jmx(self.host, self.http_port, "Hadoop:service=DataNode,name=DataNodeInfo") or {}
+        info = self._jmx(self.host, self.http_port, "Hadoop:service=DataNode,name=DataNodeInfo") or {}
         return any(
             actor["NamenodeAddress"].endswith(f":{namenode_port}")
             and actor["ActorState"] == "RUNNING"
@@ -85,14 +99,19 @@ def blocks_of(path: str, *, host: str, namenode_http_port: int) -> list[Block]:
     ]
 
 
-def jmx(host: str, http_port: int, bean: str) -> dict[str, Any] | None:
+def jmx(host: str, http_port: int, bean: str, *, tls: ssl.SSLContext | None = None) -> dict[str, Any] | None:
     """Return one bean of a Hadoop process, or None while the process does not respond or does not have it yet.
 
-    Attributes appear one by one while a process starts, so every reader must do without any of them.
+    Attributes appear one by one while a process starts, so every reader must do without any of them.  With `tls` the
+    port serves HTTPS.
     """
-    url = f"http://{host}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
+    url = f"{'http' if tls is None else 'https'}://{host}:{http_port}/jmx?qry={urllib.parse.quote(bean)}"
+    opener = _HTTP
+    if tls is not None:
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
+        opener = urllib.request.build_opener(*handlers)
     try:
-        with _HTTP.open(url, timeout=HTTP_TIMEOUT_S) as response:
+        with opener.open(url, timeout=HTTP_TIMEOUT_S) as response:
             beans: list[dict[str, Any]] = json.load(response)["beans"]
             return beans[0] if beans else None
     except urllib.error.HTTPError as refusal:

@@ -4,6 +4,7 @@
 start is a second or two of one core.
 """
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -32,12 +33,18 @@ def hdfs_program(cluster: HdfsCluster, folder: Path) -> Path:
     return path
 
 
-def hdfs_tool(cluster: HdfsCluster, tool: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S) -> list[str]:
-    """Run `hdfs TOOL ARGUMENTS` to its end; return its standard output by lines.  Raises ToolFailed."""
+def hdfs_tool(
+    cluster: HdfsCluster, tool: str, *arguments: str, tickets: str = "", timeout_s: float = TOOL_TIMEOUT_S
+) -> list[str]:
+    """Run `hdfs TOOL ARGUMENTS` to its end; return its standard output by lines.  Raises ToolFailed.
+
+    `tickets` is the credentials cache for a cluster with Kerberos.
+    """
     command = [*_java(cluster), CLASSES[tool], *arguments]
     what = f"hdfs {tool} {' '.join(arguments)}"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+        environment = {**os.environ, "KRB5CCNAME": tickets} if tickets else None
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)
     except subprocess.TimeoutExpired as error:
         raise ToolFailed(f"{what}: not within {timeout_s:.0f} s; {error.stdout!r} {error.stderr!r}") from None
     if done.returncode:
@@ -48,4 +55,5 @@ def hdfs_tool(cluster: HdfsCluster, tool: str, *arguments: str, timeout_s: float
 def _java(cluster: HdfsCluster) -> list[str]:
     """Return `java` with everything before the main class."""
     class_path = f"{cluster.conf_folder}:{cluster.class_path}"
-    return ["java", f"-Xmx{HEAP_MB}m", *JAVA_OPTIONS, "-Dlog4j.configuration=", "-cp", class_path]
+    options = [*JAVA_OPTIONS, *(cluster.security.java_options if cluster.security else ())]
+    return ["java", f"-Xmx{HEAP_MB}m", *options, "-Dlog4j.configuration=", "-cp", class_path]

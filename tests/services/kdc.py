@@ -43,7 +43,7 @@ _KDC = """\
         database_name = {folder}/principals
         key_stash_file = {folder}/stash
         acl_file = {folder}/acl
-        max_life = 10h
+        max_life = {max_life}
     }}
 """
 
@@ -58,12 +58,19 @@ def _program(name: str) -> str | None:
 
 
 class Kdc:
-    """One realm.  A context manager: it starts, and stops and removes its folder."""
+    """One realm.  A context manager: it starts, and stops and removes its folder.
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bmq-kdc-"))
-        [self.port] = free_ports(1)
-        about = {"realm": REALM, "host": HOST, "port": self.port, "folder": self.folder}
+    ``folder`` and ``port`` are chosen if they are not given; ``max_life`` is a krb5 duration, the longest life of a
+    ticket.  A detached one outlives this process, and ``start`` in its folder finds the principals again.
+    """
+
+    def __init__(
+        self, *, folder: Path | None = None, port: int | None = None, max_life: str = "10h", is_detached: bool = False
+    ) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-kdc-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = port or free_ports(1)[0]
+        about = {"realm": REALM, "host": HOST, "port": self.port, "folder": self.folder, "max_life": max_life}
         (self.folder / "krb5.conf").write_text(_KRB5.format(**about))
         (self.folder / "kdc.conf").write_text(_KDC.format(**about))
         self.environment: Mapping[str, str] = {
@@ -71,17 +78,14 @@ class Kdc:
             "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf"),
             "KRB5RCACHEDIR": str(self.folder),
         }
-        self._process: ServiceProcess | None = None
+        command = [_program("krb5kdc") or "krb5kdc", "-n", "-r", REALM]
+        self.process = ServiceProcess(
+            "krb5kdc", command, log=self.folder / "kdc.log", environment=self.environment, is_detached=is_detached
+        )
 
     def __enter__(self) -> Self:
         try:
-            self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
-            command = [_program("krb5kdc") or "krb5kdc", "-n", "-r", REALM]
-            self._process = ServiceProcess(
-                "krb5kdc", command, log=self.folder / "kdc.log", environment=self.environment
-            )
-            self._process.start()
-            wait_for(self._listens, "the KDC listens", timeout_s=START_S)
+            self.start()
         except BaseException:
             self.close()
             raise
@@ -90,10 +94,17 @@ class Kdc:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Make the realm unless its folder has it, and start the KDC unless it runs; return when it listens."""
+        if not (self.folder / "principals").exists():
+            self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
+        if not self.process.is_running:
+            self.process.start()
+        wait_for(self._listens, "the KDC listens", timeout_s=START_S)
+
     def close(self) -> None:
         """Stop the KDC, and remove its folder.  Idempotent."""
-        if self._process is not None:
-            self._process.kill()
+        self.process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def add_service(self, principal: str) -> Path:
@@ -111,16 +122,15 @@ class Kdc:
         """Give `principal` a new random key, and add that to the keytab."""
         self._run("kadmin.local", "-r", REALM, "ktadd", "-k", str(keytab), principal)
 
-    def log_in(self, principal: str) -> str:
+    def log_in(self, principal: str, *, life: str = "10h") -> str:
         """Add a user, and return the name of a credentials cache with its ticket."""
         keytab = self.add_service(principal)
         cache = f"FILE:{self.folder}/{principal.replace('/', '-')}.cache"
-        self._run("kinit", "-c", cache, "-k", "-t", str(keytab), principal)
+        self._run("kinit", "-l", life, "-c", cache, "-k", "-t", str(keytab), principal)
         return cache
 
     def _listens(self) -> bool:
-        assert self._process is not None
-        if not self._process.is_running:
+        if not self.process.is_running:
             raise NotReady(f"the KDC ended: {(self.folder / 'kdc.log').read_text()[-2000:]}")
         try:
             socket.create_connection((HOST, self.port), timeout=1).close()

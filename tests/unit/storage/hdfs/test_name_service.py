@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.hdfs.name_service import read_config, resolve
+from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError
 
 HA = {
@@ -56,10 +57,6 @@ def test_a_url_and_the_configuration_give_the_namenodes_addresses(
             "hdfs://mycluster/b", set(), {"dfs.namenode.rpc-address.mycluster.nn1": "${nowhere}:8020"},
             "conf: dfs.namenode.rpc-address.mycluster.nn1=${nowhere}:8020 has a variable without a value",
         ),
-        (
-            "hdfs://mycluster/b", set(), {"hadoop.security.authentication": "kerberos"},
-            "hadoop.security.authentication=kerberos is not built yet, only simple is",
-        ),
         ("hdfs:///b", set(), {"dfs.data.transfer.protection": "privacy"}, "dfs.data.transfer.protection=privacy needs"),
         ("hdfs:///b", set(), {"dfs.encrypt.data.transfer": "true"}, "dfs.encrypt.data.transfer=true needs SASL"),
         ("hdfs://mycluster:8020/b", set(), {}, "mycluster is a name service in conf, and has no port: leave it out"),
@@ -88,6 +85,27 @@ def test_addresses_in_the_url_are_used_whatever_the_configuration(properties: di
     """The configuration may be another cluster's: the NameNode itself responds whether it accepts the client."""
     config = SiteConfig({**HA, **properties}, "conf")
     assert str(resolve("hdfs://nn:8020/b", config)) == "hdfs://nn:8020/b"
+
+
+@pytest.mark.parametrize(
+    ("url", "login", "expected"),
+    [
+        ("hdfs://mycluster/b", HdfsLogin(), True),
+        ("hdfs:///b", HdfsLogin(), True),
+        ("hdfs://other/b", HdfsLogin(), True),
+        ("hdfs://m1.example.org:8020/b", HdfsLogin(), True),
+        ("hdfs://m2.example.org/b", HdfsLogin(), True),
+        ("hdfs://elsewhere:8020/b", HdfsLogin(), False),
+        ("hdfs://m1.example.org:9999/b", HdfsLogin(), False),
+        ("hdfs://elsewhere:8020/b", HdfsLogin(keytab="/k"), True),
+        ("hdfs://elsewhere:8020/b", HdfsLogin(principal="bmq@R"), True),
+    ],
+)
+def test_kerberos_holds_for_the_clusters_of_its_configuration(url: str, login: HdfsLogin, expected: bool) -> None:
+    properties = {"hadoop.security.authentication": "kerberos", "dfs.namenode.kerberos.principal": "nn/_HOST@R"}
+    config = SiteConfig({**HA, **properties}, "conf")
+    assert protection(resolve(url, config), config, login).is_kerberos is expected
+    assert not protection(resolve(url, config), SiteConfig(HA, "conf"), HdfsLogin()).is_kerberos
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""Kerberos credentials of this process's client of HDFS, and GSSAPI as a SASL client (RFC 4752).
+
+::
+
+    client: AP-REQ                 server: AP-REP             until the context stands on both sides
+    client: (empty)                server: wrap(layers, size)
+    client: wrap(1, 0)             no layer: hadoop.rpc.protection=authentication
+
+The library blocks (KDC, DNS, replay cache), so its calls run in a thread of the login.  Tickets by keytab
+are kept in memory, in a store of their own: the environment, which a listener of the same process shares, is neither
+read for them nor changed.  Needs the extra ``kerberos``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import gssapi
+from gssapi.exceptions import ExpiredCredentialsError
+from gssapi.raw.misc import GSSError
+
+from bmq.core.logging.fields import fields
+from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
+from bmq.storage.hdfs.sasl import LoginFailed
+
+RENEW_AT = 0.8
+"""Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
+NO_LAYER = 1
+LAYERS = {1: "authentication", 2: "integrity", 4: "privacy"}
+"""Hadoop's names of the layers (SaslRpcServer.QualityOfProtection) by their bits in the server's offer."""
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_numbers = itertools.count()
+_HINTS = {  # by the number in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)
+    6: "the KDC does not know the principal",
+    7: "the KDC does not know the NameNode's principal: is dfs.namenode.kerberos.principal right?",
+    24: "the KDC has another key of the principal: the keytab is out of date",
+    31: "the KDC has another key of the principal: the keytab is out of date",
+    32: "the ticket has expired: run kinit again, or give a keytab",
+    37: "the clocks of this machine and of the KDC differ by more than 5 minutes",
+    141: "there is no ticket: run kinit, or give a keytab",
+    147: "the clocks of this machine and of the KDC differ by more than 5 minutes",
+    154: "krb5.conf names no KDC of the realm",
+    156: "no KDC responds",
+    195: "there is no ticket: run kinit, or give a keytab",
+}
+_KEYTAB_HINTS = {
+    141: "the keytab has no key of the principal",
+    181: "the keytab has no key of the principal",
+    195: "the keytab has no key of the principal, or is no keytab",
+}
+_EXPIRED, _KDC_AWAY = 32, 156
+_ERROR_TABLE_BASE = -1765328384
+_MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
+
+
+class KerberosLogin:
+    """The identity of this process: a keytab's principal, or the tickets of a cache that others renew.
+
+    ``principal`` is needed if the keytab holds several; ``keytab`` is a file, or empty for the ticket cache.  The
+    cache is the library's own: KRB5CCNAME, else krb5.conf's, as of Hadoop's UserGroupInformation.
+    """
+
+    def __init__(self, principal: str = "", keytab: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.principal = principal
+        self.keytab = keytab
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-login")
+        self._cache = f"MEMORY:bmq-hdfs-{os.getpid()}-{next(_numbers)}"
+        self._credentials: gssapi.Credentials | None = None
+        self._renew_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"KerberosLogin({self})"
+
+    def __str__(self) -> str:
+        if self.keytab:
+            return f"{self.principal or 'the first principal'} of the keytab {self.keytab}"
+        return f"{self.principal or 'the principal'} of the ticket cache {_cache_name()}"
+
+    def close(self) -> None:
+        """End the threads; calls under way go on and are dropped.  Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns, in a thread.  Raises LoginFailed in place of the library's errors."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except GSSError as error:
+            raise self._failed(error) from error
+
+    def client(self, server_principal: str) -> GssapiClient:
+        """Return the client's side of a log-in at this server."""
+        return GssapiClient(self, server_principal)
+
+    def credentials(self) -> gssapi.Credentials:
+        """Return valid credentials, new ones after 80 % of their life.  Blocks.  Raises GSSError or LoginFailed."""
+        now = self._clock()
+        if self._credentials is None or not self.keytab or now >= self._renew_at:
+            self._credentials = self._acquire(self._credentials)
+            lifetime = self._credentials.lifetime
+            self._renew_at = now + RENEW_AT * (_MANY_HOURS if lifetime is None else lifetime)
+        return self._credentials
+
+    # ---- within
+
+    def _acquire(self, former: gssapi.Credentials | None) -> gssapi.Credentials:
+        name = gssapi.Name(self.principal, gssapi.NameType.kerberos_principal) if self.principal else None
+        if not self.keytab:
+            return _used(gssapi.Credentials(name=name, usage="initiate"))
+        if not os.access(self.keytab, os.R_OK):
+            problem = "cannot be read" if os.path.exists(self.keytab) else "does not exist"
+            raise LoginFailed(f"cannot log in to Kerberos: the keytab {self.keytab} {problem}", CannotLogIn)
+        # A cache of its own for each acquisition: the library would go on with a ticket that is still valid.
+        cache = f"{self._cache}-{next(_numbers)}"
+        try:
+            new = gssapi.Credentials(
+                name=name, usage="initiate", store={"client_keytab": f"FILE:{self.keytab}", "ccache": cache}
+            )
+            return _used(new)
+        except GSSError as error:
+            if former is not None and former.lifetime:
+                _log.warning(
+                    "Kerberos gives no new ticket to %s: the former one is used for its last %s s",
+                    self,
+                    former.lifetime,
+                    extra=fields(error=_text(error)),
+                )
+                return former
+            raise
+
+    def _failed(self, error: GSSError) -> LoginFailed:
+        number = _number(error)
+        hint = (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, "")
+        text = f"cannot log in to Kerberos as {self}: {_text(error)}"
+        return LoginFailed(f"{text} ({hint})" if hint else text, CannotLogIn, is_final=number != _KDC_AWAY)
+
+
+class GssapiClient:
+    """The client's side of one log-in: ``evaluate`` each challenge, until ``is_complete``."""
+
+    def __init__(self, login: KerberosLogin, server_principal: str) -> None:
+        self._login = login
+        self._server = server_principal
+        self._context: gssapi.SecurityContext | None = None
+        self.is_complete = False
+
+    async def evaluate(self, challenge: bytes) -> bytes | None:
+        """Return the response to a challenge, the first of which is empty.  Raises LoginFailed."""
+        return await self._login.run(lambda: self._evaluate(challenge))
+
+    def _evaluate(self, challenge: bytes) -> bytes | None:
+        if self.is_complete:
+            raise LoginFailed(f"{self._server} goes on after the end of the log-in", StorageUnavailable)
+        if self._context is None:
+            self._context = gssapi.SecurityContext(
+                name=gssapi.Name(self._server, gssapi.NameType.kerberos_principal),
+                creds=self._login.credentials(),
+                usage="initiate",
+                mech=gssapi.MechType.kerberos,
+                flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
+            )
+            return self._context.step()
+        if not self._context.complete:
+            return self._context.step(challenge) or b""
+        self.is_complete = True
+        chosen = self._chosen(self._context.unwrap(challenge).message)
+        return bytes(self._context.wrap(chosen, False).message)
+
+    def _chosen(self, offer: bytes) -> bytes:
+        """Return the choice of no layer.  Raises LoginFailed if the server demands a layer."""
+        if len(offer) != 4:
+            raise LoginFailed(f"{self._server} offers its layers in {len(offer)} bytes, not in 4", StorageUnavailable)
+        if not offer[0] & NO_LAYER:
+            demanded = ",".join(name for bit, name in LAYERS.items() if offer[0] & bit) or f"layer {offer[0]}"
+            raise LoginFailed(
+                f"{self._server} demands hadoop.rpc.protection={demanded}; this client has"
+                " hadoop.rpc.protection=authentication only"
+            )
+        return bytes((NO_LAYER, 0, 0, 0))
+
+
+def _used(credentials: gssapi.Credentials) -> gssapi.Credentials:
+    """Return the credentials after the library has fetched the ticket, which it delays until the first use."""
+    credentials.inquire()
+    return credentials
+
+
+def _number(error: GSSError) -> int:
+    """Return the error's number within Kerberos's table."""
+    if isinstance(error, ExpiredCredentialsError):
+        return _EXPIRED
+    number = error.min_code & 0xFFFFFFFF
+    return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
+
+
+def _text(error: GSSError) -> str:
+    """Return the library's text, in one line: Kerberos's own if it has any, else GSSAPI's."""
+    statuses = error.get_all_statuses(error.min_code, False) if error.min_code else ()
+    statuses = statuses or error.get_all_statuses(error.maj_code, True)
+    return " ".join(" ".join(str(status) for status in statuses).split())[:500]
+
+
+def _cache_name() -> str:
+    return os.environ.get("KRB5CCNAME", "that krb5.conf names")

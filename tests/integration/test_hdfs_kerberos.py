@@ -1,0 +1,205 @@
+"""The log-in to a NameNode by Kerberos, on a real secure HDFS: Java's client first, then BMQ's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
+from bmq.storage.filesystem import NotAllowed
+from bmq.storage.hdfs.auth import KerberosAuthenticator, SimpleAuthenticator, make_authenticator
+from bmq.storage.hdfs.name_service import protection, read_config, resolve
+from bmq.storage.hdfs.namenode import NameNode
+from bmq.storage.hdfs.principals import ServerPrincipal
+from bmq.storage.hdfs.settings import HdfsSettings
+from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_config import write_conf
+from tests.services.hdfs_security import SERVER_HOST
+from tests.services.hdfs_tools import ToolFailed, hdfs_tool
+from tests.services.kdc import REALM, Kdc
+from tests.services.processes import free_ports, wait_for
+
+pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
+from bmq.storage.hdfs.kerberos import KerberosLogin
+
+pytestmark = pytest.mark.loops("asyncio")
+
+
+@pytest.fixture(scope="module")
+def tickets(secure_hdfs: HdfsCluster) -> str:
+    """Return the credentials cache of the user alice."""
+    assert secure_hdfs.security is not None
+    return secure_hdfs.security.kdc.log_in(f"alice@{REALM}")
+
+
+def test_javas_client_writes_and_reads_with_a_ticket_and_not_without_one(
+    secure_hdfs: HdfsCluster, tickets: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "words"
+    source.write_text("twelve\nwords\n")
+    hdfs_tool(secure_hdfs, "dfs", "-put", str(source), "/words", tickets=tickets)
+    assert hdfs_tool(secure_hdfs, "dfs", "-cat", "/words", tickets=tickets) == ["twelve", "words"]
+    with pytest.raises(ToolFailed, match="AccessControlException"):
+        hdfs_tool(secure_hdfs, "dfs", "-cat", "/words", tickets=f"FILE:{tmp_path}/none")
+
+
+@contextlib.asynccontextmanager
+async def namenode(secure_hdfs: HdfsCluster, login: HdfsLogin = NO_HDFS_LOGIN) -> AsyncIterator[NameNode]:
+    """Yield a client of the cluster's NameNode, by the configuration that its clients have."""
+    config = read_config(secure_hdfs.root, str(secure_hdfs.conf_folder))
+    address = resolve(f"{secure_hdfs.root}/", config)
+    identity = make_authenticator(protection(address, config, login), login)
+    client = NameNode(address.namenodes, HdfsSettings(), identity)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+def kdc(secure_hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch) -> Kdc:
+    """Return the cluster's realm, which this process uses too; it has no tickets."""
+    assert secure_hdfs.security is not None
+    realm = secure_hdfs.security.kdc
+    monkeypatch.setenv("KRB5_CONFIG", realm.environment["KRB5_CONFIG"])
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{realm.folder}/none")
+    return realm
+
+
+async def use_the_namespace(client: NameNode, user: str) -> None:
+    folder = f"/by-{user}"
+    await client.mkdirs(f"{folder}/a")
+    await client.rename(f"{folder}/a", f"{folder}/b", overwrite=False)
+    listing = await client.listing(folder, b"")
+    assert listing is not None
+    assert [entry.path for entry in listing.entries] == [b"b"]
+    info = await client.file_info(f"{folder}/b")
+    assert info is not None
+    assert info.owner == user, "the user is the ticket's, and no name of this process"
+    assert await client.delete(folder, recursive=True)
+    assert await client.file_info(folder) is None
+    blocks = (await client.block_locations("/words")).blocks
+    assert [len(block.nodes) for block in blocks] == [2]
+    assert blocks[0].token.kind == "HDFS_BLOCK_TOKEN"
+    assert blocks[0].token.identifier
+
+
+async def test_a_keytab_logs_in_and_its_user_owns_what_it_makes(
+    secure_hdfs: HdfsCluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
+    before = dict(os.environ)
+    keytab = str(kdc.add_service(f"bmq/{SERVER_HOST}@{REALM}"))
+    async with namenode(secure_hdfs, HdfsLogin(keytab, f"bmq/{SERVER_HOST}@{REALM}")) as client:
+        await use_the_namespace(client, "bmq")
+    async with namenode(secure_hdfs, HdfsLogin(keytab)) as client:
+        await use_the_namespace(client, "bmq")
+    assert dict(os.environ) == before, "a listener's Kerberos in the same process reads the environment"
+
+
+async def test_a_ticket_cache_logs_in(
+    secure_hdfs: HdfsCluster, kdc: Kdc, tickets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5CCNAME", tickets)
+    async with namenode(secure_hdfs) as client:
+        await use_the_namespace(client, "alice")
+        assert not await client.is_in_safe_mode()
+
+
+async def test_many_log_ins_at_once(secure_hdfs: HdfsCluster, kdc: Kdc) -> None:
+    login = HdfsLogin(str(kdc.add_service(f"many@{REALM}")))
+
+    async def ask() -> bool:
+        async with namenode(secure_hdfs, login) as client:
+            return await client.file_info("/words") is not None
+
+    assert all(await asyncio.gather(*(ask() for _ in range(20))))
+
+
+async def test_a_client_without_kerberos_is_refused_with_what_to_set(secure_hdfs: HdfsCluster) -> None:
+    client = NameNode(secure_hdfs.namenode_addresses, HdfsSettings(), SimpleAuthenticator("alice"))
+    with pytest.raises(NotAllowed, match=r"demands Kerberos: then hadoop_conf_dir must have its configuration"):
+        await client.server_defaults()
+    await client.close()
+
+
+async def test_a_namenode_of_another_principal_is_not_logged_in_at(secure_hdfs: HdfsCluster, kdc: Kdc) -> None:
+    login = HdfsLogin(str(kdc.add_service(f"strict@{REALM}")))
+    kerberos = KerberosLogin("", login.keytab)
+    identity = KerberosAuthenticator(kerberos, ServerPrincipal(f"nn/other.example.org@{REALM}", "", "conf"))
+    client = NameNode(secure_hdfs.namenode_addresses, HdfsSettings(), identity)
+    with pytest.raises(NotAllowed, match=rf"has the principal 'nn/localhost@{REALM}'; conf has .*other\.example\.org"):
+        await client.server_defaults()
+    await client.close()
+
+
+def serve(secure_hdfs: HdfsCluster, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `bmq serve` on the secure HDFS to its end."""
+    port, internal, http = free_ports(3)
+    command = [
+        str(Path(sys.executable).with_name("bmq")), "serve", "--root", f"{secure_hdfs.root}/bmq", "--meta", "memory:",
+        "--hadoop-conf-dir", str(secure_hdfs.conf_folder), "--listen", f"127.0.0.1:{port}",
+        "--internal", f"127.0.0.1:{internal}", "--http", f"127.0.0.1:{http}", *arguments,
+    ]  # fmt: skip
+    names = {name: value for name, value in os.environ.items() if not name.startswith(("HADOOP", "BMQ_"))}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env={**names, **environment}
+    )
+
+
+def expired(kdc: Kdc) -> str:
+    """Return a ticket cache whose ticket is over."""
+    cache = kdc.log_in(f"late@{REALM}", life="2s")
+
+    def is_over() -> bool:
+        return subprocess.run(["klist", "-s", cache], check=False).returncode != 0
+
+    wait_for(is_over, "the end of a ticket", timeout_s=30)
+    return cache
+
+
+def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
+    secure_hdfs: HdfsCluster, kdc: Kdc, tmp_path: Path
+) -> None:
+    keytab = str(kdc.add_service(f"right@{REALM}"))
+    stale = tmp_path / "stale.keytab"
+    stale.write_bytes(Path(keytab).read_bytes())
+    kdc.change_key(f"right@{REALM}", Path(keytab))
+    open_conf = tmp_path / "open"
+    write_conf(open_conf, {"fs.defaultFS": secure_hdfs.root})
+    unknown = tmp_path / "unknown"
+    write_conf(unknown, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "privacy"})
+    other = tmp_path / "other"
+    write_conf(other, {**secure_hdfs.client_settings, "dfs.namenode.kerberos.principal": f"nn/elsewhere@{REALM}"})
+    cases: list[tuple[dict[str, str], str]] = [
+        ({"BMQ_HDFS_KEYTAB": "/no/such.keytab"}, "the keytab /no/such.keytab does not exist"),
+        ({"BMQ_HDFS_KEYTAB": str(tmp_path)}, "is no keytab"),
+        (
+            {"BMQ_HDFS_KEYTAB": keytab, "BMQ_HDFS_PRINCIPAL": f"wrong@{REALM}"},
+            f"cannot log in to Kerberos as wrong@{REALM} of the keytab {keytab}: ",
+        ),
+        ({"BMQ_HDFS_KEYTAB": str(stale)}, f"of the keytab {stale}: "),
+        ({}, f"the ticket cache FILE:{kdc.folder}/none: "),
+        ({"KRB5CCNAME": expired(kdc)}, "expired"),
+        ({"BMQ_HADOOP_CONF_DIR": str(unknown)}, f"{unknown}: hadoop.rpc.protection=privacy is not built yet"),
+        (
+            {"BMQ_HADOOP_CONF_DIR": str(open_conf), "BMQ_HDFS_KEYTAB": keytab},
+            f"hdfs_keytab is set, but hadoop.security.authentication is not kerberos in {open_conf}",
+        ),
+        ({"BMQ_HADOOP_CONF_DIR": str(other), "BMQ_HDFS_KEYTAB": keytab}, "has the principal 'nn/localhost@"),
+        ({"BMQ_HDFS_KEYTAB": keytab}, "need block tokens and SASL, which are not built yet"),
+    ]
+    for environment, said in cases:
+        conf = environment.pop("BMQ_HADOOP_CONF_DIR", str(secure_hdfs.conf_folder))
+        done = serve(secure_hdfs, "--hadoop-conf-dir", conf, **environment)
+        errors = done.stderr.splitlines()
+        assert (done.returncode, said in errors[-1]) == (1, True), (environment, done.stderr[-3000:])
+        assert "listening" not in done.stderr
+        assert "Traceback" not in done.stderr

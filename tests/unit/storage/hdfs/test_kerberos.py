@@ -1,0 +1,147 @@
+"""Kerberos credentials: when they are replaced, what errors say; and the layers that a server may demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.storage.filesystem import CannotLogIn, NotAllowed
+from bmq.storage.hdfs.sasl import LoginFailed
+
+pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
+from gssapi.raw.misc import GSSError
+
+from bmq.storage.hdfs.kerberos import GssapiClient, KerberosLogin
+
+_TABLE = -1765328384
+pytestmark = pytest.mark.loops("asyncio")
+
+
+class Credentials:
+    def __init__(self, lifetime: int) -> None:
+        self.lifetime = lifetime
+
+
+class Kdc:
+    """Acquisitions of credentials: each gets the next of ``lives``, an error if that is negative."""
+
+    def __init__(self, *lives: int) -> None:
+        self.lives = list(lives)
+        self.now = 1_000.0
+        self.acquired = 0
+
+    def acquire(self, name: object, usage: str, store: dict[str, str] | None = None) -> Credentials:
+        assert usage == "initiate"
+        assert store is None or store["ccache"].startswith("MEMORY:")
+        life = self.lives.pop(0)
+        if life < 0:
+            raise error(156)
+        self.acquired += 1
+        return Credentials(life)
+
+
+def error(number: int) -> GSSError:
+    return GSSError(458752, (number + _TABLE) & 0xFFFFFFFF)
+
+
+@pytest.fixture
+def keytab(tmp_path: Path) -> str:
+    (tmp_path / "a.keytab").write_bytes(b"\x05\x02")
+    return str(tmp_path / "a.keytab")
+
+
+def made(kdc: Kdc, monkeypatch: pytest.MonkeyPatch, keytab: str = "") -> KerberosLogin:
+    monkeypatch.setattr("gssapi.Credentials", kdc.acquire)
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos._used", lambda credentials: credentials)
+    return KerberosLogin("bmq@R", keytab, clock=lambda: kdc.now)
+
+
+def test_a_keytabs_ticket_is_replaced_after_80_percent_of_its_life(
+    monkeypatch: pytest.MonkeyPatch, keytab: str
+) -> None:
+    kdc = Kdc(1_000, 500)
+    login = made(kdc, monkeypatch, keytab)
+    first = login.credentials()
+    kdc.now += 799.0
+    assert login.credentials() is first
+    kdc.now += 1.0
+    second = login.credentials()
+    assert second is not first
+    kdc.now += 399.0
+    assert login.credentials() is second
+    login.close()
+
+
+def test_a_ticket_is_kept_while_the_kdc_is_away_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch, keytab: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kdc = Kdc(1_000, -1, -1, 700)
+    login = made(kdc, monkeypatch, keytab)
+    first: Any = login.credentials()
+    kdc.now, first.lifetime = kdc.now + 800.0, 200
+    assert login.credentials() is first
+    assert "Kerberos gives no new ticket to bmq@R of the keytab" in caplog.text
+    kdc.now, first.lifetime = kdc.now + 200.0, 0
+    with pytest.raises(GSSError):
+        login.credentials()
+    assert login.credentials() is not first
+    login.close()
+
+
+def test_a_ticket_cache_is_read_again_each_time_since_others_renew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    kdc = Kdc(1_000, 1_000)
+    login = made(kdc, monkeypatch)
+    assert login.credentials() is not login.credentials()
+    login.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "is_final"),
+    [
+        (6, "the KDC does not know the principal", True),
+        (7, "is dfs.namenode.kerberos.principal right?", True),
+        (24, "the keytab is out of date", True),
+        (32, "the ticket has expired: run kinit again, or give a keytab", True),
+        (37, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
+        (147, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
+        (156, "no KDC responds", False),
+        (195, "there is no ticket: run kinit, or give a keytab", True),
+    ],
+)
+async def test_an_error_of_the_library_says_what_to_do(
+    number: int, said: str, is_final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5CCNAME", "FILE:/tmp/tickets")
+    login = KerberosLogin("bmq@R")
+
+    def fail() -> None:
+        raise error(number)
+
+    with pytest.raises(LoginFailed) as failed:
+        await login.run(fail)
+    assert said in str(failed.value)
+    assert "cannot log in to Kerberos as bmq@R of the ticket cache FILE:/tmp/tickets: " in str(failed.value)
+    assert (failed.value.kind, failed.value.is_final) == (CannotLogIn, is_final)
+    login.close()
+
+
+def test_a_keytab_that_is_missing_is_named_before_the_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    login = made(Kdc(), monkeypatch, "/no/such.keytab")
+    with pytest.raises(LoginFailed, match=r"the keytab /no/such\.keytab does not exist"):
+        login.credentials()
+    login.close()
+
+
+def test_no_layer_is_chosen_and_a_demanded_one_is_named_with_its_property() -> None:
+    login = KerberosLogin()
+    client = GssapiClient(login, "nn/nn1@R")
+    assert client._chosen(bytes((1, 0, 255, 255))) == bytes((1, 0, 0, 0))
+    assert client._chosen(bytes((7, 0, 255, 255))) == bytes((1, 0, 0, 0))
+    with pytest.raises(LoginFailed, match=r"hadoop\.rpc\.protection=integrity,privacy; this client has") as failed:
+        client._chosen(bytes((6, 0, 255, 255)))
+    assert failed.value.kind is NotAllowed
+    with pytest.raises(LoginFailed, match="in 2 bytes, not in 4"):
+        client._chosen(b"\x01\x00")
+    login.close()
