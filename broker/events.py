@@ -12,6 +12,7 @@ from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import NEVER, PartitionRecord, SegmentEntry
+from bmq.storage.aborted import StableMove
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.recovery import FencedSegment, Recovered
 
@@ -389,12 +390,16 @@ WAKE = Wake()
 
 
 class Acknowledge:
-    """Batches that are flushed, in order: the high watermark has moved past them."""
+    """Batches that are flushed, in order: the high watermark has moved past them.
 
-    __slots__ = ("batches",)
+    ``move`` as in ``endpoint.partitions.FlushListener.flushed``.
+    """
 
-    def __init__(self, batches: list[Pending]) -> None:
+    __slots__ = ("batches", "move")
+
+    def __init__(self, batches: list[Pending], move: StableMove | None = None) -> None:
         self.batches = batches
+        self.move = move
 
 
 @dataclass(frozen=True, slots=True)

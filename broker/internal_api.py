@@ -96,21 +96,34 @@ class BrokerApi:
         return ProducersResponse(ErrorCode.NONE, "", states).encode()
 
     async def active_segment(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the active segment's name, its end and its index; only the epoch if there is none.
+        """Return the active segment's name, its end and its index, none of them if there is none, and aborted
+        transactions.
 
-        An index grows at its end only: for a segment that the caller knows, only the new entries are sent.  Raises
-        RequestError, FormatError.
+        An index grows at its end only: for a segment that the caller knows, only the new entries are sent.  So do the
+        aborted transactions that the owner has in memory.  Raises RequestError, FormatError.
         """
         asked = ActiveSegmentRequest.decode(body)
         owner = await self._owner(asked.topic_id, asked.partition)
-        active = owner.active_segment
+        active, recent = owner.active_segment, owner.recent_aborted
+        since, aborted = recent.since, recent.encode(asked.aborted_from)
         if active is None:
-            return ActiveSegmentResponse(ErrorCode.NONE, epoch=owner.epoch).encode()
+            return ActiveSegmentResponse(
+                ErrorCode.NONE, epoch=owner.epoch, aborted_since=since, aborted=aborted
+            ).encode()
         is_known = active.name == SegmentName(asked.base, asked.segment_epoch, asked.n)
         first = max(0, min(asked.entries_known, len(active.index))) if is_known else 0
         entries = big_endian(active.index.entries[first * ENTRY :])
         return ActiveSegmentResponse(
-            ErrorCode.NONE, "", owner.epoch, *active.name, active.position, active.end_offset, first, entries
+            ErrorCode.NONE,
+            "",
+            owner.epoch,
+            *active.name,
+            active.position,
+            active.end_offset,
+            first,
+            entries,
+            since,
+            aborted,
         ).encode()
 
     async def high_watermarks(self, body: memoryview, call: InternalCall) -> list[Buffer]:

@@ -13,6 +13,7 @@ from typing import Protocol
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, Ends
+from bmq.storage.aborted import RecentAborted, StableMove
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.log_reader import ActiveSegment
 
@@ -59,6 +60,13 @@ class PartitionView(Protocol):
         """Return ``active_segment`` as the owner has it now.
 
         Raises RequestError if the owner does not respond in time.
+        """
+
+    @property
+    def recent_aborted(self) -> RecentAborted | None:
+        """The aborted transactions that no index has yet, up to date with ``active_segment``; None: not known.
+
+        It goes on growing with what is flushed.
         """
 
 
@@ -180,10 +188,13 @@ class FlushListener(Protocol):
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         """Handle that the partition is in WRITE under this epoch."""
 
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+    def flushed(
+        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+    ) -> None:
         """Handle that these batches are below the watermark now.
 
-        Their bytes may be kept: they do not change any more.
+        Their bytes may be kept: they do not change any more.  ``move`` None: they are below the last stable offset,
+        too, as all before them were, and no transaction was aborted.
         """
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:

@@ -24,6 +24,7 @@ from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch
+from bmq.storage.aborted import ENTRY_BYTES, SegmentTransactions
 from bmq.storage.block_claim import BlockClaim
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import Buffer, FileSystem, NoSuchFile, StorageError, read_parts
@@ -78,7 +79,7 @@ class SegmentKnowledge:
     Bytes below ``known_position`` are flushed and hold the offsets below ``known_offset``.
     """
 
-    __slots__ = ("asked_end", "entries", "index", "is_ours", "known_offset", "known_position")
+    __slots__ = ("asked_end", "entries", "index", "is_ours", "known_offset", "known_position", "transactions")
 
     def __init__(self, index: SegmentIndex, known_offset: int, known_position: int, *, is_ours: bool) -> None:
         self.index = index
@@ -87,11 +88,13 @@ class SegmentKnowledge:
         self.known_position = known_position
         self.is_ours = is_ours  # False: the index is the owner's, and is only read
         self.asked_end: int | None = _NEVER  # the segment's end when its .idx was last read
+        self.transactions: SegmentTransactions | None = None  # from its .idx; None: not read
 
     @property
     def cost(self) -> int:
         """The memory that it takes, in bytes."""
-        return _FACTS_BYTES + len(self.entries) * self.entries.itemsize
+        aborted = 0 if self.transactions is None else len(self.transactions.aborted)
+        return _FACTS_BYTES + len(self.entries) * self.entries.itemsize + aborted * ENTRY_BYTES
 
     def start_for(self, offset: int, base: int) -> tuple[int, int]:
         """Return (offset, position) of a batch at or before the one that holds ``offset``.

@@ -17,17 +17,19 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
 from bmq.core.aio.lru import LruCache
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, Batch
-from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep
+from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, Batch
+from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, read_batches
 from bmq.core.records.reader import TimestampAndOffset, first_not_older
+from bmq.storage.aborted import RecentAborted, SegmentTransactions
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
-from bmq.storage.filesystem import Buffer, CorruptData, NoSuchFile
+from bmq.storage.checkpoint import AbortedTransaction
+from bmq.storage.filesystem import Buffer, CorruptData, NoSuchFile, StorageError
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, LogSegments
@@ -57,6 +59,10 @@ class OffsetNotFound(LookupError):
 
 class MissingRecords(CorruptData):
     """A segment ends before the offset that its name and the watermark promise: bytes are gone."""
+
+
+class TransactionsUnknown(StorageError):
+    """The index of a closed segment is missing, so it is not known which of its transactions were aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,15 @@ class HeldRecords(Protocol):
 class LogSlice:
     """Whole batches, one after another, of ``size`` bytes: views of blocks, or a copy.
 
-    ``kept_bytes`` is the memory that they keep alive, also when the blocks are cached no longer.
+    ``kept_bytes`` is the memory that they keep alive, also when the blocks are cached no longer.  ``end_offset`` is the
+    offset behind the last of them; ``aborted`` are the aborted transactions that a reader needs, if it asked for them.
     """
 
     buffers: Sequence[Buffer] = ()
     size: int = 0
     kept_bytes: int = 0
+    end_offset: int = 0
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 # ---------------------------------------------------------------------------------------------------- one segment
@@ -339,19 +348,19 @@ class LogReader:
         is_next = start == 0 or run is not None
         walk.run = run or 1
         await walk.load()
-        end = walk.end
+        end, end_offset = walk.end, walk.next_offset
         with contextlib.suppress(CorruptData):  # the batches before the damage are returned; the next read raises
             while end - start + HEADER_BYTES <= max_bytes and await walk.step() and walk.end - start <= max_bytes:
                 if not walk.is_loaded:
                     await walk.load()
-                end = walk.end
+                end, end_offset = walk.end, walk.next_offset
         next_run = min(2 * walk.run, self.pool.config.run_blocks) if is_next else 1
         # A second reader at the same place, which finds the stream taken, does not begin it again.
         self._streams.put((extent.name, end), max(next_run, self._streams.peek((extent.name, end)) or 1))
         if is_next:
             number = -(-end // self.pool.config.block_bytes)
             self.pool.read_ahead(self.path.log(extent.name), number, walk.wanted_until, walk.run)
-        return _slice(walk.views(start, end), end - start)
+        return _slice(walk.views(start, end), end - start, end_offset)
 
     def _walk(
         self,
@@ -386,10 +395,88 @@ class LogReader:
             index = SegmentIndex(entries=checkpoint.index)
             index.max_timestamp = checkpoint.max_timestamp
             facts = SegmentKnowledge(index, checkpoint.end_offset, checkpoint.position, is_ours=True)
+        if checkpoint is not None:
+            facts.transactions = SegmentTransactions.of(checkpoint)
         if checkpoint is not None or extent.end is None:
             facts.asked_end = extent.end
         self.pool.keep_facts(path, facts)
         return facts
+
+    # Aborted transactions
+
+    async def with_aborted(
+        self,
+        records: LogSlice,
+        start: int,
+        watermark: int,
+        *,
+        active: ActiveSegment | None = None,
+        recent: RecentAborted | None = None,
+    ) -> LogSlice:
+        """Return ``records``, read from offset ``start`` on, with the aborted transactions that their reader needs.
+
+        ``recent`` is what the owner has in memory, as the caller got it before this call, when every transaction that
+        began in the range was decided; without it ``watermark`` bounds the search.  A segment's index says how far its
+        own list suffices, so in a log without transactions nothing more is read.  If an index is missing, records
+        without transactions need no list.  Raises TransactionsUnknown for others, and what storage raises.
+        """
+        if not records.size:
+            return records
+        until = watermark if recent is None else recent.since
+        for attempt in range(REFRESHES_MAX + 1):
+            if until > start:
+                await self.segments.cover(until, active.name if active is not None else None)
+            aborted, missing = await self._collect_aborted(start, records.end_offset, until, recent)
+            if missing is None:
+                return replace(records, aborted=aborted) if aborted else records
+            if not _have_transactions(records):
+                return records
+            if attempt < REFRESHES_MAX:
+                await self.segments.refresh(missing)  # it may have been merged, or indexed meanwhile
+        assert missing is not None
+        raise TransactionsUnknown(
+            f"{self.path.idx(missing)} is missing, and offsets {start} to {records.end_offset} hold transactions:"
+            " `bmq segment repair` writes the index again"
+        )
+
+    async def _collect_aborted(
+        self, start: int, end: int, until: int, recent: RecentAborted | None
+    ) -> tuple[list[AbortedTransaction], SegmentName | None]:
+        """Return the aborted transactions of [start, end), and the segment whose index is missing; None: all are known.
+
+        The walk over the segments that begin below ``until`` ends where no transaction is open that began below
+        ``end``.
+        """
+        found: list[AbortedTransaction] = []
+        reached = start  # every marker below it was looked at
+        for extent in self.segments.between(start, until):
+            if extent.end is not None and extent.end <= reached:
+                continue  # a merge has put it into the segment before
+            known = await self._transactions(extent, until)
+            if known is None:
+                return [], extent.name
+            found += known.aborted.overlapping(reached, end)[0]
+            if known.are_decided(end):
+                return found, None
+            reached = max(reached, known.end)
+        if recent is not None:
+            found += recent.overlapping(reached, end)
+        return found, None
+
+    async def _transactions(self, extent: Extent, until: int) -> SegmentTransactions | None:
+        """Return the transactions of a closed segment from its index; None if it is missing or ends too early."""
+        wanted = until if extent.end is None else min(until, extent.end)
+        path = self.path.log(extent.name)
+        facts = self.pool.facts(path)
+        if facts is None:
+            facts = await self._facts(extent, extent.name.base, None)
+        if facts.transactions is None or facts.transactions.end < wanted:
+            checkpoint = await self.pool.index(self.path.idx(extent.name))
+            if checkpoint is None or checkpoint.end_offset < wanted:
+                return None
+            facts.transactions = SegmentTransactions.of(checkpoint)
+            self.pool.keep_facts(path, facts)
+        return facts.transactions
 
     # By timestamp
 
@@ -466,6 +553,12 @@ class LogReader:
             walk.finish()
 
 
+def _have_transactions(records: LogSlice) -> bool:
+    """Return whether a batch of these belongs to a transaction, or ends one."""
+    data = memoryview(records.buffers[0] if len(records.buffers) == 1 else b"".join(records.buffers))
+    return any(batch.attributes & TRANSACTIONAL for batch in read_batches(data))
+
+
 def _position_of(held: HeldRecords, facts: SegmentKnowledge) -> int | None:
     """Return the segment's position at which ``held`` begins, or of the next index entry; None if neither is known."""
     size = held.size_until(facts.known_offset)
@@ -474,13 +567,13 @@ def _position_of(held: HeldRecords, facts: SegmentKnowledge) -> int | None:
     return facts.index.next_position(held.start)
 
 
-def _slice(views: Sequence[memoryview], size: int) -> LogSlice:
+def _slice(views: Sequence[memoryview], size: int, end_offset: int) -> LogSlice:
     """Return the views, or a copy of their bytes if they would keep far more alive."""
     blocks = {id(view.obj): memoryview(view.obj).nbytes for view in views}
     kept = sum(blocks.values())
     if kept > KEPT_SHARE * size:
-        return LogSlice((b"".join(views),), size, size)
-    return LogSlice(views, size, kept)
+        return LogSlice((b"".join(views),), size, size, end_offset)
+    return LogSlice(views, size, kept, end_offset)
 
 
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:

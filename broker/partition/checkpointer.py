@@ -7,12 +7,14 @@ longer.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import replace
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
+from bmq.storage.aborted import AbortedTransactions
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, segment_bytes
 from bmq.storage.index import SegmentIndex
 
@@ -55,7 +57,7 @@ class OpenSegment:
         self.flushes = 0  # flushes sent
         self.index = SegmentIndex(interval_bytes)
         self.epochs: list[tuple[int, int]] = []
-        self.aborted: list[AbortedTransaction] = []  # their markers are flushed in this segment
+        self.aborted = AbortedTransactions()  # their markers are flushed in this segment
         self.opened_ms = now_ms
         self.last_write_ms = now_ms
         self.is_covered = False  # a full checkpoint of this segment exists
@@ -150,7 +152,7 @@ class Checkpointer:
         log_start: int,
         index: SegmentIndex,
         epochs: list[tuple[int, int]],
-        aborted: list[AbortedTransaction],
+        aborted: Iterable[AbortedTransaction],
         producers: ProducerTable,
     ) -> Checkpoint:
         """Return the final checkpoint of a segment, for its index file.
@@ -196,5 +198,5 @@ class Checkpointer:
             index=index.entries[:] if is_full else index.entries[segment.index_covered :],
             epochs=tuple(segment.epochs),
             producers=producers.snapshot() if is_full else producers.take_changes(),
-            aborted=tuple(segment.aborted if is_full else segment.aborted[segment.aborted_covered :]),
+            aborted=segment.aborted.behind(0 if is_full else segment.aborted_covered),
         )

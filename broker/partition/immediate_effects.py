@@ -26,7 +26,7 @@ def acknowledge(driver: PartitionIo, effect: ev.Acknowledge) -> None:
     if driver.is_announced:
         assert driver.shared.flush_listener is not None
         batches = [pending.batch for pending in effect.batches]
-        driver.shared.flush_listener.flushed(driver.machine.key, batches, driver.machine.high_watermark)
+        driver.shared.flush_listener.flushed(driver.machine.key, batches, driver.machine.high_watermark, effect.move)
     driver.notify()
     for pending in effect.batches:
         batch = pending.batch

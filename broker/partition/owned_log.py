@@ -29,6 +29,7 @@ from bmq.broker.partition.segment_roll import SegmentRoll
 from bmq.broker.partition.shortage import Shortage
 from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.broker.partition.unclosed_segments import UnclosedSegments
+from bmq.broker.partition.unindexed_aborted import UnindexedAborted
 from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
@@ -50,6 +51,7 @@ class OwnedLog:
         self.batches: Final = Batches()
         self.next_segment: Final = SegmentRoll()
         self.unclosed: Final = UnclosedSegments()
+        self.unindexed: Final = UnindexedAborted()
         self.checkpointer: Final = Checkpointer(key, broker)
         self.predecessor: Final = Predecessor(broker.unreadable_ms)
         self.pipeline_watch: Final = PipelineWatch(broker)
@@ -261,6 +263,8 @@ class OwnedLog:
         self._log_start = min(event.log_start, recovered.end_offset)
         self._producers = ProducerTable(event.producers)
         self.found_copies.doubt(recovered.end_offset)
+        for segment in recovered.segments:
+            self.unindexed.found(segment.name, segment.aborted)
         if recovered.segments:
             last = recovered.segments[-1]
             self._found(last.name, last.length, recovered.end_offset)
@@ -276,6 +280,7 @@ class OwnedLog:
             )
         elif base is not None:
             self._found(base.segment, base.position, base.end_offset)
+            self.unindexed.found(base.segment, base.aborted)
             self.checkpointer.adopt(base)
 
     def _found(self, name: SegmentName, length: int, end_offset: int) -> None:
@@ -320,6 +325,7 @@ class OwnedLog:
         following = self.next_segment
         interval_bytes = self._config.index_interval_bytes
         self._current = OpenSegment(entry, following.block_bytes, interval_bytes, now_ms, following.copies)
+        self.unindexed.opened(entry.name, self._current.aborted)
         following.named()
 
     def send(self, bytes_max: int, now_ms: int) -> tuple[list[Pending], bool]:
@@ -360,7 +366,7 @@ class OwnedLog:
                 if batch.attributes & _OF_TRANSACTIONS:
                     transactions = self._producers.transactions
                     transactions.pass_batch(batch)
-                    segment.aborted += transactions.take_aborted()
+                    segment.aborted.extend(transactions.take_aborted())
         last = done[-1]
         segment.uncovered_bytes += last.end_position - segment.flushed
         segment.flushed = last.end_position

@@ -28,6 +28,7 @@ from bmq.core.records.batch import Batch, Ends, parse_batch
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
+from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.log_reader import ActiveSegment
@@ -131,6 +132,12 @@ class PartitionOwner:
             return None
         # Flush by flush the three move together: the watermark is the end of the segment's last flushed batch.
         return ActiveSegment(segment.entry.name, segment.flushed, self._driver.machine.high_watermark, segment.index)
+
+    @property
+    def recent_aborted(self) -> RecentAborted:
+        """The aborted transactions of the flushed batches that no index may have yet."""
+        machine = self._driver.machine
+        return machine.unindexed.recent(machine.high_watermark)
 
     def ask_end(self) -> bool:
         """Return whether the high watermark is certain, so that an offset past it may be called out of range (rule 2).

@@ -10,6 +10,7 @@ from bmq.broker.partition.segment_roll import Spare
 from bmq.broker.partition.segment_steps import advance, create_spare, drain
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode
+from bmq.storage.aborted import StableMove
 
 
 def on_spare_ready(machine: OwnedLog, event: ev.SpareReady, now_ms: int) -> list[Effect]:
@@ -116,10 +117,14 @@ def on_flushed(machine: OwnedLog, event: ev.Flushed, now_ms: int) -> list[Effect
     segment = machine.current
     if segment is None or segment.entry.name != event.name:
         return []  # a late ack: this segment was given up, its tail is written again elsewhere (rule 6)
+    end, stable, aborted = machine.high_watermark, machine.last_stable_offset, len(segment.aborted)
     done = machine.flushed(segment, event.position, now_ms)
     if not done:
         return []
-    effects: list[Effect] = [ev.Acknowledge(done)]
+    move = None
+    if machine.last_stable_offset != machine.high_watermark or stable != end or len(segment.aborted) != aborted:
+        move = StableMove(stable, machine.last_stable_offset, segment.aborted.behind(aborted))
+    effects: list[Effect] = [ev.Acknowledge(done, move)]
     if segment.uncovered_bytes >= machine.broker.checkpoint_bytes:
         effects += machine.checkpoint()
     if machine.is_ending:
@@ -164,6 +169,7 @@ def _go_on_elsewhere(machine: OwnedLog) -> list[Effect]:
 def on_closed(machine: OwnedLog, event: ev.SegmentClosed, now_ms: int) -> list[Effect]:
     """Note that a segment is closed and indexed: the next record need not list it."""
     machine.unclosed.closed(event.entry)
+    machine.unindexed.indexed(event.entry.name)
     return advance(machine)
 
 

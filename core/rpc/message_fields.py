@@ -364,7 +364,8 @@ Text = Annotated[str, _Text()]
 LaterText = Annotated[str, Added(0, _Text(), "")]
 """A text that a process of an earlier version neither sends nor reads."""
 NullableText = Annotated[str | None, _NullableText()]
-Bytes = Annotated[bytes, _Copy()]
+BYTES = _Copy()
+Bytes = Annotated[bytes, BYTES]
 Slice = Annotated[Buffer, _Slice()]
 Pieces = Annotated[Sequence[Buffer], _Pieces()]
 Range = Annotated[tuple[int, int], _Pair()]

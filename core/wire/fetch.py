@@ -4,6 +4,10 @@ Versions 4 to 18 (Kafka 4.x): 5 log start offset, 7 sessions (KIP-227), 9 leader
 read replica (KIP-392), 12 flexible, last fetched epoch and cluster id, 13 topic ids for names (KIP-516), 15 replica
 state (KIP-903), 16 node endpoints (KIP-951), 17 directory id, 18 the follower's high watermark.  Fields that only
 followers send (log start offset, directory id, high watermark) are skipped: there are no followers.
+
+Between processes of a cluster there is an additional tagged field, ``ABORTED_TAG``: in a request, without a value, it
+asks for aborted transactions with all their offsets, at any isolation level.  In the response a partition's part then
+carries them, if there are any, as ``storage.aborted.encode_aborted`` writes them.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from bmq.core.wire.primitives import (
 FLEXIBLE_SINCE = 12
 TOPIC_IDS_SINCE = 13
 SESSIONS_SINCE = 7
+ABORTED_TAG = 10_002
 
 
 class FetchPartition(NamedTuple):
@@ -75,7 +80,8 @@ class ForgottenTopic:
 class FetchRequest:
     """A parsed request.  ``replica_id`` is -1 for consumers.
 
-    A version without sessions has ``session_id`` 0 and ``session_epoch`` -1.
+    A version without sessions has ``session_id`` 0 and ``session_epoch`` -1.  ``wants_aborted``: it has
+    ``ABORTED_TAG``.
     """
 
     __slots__ = (
@@ -91,6 +97,7 @@ class FetchRequest:
         "session_epoch",
         "session_id",
         "topics",
+        "wants_aborted",
     )
 
     def __init__(
@@ -114,6 +121,7 @@ class FetchRequest:
         self.replica_id = -1
         self.replica_epoch = -1
         self.cluster_id: str | None = None
+        self.wants_aborted = False
 
 
 _LIMITS = struct.Struct(">iiib")
@@ -162,6 +170,8 @@ def _parse_tags(body: memoryview, pos: int, version: int, request: FetchRequest)
         field = body[start:end]
         if tag == 0:
             request.cluster_id, used = read_nullable_string(field, 0, flexible=True)
+        elif tag == ABORTED_TAG:
+            request.wants_aborted, used = True, len(field)
         elif tag == 1 and version >= 15:
             request.replica_id, request.replica_epoch = _REPLICA_STATE.unpack_from(field)
             used = skip_tags(field, _REPLICA_STATE.size)
@@ -265,7 +275,8 @@ class FetchedPartition:
     """One partition's part of the response.
 
     ``records`` are whole batches in any number of buffers, of ``records_size`` bytes together.  ``aborted`` are
-    (producer id, first offset), None unless the client reads committed; ``diverging_epoch`` is (epoch, end offset),
+    (producer id, first offset), None unless the client reads committed; ``whole_aborted`` is the field under
+    ``ABORTED_TAG``, empty for none; ``diverging_epoch`` is (epoch, end offset),
     ``current_leader`` (node id, epoch), both sent from version 12.
     """
 
@@ -281,6 +292,7 @@ class FetchedPartition:
         "preferred_read_replica",
         "records",
         "records_size",
+        "whole_aborted",
     )
 
     def __init__(
@@ -296,7 +308,9 @@ class FetchedPartition:
         preferred_read_replica: int = -1,
         diverging_epoch: tuple[int, int] | None = None,
         current_leader: tuple[int, int] | None = None,
+        whole_aborted: bytes = b"",
     ) -> None:
+        self.whole_aborted = whole_aborted
         self.partition = partition
         self.error_code = error_code
         self.high_watermark = high_watermark
@@ -352,7 +366,7 @@ def encode_fetch(
                 buffers.extend(each.records)
                 out = bytearray()
             if flexible:
-                out += _partition_tags(each) if each.diverging_epoch or each.current_leader else b"\0"
+                out += _partition_tags(each) if _has_tags(each) else b"\0"
         if flexible:
             out.append(0)
     if flexible:
@@ -431,10 +445,16 @@ def _aborted(aborted: Sequence[tuple[int, int]] | None) -> bytes:
     return INT32.pack(len(aborted)) + b"".join(struct.pack(">qq", *each) for each in aborted)
 
 
+def _has_tags(each: FetchedPartition) -> bool:
+    return bool(each.diverging_epoch or each.current_leader or each.whole_aborted)
+
+
 def _partition_tags(each: FetchedPartition) -> bytes:
     found = []
     if each.diverging_epoch:
         found.append((0, struct.pack(">iqB", *each.diverging_epoch, 0)))
     if each.current_leader:
         found.append((1, struct.pack(">iiB", *each.current_leader, 0)))
+    if each.whole_aborted:
+        found.append((ABORTED_TAG, each.whole_aborted))
     return tags(found)

@@ -12,7 +12,7 @@ from uuid import UUID
 from bmq.core.aio.steps import Steps, finish_steps
 from bmq.core.errors import FormatError
 from bmq.core.net.request import Buffer
-from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition
+from bmq.core.wire.fetch import ABORTED_TAG, FetchedPartition, FetchedTopic, FetchPartition
 from bmq.core.wire.primitives import (
     CUT_SHORT,
     ELEMENTS_MAX,
@@ -20,8 +20,10 @@ from bmq.core.wire.primitives import (
     array_size,
     read_count,
     read_size,
+    read_tags,
     read_uuid,
     skip_tags,
+    tags,
 )
 
 FETCH_VERSION = 16
@@ -33,6 +35,7 @@ _PARTITION = struct.Struct(">iiqiqiB")  # as ``FetchPartition``, without a follo
 _HEAD = struct.Struct(">ihi")  # throttle time, error, session id
 _OFFSETS = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qqB")
+_NO_RACK_WANTS_ABORTED = b"\x01" + tags([(ABORTED_TAG, b"")])
 _PARTITION_LEAST = _OFFSETS.size + 1 + INT32.size + 2
 
 
@@ -71,7 +74,7 @@ def encode_fetch_request(
         out += topic_id.bytes
         out += array_size(len(numbers), flexible=True)
         out += struct.pack(f">{len(numbers)}iB", *numbers, 0)
-    out += b"\x01\0"  # no rack, no tags
+    out += _NO_RACK_WANTS_ABORTED
     return [out]
 
 
@@ -111,15 +114,25 @@ def fetch_response_steps(body: memoryview) -> Steps[FetchResponse]:
 
 
 def _read_partition(body: memoryview, pos: int) -> tuple[FetchedPartition, int]:
-    """Return a partition's part, without aborted transactions and preferred replica, which no caller uses."""
+    """Return a partition's part, without preferred replica, and of aborted transactions ``whole_aborted`` alone."""
     fixed = _OFFSETS.unpack_from(body, pos)
     aborted, pos = read_size(body, pos + _OFFSETS.size, flexible=True)
     pos += max(0, aborted) * _ABORTED.size + INT32.size
     size, pos = read_size(body, pos, flexible=True)
     if size <= 0:
-        return FetchedPartition(*fixed), skip_tags(body, pos)
+        return _with_tags(FetchedPartition(*fixed), body, pos)
     if pos + size > len(body):
         raise FormatError(f"response to Fetch: {size} bytes of records where {len(body) - pos} are left")
     fetched = FetchedPartition(*fixed)
     fetched.records, fetched.records_size = (body[pos : pos + size],), size
-    return fetched, skip_tags(body, pos + size)
+    return _with_tags(fetched, body, pos + size)
+
+
+def _with_tags(fetched: FetchedPartition, body: memoryview, pos: int) -> tuple[FetchedPartition, int]:
+    if not body[pos]:
+        return fetched, pos + 1
+    found, pos = read_tags(body, pos)
+    for tag, start, end in found:
+        if tag == ABORTED_TAG:
+            fetched.whole_aborted = bytes(body[start:end])
+    return fetched, pos

@@ -17,6 +17,7 @@ from bmq.core.records.batch import Batch
 from bmq.endpoint.fetch.memory_budget import FetchBudget
 from bmq.endpoint.fetch.purgatory import FetchPurgatory, FetchWatch
 from bmq.meta.catalog import Catalog, TopicChange
+from bmq.storage.aborted import StableMove
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
@@ -64,13 +65,20 @@ class FetchContext:
         self._forget_tail(key)
         wake(self.poll.changed(key))
 
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
-        """Add the batches to the tail, and wake the fetches that have enough now."""
+    def flushed(
+        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+    ) -> None:
+        """Add the batches to the tail, and wake the fetches that have enough now, each at its isolation level."""
         if not batches:
             return
-        self.tails.add(key, batches)
+        size = decided = sum([batch.size for batch in batches])
+        if move is None:
+            self.tails.add(key, batches)
+        else:
+            self.tails.add(key, batches, move.aborted)
+            decided = self.tails.size_between(key, move.before, move.after)
         self.budget.tails_changed()
-        wake(self.poll.flushed(key, sum([batch.size for batch in batches])))
+        wake(self.poll.flushed(key, size, decided))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         """Drop the batches below the log start, and wake the fetches that follow the partition."""

@@ -18,15 +18,28 @@ Nearer = Callable[[Topic, int], int]
 class FetchParams:
     """A request's fields beside its partitions.
 
-    ``max_wait_s`` is in seconds.  ``nearer`` returns the proxy that the client is to read a partition from instead, or
-    -1; if ``nearer`` is None, the client always reads from this process.  ``may_read`` says which topics the client may
-    read; if it is None, it may read all.  ``admit`` is called with 0 before storage is read, and once the records are
-    there, before they are sent; if it is None, the client has no quota.  ``metrics`` are the counters of the caller:
+    ``max_wait_s`` is in seconds.  ``committed``: the caller reads at read_committed.  ``wants_aborted``: the response
+    has the aborted transactions of its records, as it always has for ``committed``.  ``nearer`` returns the proxy that
+    the client is to read a partition from instead, or -1; if ``nearer`` is None, the client always reads from this
+    process.  ``may_read`` says which topics the client may read; if it is None, it may read all.  ``admit`` is called
+    with 0 before storage is read, and once the records are there, before they are sent; if it is None, the client has
+    no quota.  ``metrics`` are the counters of the caller:
     of the clients, or of the process's own requests.  ``hints`` has the leaders of partitions that have moved
     (KIP-951); None if there are none.
     """
 
-    __slots__ = ("admit", "committed", "hints", "max_bytes", "max_wait_s", "may_read", "metrics", "min_bytes", "nearer")
+    __slots__ = (
+        "admit",
+        "committed",
+        "hints",
+        "max_bytes",
+        "max_wait_s",
+        "may_read",
+        "metrics",
+        "min_bytes",
+        "nearer",
+        "wants_aborted",
+    )
 
     def __init__(
         self,
@@ -35,6 +48,7 @@ class FetchParams:
         max_wait_s: float,
         *,
         committed: bool,
+        wants_aborted: bool = False,
         metrics: Metrics,
         nearer: Nearer | None = None,
         may_read: MayRead | None = None,
@@ -45,6 +59,7 @@ class FetchParams:
         self.min_bytes = min(min_bytes, max_bytes)
         self.max_wait_s = max(0.0, max_wait_s)
         self.committed = committed
+        self.wants_aborted = wants_aborted or committed
         self.metrics = metrics
         self.nearer = nearer
         self.may_read = may_read

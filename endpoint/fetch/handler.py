@@ -20,7 +20,7 @@ version change
 An error that a version's clients may not know is sent as NOT_LEADER_OR_FOLLOWER.
 
 Not implemented: fetches by followers (with a ``replica_id`` of 0 or more, every partition gets NOT_LEADER_OR_FOLLOWER,
-as in Kafka for an unknown replica); aborted transactions (there are no transactions yet).
+as in Kafka for an unknown replica).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.result import FetchResult
 from bmq.endpoint.request_plan import PlanRule
 from bmq.endpoint.scopes import AnyScopes
+from bmq.storage.aborted import encode_aborted
 
 READ_COMMITTED = 1
 KNOWN_SINCE = {ErrorCode.KAFKA_STORAGE_ERROR: 6, ErrorCode.OFFSET_NOT_AVAILABLE: 11}
@@ -134,6 +135,7 @@ def _params(scopes: AnyScopes, request: Request, asked: FetchRequest) -> FetchPa
         max_bytes,
         asked.max_wait_ms / 1000,
         committed=asked.isolation_level == READ_COMMITTED,
+        wants_aborted=asked.wants_aborted,
         metrics=scopes.caller.metrics,
         nearer=scopes.view.nearer(asked.rack_id) if asked.rack_id else None,
         hints=scopes.view.leader_hints(scopes.process, request, asked.rack_id),
@@ -206,6 +208,13 @@ def _partition(result: PartitionRead, version: int, *, committed: bool) -> Fetch
     if KNOWN_SINCE.get(error, 0) > version:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     watermark, stable, log_start = result.marks
+    aborted: Sequence[tuple[int, int]] | None = () if committed and not error else None
+    whole = b""
+    if result.aborted and result.size and not error:
+        if committed:
+            aborted = [(each.producer_id, each.first_offset) for each in result.aborted]
+        else:
+            whole = encode_aborted(result.aborted)
     return FetchedPartition(
         result.wanted.partition,
         error,
@@ -214,9 +223,10 @@ def _partition(result: PartitionRead, version: int, *, committed: bool) -> Fetch
         log_start,
         result.buffers,
         result.size,
-        aborted=() if committed and not error else None,
+        aborted=aborted,
         preferred_read_replica=result.preferred,
         current_leader=result.hint.current_leader if result.hint is not None else None,
+        whole_aborted=whole,
     )
 
 

@@ -89,6 +89,7 @@ class FetchOperation:
             assert turn.watch is not None
             self._follows = False  # before it parks
             self.watch = turn.watch
+        self.watch.is_committed = params.committed  # a session's next request may have the other isolation level
 
     # -------------------------------------------------------------------------------------------------------- at once
 
@@ -218,12 +219,8 @@ class FetchOperation:
 
         Return False once all bytes are used, so that the rest need no check.
         """
-        check, watch, follows, committed = (
-            self._checks.check,
-            self.watch,
-            self._may_follow,
-            self.params.committed,
-        )
+        check, watch, follows = self._checks.check, self.watch, self._may_follow
+        committed, wants_aborted = self.params.committed, self.params.wants_aborted
         is_full, is_first, left = self.turn.partitions is not None, self._is_first, self._left
         nearer, may_read, hints = self.params.nearer, self.params.may_read, self.params.hints
         for wanted in partitions:
@@ -236,6 +233,7 @@ class FetchOperation:
                 min(left, wanted.max_bytes),
                 at_least_one=is_first,
                 committed=committed,
+                wants_aborted=wants_aborted,
                 follows=follows,
                 may_read=may_read,
             )
@@ -334,7 +332,7 @@ class FetchOperation:
             self._hurries |= not result.waits
         elif outcome.size:
             result.buffers, result.size, result.is_stored = outcome.buffers, outcome.size, True
-            result.kept_bytes = outcome.kept_bytes
+            result.kept_bytes, result.aborted = outcome.kept_bytes, outcome.aborted
 
     def note_read(self, began: float) -> None:
         """Note the end of the round's reads, from ``began`` on.  Reads without a result so far go on elsewhere."""
@@ -436,7 +434,13 @@ class FetchOperation:
         if result is None:
             params, follows = self.params, self._may_follow
             result = self._checks.check(
-                wanted, 0, at_least_one=False, committed=params.committed, follows=follows, may_read=params.may_read
+                wanted,
+                0,
+                at_least_one=False,
+                committed=params.committed,
+                wants_aborted=False,
+                follows=follows,
+                may_read=params.may_read,
             )
         return result
 

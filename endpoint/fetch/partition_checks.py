@@ -44,14 +44,15 @@ class PartitionChecks:
         *,
         at_least_one: bool,
         committed: bool,
+        wants_aborted: bool,
         follows: bool,
         may_read: MayRead | None = None,
     ) -> PartitionRead:
         """Return what the partition has now, ``limit`` bytes at most.
 
         ``at_least_one``: the first batch even if it is larger; ``committed``: only records below the last stable
-        offset; ``follows``: the partition's events count for ``wanted`` from here on; ``may_read``: the topics that
-        the client may read, None for all.
+        offset; ``wants_aborted``: with the records' aborted transactions; ``follows``: the partition's events count for
+        ``wanted`` from here on; ``may_read``: the topics that the client may read, None for all.
         """
         topic = self._topic_of(wanted)
         if may_read is not None:
@@ -70,7 +71,14 @@ class PartitionChecks:
             return PartitionRead(wanted, topic, limit).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         followed = self._owners.follow(key)
         return read_partition(
-            wanted, topic, followed, self._tails, limit, at_least_one=at_least_one, committed=committed
+            wanted,
+            topic,
+            followed,
+            self._tails,
+            limit,
+            at_least_one=at_least_one,
+            committed=committed,
+            wants_aborted=wants_aborted,
         )
 
     def _topic_of(self, wanted: SessionPartition) -> Topic | None:

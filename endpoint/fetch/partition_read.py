@@ -6,6 +6,8 @@ Rule 2 decides:
 the partition                          the fetch
 ====================================== ==================================================================
 records at or past the high watermark  never returns them
+records at or past the last stable     never returns them at read_committed, whose response lists the aborted
+offset                                 transactions of the records that it has
 no owner in WRITE                      waits: the partition may be moving
 offset below the log start             OFFSET_OUT_OF_RANGE
 offset past the watermark              waits until the owner has confirmed that it is the owner, and has
@@ -29,6 +31,7 @@ from bmq.endpoint.leader_epochs import epoch_error
 from bmq.endpoint.leader_hints import LeaderHint
 from bmq.endpoint.partitions import PartitionView
 from bmq.meta.catalog import Topic
+from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.log_reader import ActiveSegment
 
 
@@ -37,9 +40,11 @@ class PartitionRead:
 
     error      the partition's error; with ``waits`` it is sent only when the fetch's time is up
     buffers    whole batches of ``size`` bytes, from memory
+    aborted    aborted transactions of ``buffers``, if they are wanted
     reads      there are records below ``end``, but on storage: at most ``limit`` bytes are wanted
     has_more   there are records, but none was taken, as they did not fit
-    asks       view to ask for the active segment before the read; None: use ``active_segment``
+    view       the partition, for a read from storage
+    asks       True: ask the view for the active segment before the read; False: use ``active_segment``
     is_stored  the buffers came from storage, and keep ``kept_bytes`` alive
     hint       leader to which the client is to go with the partition, which has moved (KIP-951); else None
     is_gone    the catalog had this partition at the last check, and does not have it now
@@ -49,6 +54,7 @@ class PartitionRead:
     """
 
     __slots__ = (
+        "aborted",
         "active_segment",
         "asks",
         "buffers",
@@ -67,8 +73,10 @@ class PartitionRead:
         "reads",
         "size",
         "topic",
+        "view",
         "waits",
         "wanted",
+        "wants_aborted",
     )
 
     def __init__(self, wanted: SessionPartition, topic: Topic | None, limit: int) -> None:
@@ -80,13 +88,15 @@ class PartitionRead:
         self.error = ErrorCode.NONE
         self.marks: Marks = NO_MARKS
         self.buffers: Sequence[Buffer] = ()
+        self.aborted: Sequence[AbortedTransaction] = ()
         self.size = self.kept_bytes = 0
         self.end = 0
         self.active_segment: ActiveSegment | None = None
-        self.asks: PartitionView | None = None
+        self.view: PartitionView | None = None
         self.hint: LeaderHint | None = None
         self.preferred = -1
         self.reads = self.waits = self.has_more = self.is_stored = self.is_gone = False
+        self.asks = self.wants_aborted = False
 
     def __repr__(self) -> str:
         return (
@@ -136,10 +146,12 @@ def read_partition(
     *,
     at_least_one: bool,
     committed: bool,
+    wants_aborted: bool,
 ) -> PartitionRead:
     """Return the partition's result: at most ``limit`` bytes, or one batch if ``at_least_one``.
 
-    ``wanted.key`` must be set.  ``committed``: only records below the last stable offset.
+    ``wanted.key`` must be set.  ``committed``: only records below the last stable offset.  ``wants_aborted``: with the
+    aborted transactions of the records.
     """
     result = PartitionRead(wanted, topic, limit)
     if followed is None or not followed.is_open:
@@ -165,11 +177,12 @@ def read_partition(
     assert result.key is not None
     found = tails.read(result.key, offset, limit, result.end, at_least_one=at_least_one)
     if found is None:
-        result.reads = True
+        result.reads, result.view, result.wants_aborted = True, followed, wants_aborted
         result.active_segment = followed.active_segment
-        if not followed.knows_active_segment:
-            result.asks = followed
+        result.asks = not followed.knows_active_segment
     else:
-        result.buffers, result.size = found
+        result.buffers, result.size, end = found
         result.has_more = not result.size
+        if wants_aborted:
+            result.aborted = tails.aborted(result.key, offset, end)
     return result

@@ -60,9 +60,10 @@ class FetchWatch:
     """The partitions that one session, or one fetch without a session, follows together.
 
     ``token`` belongs to the caller, to wake the parked fetch with.  ``events`` counts all events so far.
+    ``is_committed``: the last fetch reads at read_committed, so that it waits for decided bytes.
     """
 
-    __slots__ = ("_counted", "_need", "changed", "events", "news", "token", "waiting")
+    __slots__ = ("_counted", "_need", "changed", "events", "is_committed", "news", "token", "waiting")
 
     def __init__(self) -> None:
         # In the order of service: the first one has waited longest for records.
@@ -71,6 +72,7 @@ class FetchWatch:
         self.waiting: dict[SessionPartition, None] = {}
         self.token: object = None
         self.events = 0
+        self.is_committed = False
         self._need: int | None = None
         self._counted: dict[SessionPartition, int] = {}
 
@@ -159,7 +161,7 @@ class FetchWatch:
         self._need = None
 
     def arrived(self, wanted: SessionPartition, size: int) -> bool:
-        """Count ``size`` bytes that were flushed.  Return True, and unpark, if there are enough for the parked fetch.
+        """Count ``size`` bytes that became readable.  Return True, and unpark, if the parked fetch has enough now.
 
         A partition counts only up to its ``max_bytes``, as in Kafka's DelayedFetch.
         """
@@ -213,14 +215,18 @@ class FetchPurgatory:
                 del self._followers[wanted.key]
         wanted.key = None
 
-    def flushed(self, key: PartitionKey, size: int) -> Sequence[FetchWatch]:
-        """Handle that ``size`` bytes became readable.  Return the watches whose parked fetch wakes."""
+    def flushed(self, key: PartitionKey, size: int, decided: int | None = None) -> Sequence[FetchWatch]:
+        """Handle that ``size`` bytes were flushed, and ``decided`` bytes came below the last stable offset.
+
+        ``decided`` None: the same bytes.  Returns the watches whose parked fetch wakes: a fetch counts what it may read
+        at its isolation level.
+        """
         woken: list[FetchWatch] = []
         for wanted in self._followers.get(key, ()):
             watch = wanted.watch
             if watch is not None:
                 watch.touch(wanted)
-                if watch.arrived(wanted, size):
+                if watch.arrived(wanted, decided if decided is not None and watch.is_committed else size):
                     woken.append(watch)
         return woken
 

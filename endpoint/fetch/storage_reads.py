@@ -69,9 +69,15 @@ class StorageReads:
     async def _read_from(self, reader: LogReader, result: PartitionRead, gate: asyncio.Semaphore) -> LogSlice:
         async with gate:
             began = self._clock.monotonic()
-            active = result.active_segment if result.asks is None else await result.asks.ask_active_segment()
+            view = result.view
+            assert view is not None
+            active = await view.ask_active_segment() if result.asks else result.active_segment
+            recent = view.recent_aborted  # as it is when the active segment is known: no older
             held = self._context.tails.held(result.key) if result.key is not None else None
             records = await reader.read_slice(result.offset, result.limit, result.end, active=active, held=held)
+            if result.wants_aborted:
+                watermark = result.marks[0]
+                records = await reader.with_aborted(records, result.offset, watermark, active=active, recent=recent)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self._tracer is not None:

@@ -8,6 +8,9 @@ The bytes that are kept alive count (rule 8).  A produce request is one frame th
 partitions, and a view of one batch keeps all of the frame alive.  Its batches arrive and are evicted together, so a
 frame is kept as it came, counted once, and freed with the last batch in it; but a batch that is small, or a small part
 of its frame, is copied out.
+
+A tail also has the aborted transactions whose markers it holds, or that began below its end.  So a reader at
+read_committed gets its list from here.  There are never more of them than batches were added.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import NamedTuple
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.records.batch import Batch
+from bmq.storage.aborted import AbortedTransactions
+from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.log_reader import HeldRecords
 
 ENTRY_BYTES = 550
@@ -35,15 +40,18 @@ COPY_BYTES = 16 << 10
 COPY_SHARE = 16
 """Divisor; a batch smaller than its frame's bytes divided by this is copied, too.  If the frame's other batches never
 came, it would keep far more alive than its own bytes."""
+MANY_BYTES = 1 << 62
+"""Result of ``TailCache.size_between`` for a range of which batches are not kept: more than any reader waits for."""
 _COMPACT = 64  # evicted entries at the front of a run, before it is shortened
 _END = attrgetter("end")
 
 
 class TailSlice(NamedTuple):
-    """Whole batches, one after another; ``size`` in bytes."""
+    """Whole batches, one after another; ``size`` in bytes, ``end`` the offset behind them."""
 
     buffers: Sequence[Buffer]
     size: int
+    end: int
 
 
 class _Entry:
@@ -82,7 +90,7 @@ class _Tail:
     ``popped`` its value at ``start``.
     """
 
-    __slots__ = ("added", "end", "ends", "entries", "first", "key", "popped", "start")
+    __slots__ = ("aborted", "added", "end", "ends", "entries", "first", "key", "popped", "start")
 
     def __init__(self, key: PartitionKey, start: int) -> None:
         self.key = key
@@ -91,6 +99,7 @@ class _Tail:
         self.first = 0
         self.start = self.end = start
         self.added = self.popped = 0
+        self.aborted: AbortedTransactions | None = None  # none were added
 
     def __len__(self) -> int:
         return len(self.entries) - self.first
@@ -109,6 +118,14 @@ class _Tail:
         if at == len(self.entries) or self.entries[at].end != offset:
             return None
         return self.ends[at] - self.popped
+
+    def size_between(self, start: int, end: int) -> int:
+        """Return the bytes of the batches from ``start`` to ``end``, both of them ends of batches."""
+        after = bisect_right(self.entries, start, self.first, key=_END)
+        upto = bisect_right(self.entries, end, after, key=_END)
+        if upto == after:
+            return 0
+        return self.ends[upto - 1] - (self.ends[after - 1] if after > self.first else self.popped)
 
     def pop(self) -> _Entry:
         """Remove and return the oldest batch."""
@@ -149,8 +166,11 @@ class TailCache:
         """Return the partition's run, which goes on changing; None if no batch is kept."""
         return self._tails.get(key)
 
-    def add(self, key: PartitionKey, batches: Sequence[Batch]) -> None:
-        """Add batches of a partition that were flushed, in this order; evict the oldest of all past ``limit``."""
+    def add(self, key: PartitionKey, batches: Sequence[Batch], aborted: Sequence[AbortedTransaction] = ()) -> None:
+        """Add batches of a partition that were flushed, in this order; evict the oldest of all past ``limit``.
+
+        ``aborted``: the aborted transactions for a reader of exactly these batches.  Some may be known already.
+        """
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = _Tail(key, batches[0].base_offset)
@@ -164,6 +184,10 @@ class TailCache:
             tail.append(entry)
             order[entry] = None
             self.used += entry.cost
+        if aborted:
+            if tail.aborted is None:
+                tail.aborted = AbortedTransactions()
+            tail.aborted.merge(aborted)
         if self.used > self.limit:
             self.shrink(self.limit)
 
@@ -224,16 +248,34 @@ class TailCache:
             buffers.append(entry.data)
             size += entry.size
             at += 1
+        end = entries[at - 1].end if size else offset
         if len(buffers) > 1 and size < JOIN_BYTES * len(buffers):
-            return TailSlice((b"".join(buffers),), size)
-        return TailSlice(buffers, size)
+            return TailSlice((b"".join(buffers),), size, end)
+        return TailSlice(buffers, size, end)
+
+    def aborted(self, key: PartitionKey, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions for a reader of [start, end), which ``read`` has found here."""
+        tail = self._tails.get(key)
+        return () if tail is None or tail.aborted is None else tail.aborted.overlapping(start, end)[0]
+
+    def size_between(self, key: PartitionKey, start: int, end: int) -> int:
+        """Return the bytes of the partition's batches in [start, end); MANY_BYTES if not all of them are kept."""
+        if end <= start:
+            return 0
+        tail = self._tails.get(key)
+        return MANY_BYTES if tail is None or start < tail.start else tail.size_between(start, end)
 
     def _evict(self, tail: _Tail) -> None:
         self._forget(tail.pop())
         if not tail:
             del self._tails[tail.key]
+        elif tail.aborted is not None:
+            tail.aborted.drop_before(tail.start)
+            if not tail.aborted:
+                tail.aborted = None
 
     def _empty(self, tail: _Tail) -> None:
+        tail.aborted = None
         while tail:
             self._forget(tail.pop())
 

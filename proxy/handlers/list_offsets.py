@@ -14,8 +14,9 @@ number since offset in the response
 ====== ===== =================================================================================================
 
 A number in a version before ``since`` is UNSUPPORTED_VERSION.  If there is no record at or after a time, the offset is
--1, without an error.  The handler waits for a partition that is moving, and for the flush of what was acknowledged
-before: so a producer with acks=1 that asks for the end finds its record below it.
+-1, without an error; so it is for read_committed if the record is not below the last stable offset.  The handler waits
+for a partition that is moving, and for the flush of what was acknowledged before: so a producer with acks=1 that asks
+for the end finds its record below it.
 
 Version notes: 2 isolation level; 4 the client's leader epoch is checked, and the leader's is in the response; 6
 flexible; 10 ``timeout_ms`` (KIP-1075).
@@ -127,10 +128,11 @@ async def _find(scopes: ProxyScopes, wanted: OffsetQuery, version: int, *, commi
         case -2 | -4:
             return FoundOffset(ends.log_start, -1, ends.epoch if ends.log_start == ends.high_watermark else -1)
         case -3:
-            return FoundOffset(*await owner.offset_of_max_timestamp())
+            found: tuple[int, int] | None = await owner.offset_of_max_timestamp()
         case -5 | -6:
             return FoundOffset()
-    found = await owner.offset_for_timestamp(timestamp)
+        case _:
+            found = await owner.offset_for_timestamp(timestamp)
     if found is None or (committed and found[0] >= ends.last_stable_offset):
         return FoundOffset()
     return FoundOffset(*found)

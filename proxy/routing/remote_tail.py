@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Ends
 from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.messages.broker import ActiveSegmentRequest, ActiveSegmentResponse, AskRequest, AskResponse, Question
-from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, from_big_endian
+from bmq.storage.aborted import AbortedTransactions, RecentAborted, StableMove, decode_aborted
+from bmq.storage.checkpoint import INDEX_ENTRY_BYTES, AbortedTransaction, from_big_endian
 from bmq.storage.index import SegmentIndex
 from bmq.storage.log_reader import ActiveSegment
 
@@ -53,6 +54,7 @@ class RemoteTail:
         "_confirmed_at",
         "_is_confirming",
         "_link",
+        "_owner_watermark",
         "_sure_end",
         "_sure_until",
         "active_segment",
@@ -65,6 +67,7 @@ class RemoteTail:
         "log_start",
         "looked_at",
         "opened_at",
+        "recent_aborted",
     )  # fmt: skip
 
     def __init__(self, key: PartitionKey, now: float) -> None:
@@ -72,7 +75,9 @@ class RemoteTail:
         self.is_open = False
         self.epoch = -1
         self.log_start = self.high_watermark = self.last_stable_offset = -1
+        self._owner_watermark = -1  # when it sent ``last_stable_offset``: no later marker has moved that
         self.active_segment: ActiveSegment | None = None
+        self.recent_aborted: RecentAborted | None = None
         self.looked_at = now
         self.failures = 0  # to be followed, one after another
         self.opened_at = 0.0
@@ -92,16 +97,38 @@ class RemoteTail:
     def open(self, ends: Ends, link: OwnerLink) -> None:
         """Open the view with the owner's epoch and offsets, before the first fetch."""
         if ends.epoch != self.epoch:
-            self.active_segment, self._active_upto = None, -1
+            self.active_segment, self.recent_aborted, self._active_upto = None, None, -1
         self.epoch, self.log_start, self.last_stable_offset, self.high_watermark = ends
+        self._owner_watermark = self.high_watermark
         self._link = link
         self._sure_until = 0.0
         self.is_open, self.opened_at = True, asyncio.get_running_loop().time()
 
-    def advance(self, high_watermark: int, last_stable_offset: int) -> None:
-        """Handle that batches up to ``high_watermark`` have come."""
+    def advance(
+        self,
+        high_watermark: int,
+        owner_watermark: int,
+        last_stable_offset: int,
+        aborted: Sequence[AbortedTransaction] = (),
+    ) -> StableMove | None:
+        """Handle that batches up to ``high_watermark`` have come; return the move for ``FlushListener.flushed``.
+
+        ``owner_watermark`` and ``last_stable_offset`` are the owner's, which may be past the batches; ``aborted`` are
+        the aborted transactions of these batches.  The last stable offset counts only with the list of the same
+        response: a marker up to ``owner_watermark`` may have moved it.
+        """
+        end, before = self.high_watermark, self.last_stable_offset
         self.high_watermark = high_watermark
-        self.last_stable_offset = min(last_stable_offset, high_watermark)
+        self._owner_watermark = max(self._owner_watermark, owner_watermark)
+        self.last_stable_offset = stable = max(before, min(last_stable_offset, high_watermark))
+        if before == end and stable == high_watermark and not aborted:
+            return None
+        return StableMove(before, stable, aborted)
+
+    def raise_log_start(self, log_start: int) -> None:
+        """Handle that the log begins at ``log_start`` now, where it ends a transaction that began below."""
+        self.log_start = log_start
+        self.last_stable_offset = max(self.last_stable_offset, min(log_start, self.high_watermark))
 
     def close(self) -> None:
         """Close the view, and fail the waiting ``ask_active_segment`` calls.
@@ -157,14 +184,14 @@ class RemoteTail:
     @property
     def knows_active_segment(self) -> bool:
         """True if ``active_segment`` is flushed up to the watermark at least; otherwise use ``ask_active_segment``."""
-        return self._active_upto >= self.high_watermark
+        return self._active_upto >= self._owner_watermark
 
     async def ask_active_segment(self) -> ActiveSegment | None:
         """Return the active segment, flushed at least up to the present watermark; None if there is none.
 
         Raises RequestError if the owner does not respond in time.
         """
-        watermark = self.high_watermark
+        watermark = self._owner_watermark
         while self._active_upto < watermark:
             link = self._link
             if link is None:
@@ -176,16 +203,18 @@ class RemoteTail:
         return self.active_segment
 
     async def _ask_active_segment(self, link: OwnerLink, waiting: asyncio.Future[None]) -> None:
-        upto, active = self.high_watermark, self.active_segment
+        upto, active = self._owner_watermark, self.active_segment
         base, epoch, n = active.name if active is not None else (-1, -1, -1)
         known = len(active.index) if active is not None else 0
-        query = ActiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known)
+        recent = self.recent_aborted
+        query = ActiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known, _next_marker(recent))
         error = RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the owner of {self.key} was lost")
         try:
             response = await link.ask(self.key, query)
             if response.epoch != self.epoch:
                 raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is in epoch {response.epoch} by now")
-            self.active_segment = _active_segment_of(response, active)
+            recent = _recent_aborted_of(response, recent)
+            self.active_segment, self.recent_aborted = _active_segment_of(response, active), recent
             self._active_upto = max(upto, response.end_offset)
             if not waiting.done():
                 waiting.set_result(None)
@@ -208,6 +237,32 @@ def ends_of(response: AskResponse) -> Ends:
     if len(response.values) != len(Ends._fields):
         raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an owner returned {response.values} for its ends")
     return Ends(*response.values)
+
+
+def _next_marker(recent: RecentAborted | None) -> int:
+    """Return the offset behind the last marker that is known; 0 if none is."""
+    if recent is None or not recent.lists[0]:
+        return 0
+    return recent.lists[0].last_marker + 1
+
+
+def _recent_aborted_of(response: ActiveSegmentResponse, known: RecentAborted | None) -> RecentAborted | None:
+    """Return the owner's recent aborted transactions: those ``known``, with the ones in the response.
+
+    None if the owner is of a version without transactions.  Raises RequestError if they are malformed.
+    """
+    if response.aborted_since < 0:
+        return None
+    try:
+        added = decode_aborted(memoryview(response.aborted))
+    except FormatError as error:
+        raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"of an owner: {error}") from error
+    if known is None or known.since != response.aborted_since:
+        # a new list: a read under way may still use the old one
+        kept = () if known is None else (each for each in known.lists[0] if each.last_offset >= response.aborted_since)
+        known = RecentAborted(response.aborted_since, (AbortedTransactions(kept),))
+    known.lists[0].merge(added)
+    return known
 
 
 def _active_segment_of(response: ActiveSegmentResponse, known: ActiveSegment | None) -> ActiveSegment | None:

@@ -42,6 +42,7 @@ from bmq.proxy.routing.batched_queries import BatchedQueries
 from bmq.proxy.routing.broker_link import BrokerLink
 from bmq.proxy.routing.fetch_session_handler import NO_SESSION, FetchSessionHandler
 from bmq.proxy.routing.remote_tail import RemoteTail, ends_of
+from bmq.storage.aborted import decode_aborted
 
 QUERIES_MAX = 1_000
 """Queries for the offsets of joining partitions that are under way at once: one or two requests."""
@@ -313,11 +314,12 @@ class TailFetcher:
                 if tail.high_watermark <= batch.base_offset and batch.next_offset <= fetched.high_watermark:
                     batches.append(batch)
         if fetched.log_start > tail.log_start:
-            tail.log_start = fetched.log_start
+            tail.raise_log_start(fetched.log_start)
             self._listener.log_start_moved(tail.key, fetched.log_start)
         if batches:
-            tail.advance(batches[-1].next_offset, fetched.last_stable_offset)
+            aborted = decode_aborted(memoryview(fetched.whole_aborted)) if fetched.whole_aborted else ()
+            move = tail.advance(batches[-1].next_offset, fetched.high_watermark, fetched.last_stable_offset, aborted)
             session.news[tail.key] = tail
-            self._listener.flushed(tail.key, batches, tail.high_watermark)
-        else:
-            tail.advance(tail.high_watermark, max(fetched.last_stable_offset, tail.last_stable_offset))
+            self._listener.flushed(tail.key, batches, tail.high_watermark, move)
+        # Without batches the owner's last stable offset does not count: the list of aborted transactions is missing
+        # that belongs to it.  It moves by a marker, which is a batch, or with the log start.

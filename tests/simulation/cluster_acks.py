@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.endpoint.partitions import FlushListener
+from bmq.storage.aborted import StableMove
 
 
 @dataclass(slots=True)
@@ -71,6 +72,8 @@ class _Watched:
         self.opened, self.closed, self.log_start_moved = listener.opened, listener.closed, listener.log_start_moved
         self.changed = listener.changed
 
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+    def flushed(
+        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+    ) -> None:
         self._acks.acknowledged(key, batches, self._owner)
-        self._listener.flushed(key, batches, high_watermark)
+        self._listener.flushed(key, batches, high_watermark, move)

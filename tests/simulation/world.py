@@ -33,6 +33,7 @@ from bmq.meta import ownership
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.kv_memory import KvFaults, MemoryStore
 from bmq.storage import layout
+from bmq.storage.aborted import StableMove
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.checkpoint import encode as encode_checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError
@@ -86,7 +87,9 @@ class Told:
             told = self._judge.start_told
             assert log_start >= told, f"{self._process.name} opened at log start {log_start}, {told} was confirmed"
 
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+    def flushed(
+        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+    ) -> None:
         self._judge.flush(batches)
         if self._judge.copies_asked:
             world, process = self._process.world, self._process

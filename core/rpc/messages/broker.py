@@ -11,6 +11,7 @@ from uuid import UUID
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
 from bmq.core.rpc.message_fields import (
+    BYTES,
     Added,
     Array,
     Bytes,
@@ -152,11 +153,19 @@ class ProducersRequest(InternalRequest[ProducersResponse]):
     partition: Int32
 
 
+AbortedSince = Annotated[int, Added(0, Fixed("q"), -1)]
+Aborted = Annotated[bytes, Added(1, BYTES, b"")]
+"""As ``storage.aborted.encode_aborted`` writes them."""
+AbortedFrom = Annotated[int, Added(0, Fixed("q"), 0)]
+
+
 @dataclass(frozen=True, slots=True)
 class ActiveSegmentResponse(InternalResponse):
     """``base`` -1: no segment is active.  ``entries`` are those of its index from ``first_entry`` on.
 
-    ``position`` and ``end_offset`` are where its flushed bytes end.
+    ``position`` and ``end_offset`` are where its flushed bytes end.  ``aborted`` are the aborted transactions that the
+    owner has in memory: all whose marker is at or behind ``aborted_since``, without those that the caller has. An
+    earlier version sends neither, and has no transactions.
     """
 
     message: Text = ""
@@ -168,13 +177,16 @@ class ActiveSegmentResponse(InternalResponse):
     end_offset: Int64 = -1
     first_entry: Int32 = 0
     entries: Bytes = b""
+    aborted_since: AbortedSince = -1
+    aborted: Aborted = b""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveSegmentRequest(InternalRequest[ActiveSegmentResponse]):
     """A request for the active segment and its index.
 
-    The caller already has the first ``entries_known`` index entries of the segment named; base -1: it has none.
+    The caller already has the first ``entries_known`` index entries of the segment named; base -1: it has none.  It
+    needs no aborted transactions whose marker lies below ``aborted_from``.
     """
 
     KEY = InternalKey.ACTIVE_SEGMENT
@@ -185,6 +197,7 @@ class ActiveSegmentRequest(InternalRequest[ActiveSegmentResponse]):
     segment_epoch: Int32 = -1
     n: Int32 = -1
     entries_known: Int32 = 0
+    aborted_from: AbortedFrom = 0
 
 
 @dataclass(frozen=True, slots=True)

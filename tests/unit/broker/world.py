@@ -37,6 +37,7 @@ from bmq.proxy.handlers import (
     list_offsets,
     offset_for_leader_epoch,
 )
+from bmq.storage.aborted import StableMove
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeClient
@@ -59,7 +60,9 @@ class RecordingFlushListener:
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         self.told.append(("opened", key.partition, epoch, log_start, high_watermark))
 
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+    def flushed(
+        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+    ) -> None:
         self.told.append(("flushed", key.partition, [batch.base_offset for batch in batches], high_watermark))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:

@@ -24,6 +24,7 @@ from bmq.endpoint.fetch.result import FetchResult
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import AppendCallback, Appended, Owner, PartitionView
 from bmq.meta.catalog import Topic
+from bmq.storage.aborted import RecentAborted
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import write_once
@@ -45,6 +46,7 @@ class FakeOwner:
         self.log_start = self.high_watermark = 0
         self.stable: int | None = None
         self.active_segment: ActiveSegment | None = None
+        self.recent_aborted: RecentAborted | None = None
         self.is_at_end = self.knows_active_segment = True
         self.has_room = True
         self.segments = 0

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar, cast
 
@@ -304,9 +305,12 @@ class Cluster:
         credit_bytes: int = 4 << 20,
         proxies: tuple[str, ...] = (),
         tracing: Tracing | None = None,
+        segment_bytes: int = 1 << 30,
+        configs: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
-        """``proxies``: others, which relay.  ``tracing``: that of all processes."""
+        """``proxies``: others, which relay.  ``tracing``: that of all processes.  ``configs``: those of the topic."""
+        self.segment_bytes, self.configs = segment_bytes, configs or {}
         self.tracing = tracing
         self.rng = Random(seed)
         self.storage = MemoryStorage(self.rng, Faults(), datanodes=4)
@@ -391,7 +395,8 @@ class Cluster:
 
     def open(self, partition: int, name: str) -> None:
         path = PartitionPath("orders", str(self.topic.topic_id), partition)
-        self.broker(name).assigned.assign(path, self.key(partition), log_config({}, 1))
+        config = replace(log_config(self.configs, 1), segment_bytes=self.segment_bytes)
+        self.broker(name).assigned.assign(path, self.key(partition), config)
 
     def move(self, partition: int, name: str) -> None:
         """Move a partition as planned: the old owner closes it, the new one opens it, the view shows it."""
@@ -435,8 +440,10 @@ class Cluster:
         asked = Request(0, PRODUCE_VERSION, 1, "me", body, cast(Client, client or self.client), 0.0)
         return asyncio.ensure_future(_produced(serve(self.scopes, produce.APIS[0], asked)))
 
-    async def fetch(self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1) -> FetchResult:
-        params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=False, metrics=self.metrics)
+    async def fetch(
+        self, *listed: SessionPartition, max_wait_s: float = 0.5, min_bytes: int = 1, committed: bool = False
+    ) -> FetchResult:
+        params = FetchParams(min_bytes, 50 << 20, max_wait_s, committed=committed, metrics=self.metrics)
         fetched = self.fetch_service.fetch(0, -1, list(listed), (), params, by_id=True)
         return fetched if isinstance(fetched, FetchResult) else await fetched
 

@@ -58,10 +58,10 @@ def test_bytes_and_end_offset_bound_a_read() -> None:
     assert read(tails, A, 0, 3 * size) == [0, 2, 4]
     assert read(tails, A, 0, 3 * size - 1) == [0, 2]
     assert read(tails, A, 0, 1) == [0]
-    assert tails.read(A, 0, size - 1, 6, at_least_one=False) == ([], 0)
+    assert tails.read(A, 0, size - 1, 6, at_least_one=False) == ([], 0, 0)
     assert read(tails, A, 0, end=4) == [0, 2]
     assert read(tails, A, 0, end=5) == [0, 2]
-    assert tails.read(A, 0, 1 << 30, 1, at_least_one=True) == ([], 0)
+    assert tails.read(A, 0, 1 << 30, 1, at_least_one=True) == ([], 0, 0)
 
 
 def test_flushes_that_follow_each_other_are_one_run() -> None:

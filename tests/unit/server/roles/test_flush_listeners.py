@@ -10,6 +10,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.server.roles.flush_listeners import FetchAndShardListener
 from bmq.server.roles.local_shard_log import LocalShardLogs
+from bmq.storage.aborted import StableMove
 
 KEY = PartitionKey(uuid.UUID(int=1), 2)
 ALL = [
@@ -30,7 +31,9 @@ class RecordingFetches:
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         self.calls.append(("opened", key, epoch, log_start, high_watermark))
 
-    def flushed(self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int) -> None:
+    def flushed(
+        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+    ) -> None:
         self.calls.append(("flushed", key, batches, high_watermark))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:

@@ -1,0 +1,60 @@
+"""The aborted transactions of segments that have no index on storage yet: pure.
+
+A reader at read_committed finds the aborted transactions of a closed segment in its index. Until the index is there,
+its owner keeps them: of the segment that is being written, of segments that are being closed or taken over, and of the
+segments that the takeover has found, whose indexes the predecessor may still be writing. The latter are kept until a
+segment of this owner has its index. They cost 32 bytes a transaction, as in the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bmq.core.model import SegmentName
+from bmq.storage.aborted import AbortedTransactions, RecentAborted
+from bmq.storage.checkpoint import AbortedTransaction
+
+
+class UnindexedAborted:
+    """The lists of one partition's segments, from the oldest one without an index on."""
+
+    __slots__ = ("_indexed", "_lists", "_recent")
+
+    def __init__(self) -> None:
+        self._lists: dict[SegmentName, AbortedTransactions] = {}
+        self._indexed: set[SegmentName] = set()  # behind one without an index
+        self._recent: RecentAborted | None = None
+
+    def __repr__(self) -> str:
+        return f"<UnindexedAborted {len(self._lists)} segments>"
+
+    def recent(self, end_offset: int) -> RecentAborted:
+        """Return the lists; ``end_offset``, the high watermark, is where they begin if there is no segment."""
+        if self._recent is None:
+            if not self._lists:
+                return RecentAborted(end_offset)
+            self._recent = RecentAborted(next(iter(self._lists)).base, tuple(self._lists.values()))
+        return self._recent
+
+    def opened(self, name: SegmentName, aborted: AbortedTransactions) -> None:
+        """Add the segment that is written from now on, with the list that grows with it."""
+        self._lists[name] = aborted
+        self._recent = None
+
+    def found(self, name: SegmentName, aborted: Iterable[AbortedTransaction]) -> None:
+        """Add a segment that the takeover has found."""
+        self.opened(name, AbortedTransactions(aborted))
+        self._indexed.add(name)
+
+    def indexed(self, name: SegmentName) -> None:
+        """Drop the segment, whose index is on storage, and those before it that were waiting for that.
+
+        A segment behind one without an index stays: the lists have no gaps.
+        """
+        if name not in self._lists:
+            return  # it never took a batch
+        self._indexed.add(name)
+        while self._lists and (first := next(iter(self._lists))) in self._indexed:
+            del self._lists[first]
+            self._indexed.discard(first)
+        self._recent = None
