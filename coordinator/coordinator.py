@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Set
 
 from bmq.coordinator.api import ClientInfo, GroupListing
-from bmq.coordinator.apis import group_admin, membership
+from bmq.coordinator.apis import group_admin, membership, txn_offsets
 from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.offsets.committed import Offsets
@@ -24,6 +24,8 @@ from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.records.control import TransactionMarker
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
@@ -118,6 +120,15 @@ class Coordinator:
 
     async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse:
         return await offset_api.offset_commit(self._shards, self._catalog, request, client.principal)
+
+    async def txn_offset_commit(
+        self, request: m.TxnOffsetCommitRequest, client: ClientInfo
+    ) -> m.TxnOffsetCommitResponse:
+        return await txn_offsets.txn_offset_commit(self._shards, self._catalog, request, client.principal)
+
+    async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
+        """End a producer's transaction in a partition of ``__consumer_offsets`` (``GroupShards.end_transaction``)."""
+        return await self._shards.end_transaction(partition, marker)
 
     async def offset_fetch(self, request: m.OffsetFetchRequest, client: ClientInfo) -> m.OffsetFetchResponse:
         return await offset_api.offset_fetch(self._shards, self._catalog, request)

@@ -14,6 +14,7 @@ from bmq.coordinator.api import ClientInfo, GroupCoordinator
 from bmq.coordinator.apis.group_admin import MEMBER_BYTES, described
 from bmq.coordinator.apis.membership import join_response
 from bmq.coordinator.apis.offsets import PARTITION_BYTES, commit_response, single_response
+from bmq.coordinator.apis.txn_offsets import txn_commit_response
 from bmq.coordinator.group.messages import JoinResponse
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
@@ -310,6 +311,11 @@ COMMIT = _ByPartition(
     lambda coordinator, request, client: coordinator.offset_commit(request, client),
     lambda request, code: commit_response(request, {}, code),
 )
+TXN_COMMIT = _ByPartition(
+    ApiKey.TXN_OFFSET_COMMIT,
+    lambda coordinator, request, client: coordinator.txn_offset_commit(request, client),
+    lambda request, code: txn_commit_response(request, {}, code),
+)
 FETCH = _ByPartition(
     ApiKey.OFFSET_FETCH,
     lambda coordinator, request, client: coordinator.offset_fetch(request, client),
@@ -325,7 +331,8 @@ DESCRIBE = _Describe()
 DELETE = _Delete()
 
 ROUTED: Mapping[int, GroupApi] = {
-    int(api.key): api for api in (READY, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DELETE_OFFSETS, DESCRIBE, DELETE)
+    int(api.key): api
+    for api in (READY, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, TXN_COMMIT, FETCH, DELETE_OFFSETS, DESCRIBE, DELETE)
 }
 """The API of each forwarded request, by API key.  ListGroups is not one of them: it is about shards, not groups."""
 

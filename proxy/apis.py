@@ -48,9 +48,15 @@ from bmq.proxy.handlers import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
     update_features,
 )
 from bmq.proxy.scopes import ProxyScopes
+
+SERVES_TRANSACTIONS = False
+"""The switch of the APIs of transactions: False while the feature ``transaction.version`` ends at level 0."""
+OF_TRANSACTIONS: tuple[Api[ProxyScopes], ...] = txn_offset_commit.APIS
+"""APIs that are neither listed nor served while the switch is off."""
 
 ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
     api
@@ -102,4 +108,4 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         alter_client_quotas,
     )
     for api in module.APIS
-)
+) + (OF_TRANSACTIONS if SERVES_TRANSACTIONS else ())

@@ -36,6 +36,8 @@ PARTITION_BYTES = 20
 FAST_ELEMENTS = 50
 """Partition numbers that a built-in such as ``dict.fromkeys`` handles in the time of one element."""
 _NO_OFFSETS: Mapping[int, Offset] = MappingProxyType({})
+_UNSTABLE = Offset(NO_OFFSET)
+"""In place of an offset that an open transaction may replace, if the client asks for stable ones."""
 _NIL = uuid.UUID(int=0)
 _INT64_MAX = (1 << 63) - 1
 _Commit = m.OffsetCommitResponse
@@ -160,13 +162,14 @@ class _Shown(NamedTuple):
 async def offset_fetch(shards: GroupShards, catalog: Catalog, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
     """Serve an OffsetFetch.  Only durable offsets are returned, each once even if it is asked for twice.
 
-    ``require_stable`` changes nothing while there are no transactions.
+    With ``require_stable`` (version 7) a partition with a pending offset gets UNSTABLE_OFFSET_COMMIT (KIP-447).
     """
     turns, room, by_id = Turns(), ResponseRoom(), request.API_VERSION >= 10
+    is_stable = request.API_VERSION >= 7 and bool(request.require_stable)
     if request.API_VERSION < 8:
         (wanted,) = await _merged([request], turns, by_id=False)
         (serving,) = await shards.serving_each([request.group_id])
-        error, shown = await _fetch_group(serving, catalog, wanted, turns, room, by_id=False)
+        error, shown = await _fetch_group(serving, catalog, wanted, turns, room, by_id=False, is_stable=is_stable)
         return await single_response(request, error, shown)
     asked = await _merged(request.groups, turns, by_id=by_id)
     found = await shards.serving_each([each.group_id for each in asked])
@@ -177,7 +180,7 @@ async def offset_fetch(shards: GroupShards, catalog: Catalog, request: m.OffsetF
         if room.is_full:
             error, shown = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         else:
-            error, shown = await _fetch_group(serving, catalog, wanted, turns, room, by_id=by_id)
+            error, shown = await _fetch_group(serving, catalog, wanted, turns, room, by_id=by_id, is_stable=is_stable)
         topics = [await _group_topic(topic, turns) for topic in shown]
         group_class = _Fetch.OffsetFetchResponseGroup
         groups.append(group_class(group_id=wanted.group_id, topics=topics, error_code=error))
@@ -216,6 +219,7 @@ async def _fetch_group(
     room: ResponseRoom,
     *,
     by_id: bool,
+    is_stable: bool,
 ) -> tuple[ErrorCode, list[_Shown]]:
     try:
         if isinstance(serving, RequestError):
@@ -228,6 +232,7 @@ async def _fetch_group(
         is_unavailable = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         return (ErrorCode.NOT_COORDINATOR if is_unavailable else error.code), []
     kept = serving.state.offsets.of_group(wanted.group_id)
+    pending = serving.state.pending if is_stable and serving.state.pending.has_group(wanted.group_id) else None
     shown = []
     topics: Sequence[tuple[Any, Sequence[int] | None]]
     topics = [(name, None) for name in kept] if wanted.topics is None else wanted.topics
@@ -239,6 +244,14 @@ async def _fetch_group(
             if turns.is_over():
                 await next_turn()
             value = offsets.get(partition)
+            if (
+                pending is not None
+                and topic is not None
+                and pending.has_of((wanted.group_id, topic.name, partition), topic.topic_id)
+            ):
+                listed.append((partition, _UNSTABLE))
+                room.take(PARTITION_BYTES)
+                continue
             if value is None or topic is None or not value.is_of(topic.topic_id):
                 if partitions is not None:
                     listed.append((partition, None))
@@ -285,7 +298,7 @@ async def _partitions(partition_class: Any, shown: _Shown, turns: Turns) -> list
                 committed_offset=NO_OFFSET if value is None else value.offset,
                 committed_leader_epoch=NO_LEADER_EPOCH if value is None else value.leader_epoch,
                 metadata="" if value is None else value.metadata,
-                error_code=shown.error,
+                error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if value is _UNSTABLE else shown.error,
             )
         )
     return made
@@ -347,7 +360,7 @@ def _delete_offsets(
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif is_subscribed:
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        elif serving.state.offsets.get(group_id, topic, partition) is not None:
+        elif serving.state.has_offset((group_id, topic, partition)):
             records.append(OffsetRecord(group_id, topic, partition, None))
         topic_class = _Delete.OffsetDeleteResponseTopic
         answers.append(topic_class.OffsetDeleteResponsePartition(partition_index=partition, error_code=code))

@@ -162,18 +162,26 @@ class Group:
             self._rebalance(now)
         return codes
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now_ms: int, *, is_transactional: bool = False
+    ) -> None:
         """Check that a commit comes from a present member, and extend its session.
 
         An empty group takes commits of generation -1 from any client.  Raises RequestError if the commit is refused.
+        A transactional commit comes from a producer, as in Kafka's ``ClassicGroup.validateOffsetCommit``: it may name
+        no member (TxnOffsetCommit before version 3), may come during a rebalance, and extends no session.
         """
         if generation < 0 and self.state is GroupState.EMPTY:
             return  # an admin client, or a consumer that assigns partitions to itself
         if generation < 0 and not member_id and instance_id is None:
+            if is_transactional:
+                return
             raise RequestError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} has members, and the commit names none of them"
             )
         member = self._validate(member_id, instance_id, generation)
+        if is_transactional:
+            return
         if self.state is GroupState.COMPLETING:
             raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "the members of this generation have no assignment yet")
         self._deadlines.set(member.session, now_ms + member.session_timeout_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
@@ -18,11 +18,12 @@ from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.state import GroupsState
+from bmq.coordinator.offsets.pending import PendingTransaction
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
-from bmq.coordinator.shard.log_records import KeyValue
+from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.writer import Writer
 from bmq.core.aio.byte_budget import ByteBudget
@@ -30,6 +31,7 @@ from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.records.control import EndMarker, TransactionMarker, end_record
 
 A = TypeVar("A", JoinResponse, SyncResponse)
 T = TypeVar("T")
@@ -68,6 +70,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         self._timer_ms = 0
         self._parked: dict[asyncio.Future[Any], _Parked] = {}
         self._answers = answers
+        self._ending: dict[int, asyncio.Future[None]] = {}  # markers that are being written, by producer id
 
     async def go_live(self) -> None:
         turns = Turns()
@@ -180,35 +183,67 @@ class ActiveGroups(ActiveShard[GroupsState]):
         principal: str = "",
         *,
         says_group_not_found: bool,
+        producer: BatchProducer | None = None,
     ) -> list[ErrorCode]:
         """Store offsets, given as (topic, partition, offset), and return an error code for each once they are durable.
 
         A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
-        A group that the commit creates counts for ``principal``.  Raises RequestError if the commit is refused
-        (POLICY_VIOLATION: the principal may own no further group), or is not durable in time.  A part of the commit may
-        be stored all the same.
+        A group that the commit creates counts for ``principal``.  With a ``producer`` the offsets are pending until its
+        transaction ends.  Raises RequestError if the commit is refused (POLICY_VIOLATION: the principal may own no
+        further group; INVALID_PRODUCER_EPOCH: the producer is fenced), or is not durable in time.  A part of the commit
+        may be stored all the same.
         """
         deadline = self._deadline()
         answers: list[ErrorCode] = []
-        for slice_ in _slices(offsets) if offsets else [offsets]:
-            if answers:
-                await next_turn()
-            await self.room(deadline)
-            group = self.state.groups.get(group_id)
-            if group is not None:
-                group.check_commit(member_id, instance_id, generation, int(self._clock.monotonic() * 1000))
-            elif generation >= 0:  # GROUP_ID_NOT_FOUND from OffsetCommit 9 on (KIP-848)
-                code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
-                raise RequestError(code, f"no group {group_id}")
-            answers += self._commit(group_id, slice_, principal, may_create=generation < 0)
-            self._arm()
-        if ErrorCode.NONE in answers:
-            await self.durable(deadline)
+        writes: list[asyncio.Future[None]] = []
+        try:
+            for slice_ in _slices(offsets) if offsets else [offsets]:
+                if answers:
+                    await next_turn()
+                await self._ready_for(producer, deadline)
+                group = self.state.groups.get(group_id)
+                if group is not None:
+                    now_ms = int(self._clock.monotonic() * 1000)
+                    is_transactional = producer is not None
+                    group.check_commit(member_id, instance_id, generation, now_ms, is_transactional=is_transactional)
+                elif generation >= 0:  # GROUP_ID_NOT_FOUND from OffsetCommit 9 on (KIP-848)
+                    code = ErrorCode.GROUP_ID_NOT_FOUND if says_group_not_found else ErrorCode.ILLEGAL_GENERATION
+                    raise RequestError(code, f"no group {group_id}")
+                codes, written = self._commit(group_id, slice_, principal, producer, may_create=generation < 0)
+                answers += codes
+                writes += written
+                self._arm()
+            if writes:
+                await self._in_time(asyncio.gather(*writes), deadline)
+            elif ErrorCode.NONE in answers:
+                await self.durable(deadline)
+        finally:
+            for write in writes:
+                write.cancel()  # nobody waits for those that are left: the records are written all the same
         return answers
 
+    async def _ready_for(self, producer: BatchProducer | None, deadline: float) -> None:
+        """Wait for room, and for a marker of ``producer`` under way: what follows is of its next transaction.
+
+        Raises RequestError as ``room`` does, and INVALID_PRODUCER_EPOCH for a fenced producer.
+        """
+        await self.room(deadline)
+        if producer is not None:
+            while (ending := self._ending.get(producer.producer_id)) is not None:
+                await self._in_time(asyncio.shield(ending), deadline)
+                await self.room(deadline)
+            self.state.pending.check(producer.producer_id, producer.producer_epoch)
+
     def _commit(
-        self, group_id: str, offsets: Sequence[tuple[str, int, Offset]], principal: str, *, may_create: bool
-    ) -> list[ErrorCode]:
+        self,
+        group_id: str,
+        offsets: Sequence[tuple[str, int, Offset]],
+        principal: str,
+        producer: BatchProducer | None,
+        *,
+        may_create: bool,
+    ) -> tuple[list[ErrorCode], list[asyncio.Future[None]]]:
+        """Write offsets; return the code of each, and the writes of a transaction's, which fail by themselves."""
         records: list[CoordinatorRecord] = []
         encoded: list[KeyValue] = []
         answers = [ErrorCode.NONE] * len(offsets)
@@ -227,10 +262,73 @@ class ActiveGroups(ActiveShard[GroupsState]):
                 continue
             records.append(record)
             encoded.append(data)
-        if records:
-            created = self._create(group_id, principal) if may_create else []
+        if not records:
+            return answers, []
+        created = self._create(group_id, principal) if may_create else []
+        if producer is None:
             self._write([*created, *records], [*map(encode, created), *encoded], group_id)
-        return answers
+            return answers, []
+        if created:  # the group itself is no part of the transaction
+            self._write(created, [encode(each) for each in created], group_id)
+        batches = self.writer.batches_of(encoded)
+        return answers, [self._append_pending(records[each], encoded[each], group_id, producer) for each in batches]
+
+    def _append_pending(
+        self,
+        records: Sequence[CoordinatorRecord],
+        encoded: Sequence[KeyValue],
+        group_id: str,
+        producer: BatchProducer,
+    ) -> asyncio.Future[None]:
+        """Append offsets of a producer's transaction as a batch of their own."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: RequestError | None) -> None:
+            if error is None:
+                self.state.pending.began_at(producer.producer_id, operation.first_batch)
+            _complete(future, error)
+
+        operation = self.writer.write(encoded, group_id, done, producer)
+        for record in records:
+            self.state.apply(record, producer)
+        return future
+
+    async def end_transaction(self, marker: TransactionMarker) -> ErrorCode:
+        """End a producer's transaction: write its control record, and return the code for its coordinator.
+
+        The offsets are committed or dropped once the record is durable, in the order of the log.  Raises RequestError
+        if the log has no room, or the record is not durable in time.
+        """
+        deadline = self._deadline()
+        while True:
+            await self.room(deadline)
+            ending = self._ending.get(marker.producer_id)
+            if ending is None:
+                break
+            await self._in_time(asyncio.shield(ending), deadline)
+        verdict = self.state.pending.verdict(marker)
+        if verdict is not None:
+            return verdict
+        end = EndMarker(marker.marker, marker.coordinator_epoch)
+        producer = BatchProducer(marker.producer_id, marker.producer_epoch, is_control=True)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: RequestError | None) -> None:
+            del self._ending[marker.producer_id]
+            if error is None:
+                self.state.end_transaction(producer, end)
+            _complete(future, error)
+
+        record = end_record(end)
+        assert record.key is not None
+        self.writer.write([(record.key, record.value)], "", done, producer)
+        self._ending[marker.producer_id] = future
+        future.add_done_callback(_retrieve)  # nobody may be left to wait for it
+        await self._in_time(asyncio.shield(future), deadline)
+        return ErrorCode.NONE
+
+    def open_transactions(self) -> Iterable[PendingTransaction]:
+        return self.state.pending.open.values()
 
     def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
         """Create the group of a commit if it is missing; return the record of its principal, unless that is stored.
@@ -296,7 +394,9 @@ class ActiveGroups(ActiveShard[GroupsState]):
     async def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> int:
         """Delete the offsets that were committed for a deleted topic; return the number of records written.
 
-        Offsets of a later topic of the same name have another id, and stay.  Raises RequestError if the log fails.
+        Offsets of a later topic of the same name have another id, and stay.  A tombstone would remove the pending ones
+        among them, so an offset that an open transaction is about to replace waits for the transaction's end.  Raises
+        RequestError if the log fails.
         """
         count, turns = 0, Turns()
         offsets = self.state.offsets
@@ -306,6 +406,8 @@ class ActiveGroups(ActiveShard[GroupsState]):
             for partitions in _slices(list(offsets.of_topic(group_id, topic))):
                 await self._breathe(turns, len(partitions))
                 records = offsets.tombstones_of_topic(group_id, topic, topic_id, partitions)
+                pending = self.state.pending
+                records = [each for each in records if not pending.has(each[:3])]  # a later round deletes them
                 count += await self._remove(group_id, records)
             await self._breathe(turns, 1)
         return count
@@ -392,6 +494,21 @@ class ActiveGroups(ActiveShard[GroupsState]):
                 group.expired(timer, now)
                 self._settle(group, now)
         self._arm()
+
+
+def _complete(future: asyncio.Future[None], error: RequestError | None) -> None:
+    """Complete a write's future, unless its request has been cancelled."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _now_of(clock: Clock) -> Now:

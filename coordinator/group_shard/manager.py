@@ -16,6 +16,7 @@ from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records.control import TransactionMarker
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.group_placement import shard_of
@@ -73,6 +74,20 @@ class GroupShards(Shards[ActiveGroups]):
         if shard.serving is None:
             shard.start()
         return shard.serving
+
+    async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
+        """End a producer's transaction in a partition of ``__consumer_offsets``, and return once that is durable.
+
+        Returns NONE if the partition has the marker, INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if a
+        later epoch of the producer or of its coordinator is known, else the reason why the coordinator must try again.
+        """
+        try:
+            if not self._count or self._is_closed:
+                await self._ensure()
+            serving = await self._mine(partition).ready()
+            return await serving.end_transaction(marker)
+        except RequestError as error:
+            return error.code
 
     def groups_by_state(self) -> dict[str, int]:
         """Count the loaded groups by Kafka's name of their state, states without any included."""

@@ -84,7 +84,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         return encode(OffsetRecord("", "", self.id.number, None))
 
     async def _replayed(self, state: GroupsState) -> None:
-        self._unsure |= await unsure_topics(state.offsets, self._catalog)
+        self._unsure |= await unsure_topics(state.topics, self._catalog)
 
     def _activate(self, state: GroupsState, writer: Writer, freshness: Freshness) -> ActiveGroups:
         if state.unknown_keys:

@@ -12,9 +12,11 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.timers import GroupTimers
-from bmq.coordinator.offsets.committed import Offsets, is_expired
+from bmq.coordinator.offsets.committed import Offsets, TopicRef, is_expired
+from bmq.coordinator.offsets.pending import OffsetKey, PendingOffsets
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown, decode, encode
-from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
+from bmq.coordinator.shard.log_records import REPEATING, BatchProducer, KeyValue, Repeated
+from bmq.core.records.control import EndMarker, end_marker_of_record
 
 
 class GroupsState:
@@ -24,18 +26,20 @@ class GroupsState:
         self.rules = rules
         self.deadlines = GroupTimers()
         self.offsets = Offsets()
+        self.pending = PendingOffsets()
         self._groups: dict[str, Group] = {}
         self._owned: dict[str, int] = {}  # groups by principal, of principals with any
         self._stored: dict[str, StoredGroup] = {}
         self._unknown: dict[bytes, bytes] = {}
         self._is_live = False
 
-    def apply(self, record: CoordinatorRecord) -> None:
-        """Set the record's key to its value, or delete it if the record is a tombstone."""
+    def apply(self, record: CoordinatorRecord, producer: BatchProducer | None = None) -> None:
+        """Set the record's key to its value, or delete it if the record is a tombstone.
+
+        An offset of a ``producer``'s transaction is pending until the transaction's end.
+        """
         if isinstance(record, OffsetRecord):
-            self.offsets.apply(record)
-            if self._is_live and record.value is not None and record.group_id not in self._groups:
-                self.create(record.group_id, record.value.commit_timestamp)
+            self._apply_offset(record, producer)
         elif isinstance(record, GroupRecord):
             if record.value is not None:
                 self._stored[record.group_id] = record.value
@@ -48,12 +52,46 @@ class GroupsState:
         else:
             self._unknown.pop(record.key, None)
 
+    def _apply_offset(self, record: OffsetRecord, producer: BatchProducer | None) -> None:
+        value = record.value
+        if value is not None and producer is not None and producer.is_transactional:
+            self.pending.add(record, value, producer)
+        else:
+            self.offsets.apply(record)
+            if self.pending.has_group(record.group_id):
+                (self.pending.remove if value is None else self.pending.overtake)(record[:3])
+        if self._is_live and value is not None and record.group_id not in self._groups:
+            self.create(record.group_id, value.commit_timestamp)
+
+    def end_transaction(self, producer: BatchProducer, marker: EndMarker) -> None:
+        """Apply a transaction's end: its pending offsets are committed, or dropped."""
+        transaction = self.pending.open.get(producer.producer_id)
+        groups = {key[0] for key in transaction.offsets} if transaction is not None and self._is_live else ()
+        for record in self.pending.end(producer, marker):
+            self.offsets.apply(record)
+        for group_id in groups:
+            self.forget_unused(group_id)
+
     @property
     def is_by_key(self) -> bool:
         return True
 
     def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
-        self.apply(decode(key, value))
+        if producer is None:
+            self.apply(decode(key, value))
+        elif producer.is_control:
+            end = end_marker_of_record(key, value)
+            if end is not None:
+                self.end_transaction(producer, end)
+        elif producer is REPEATING:
+            self._apply_repeated(decode(key, value))
+        else:
+            self.apply(decode(key, value), producer)
+
+    def _apply_repeated(self, record: CoordinatorRecord) -> None:
+        """Apply a committed offset that a snapshot repeats, unless the log has a record of it, which is later."""
+        if isinstance(record, OffsetRecord) and self.offsets.get(*record[:3]) is None:
+            self.offsets.apply(record)
 
     @property
     def summary(self) -> str:
@@ -66,7 +104,7 @@ class GroupsState:
         """
         for group_id, stored in self._stored.items():
             yield self._add(Group.restore(group_id, stored, self.rules, self.deadlines, now()))
-        for group_id in self.offsets.group_ids:
+        for group_id in (*self.offsets.group_ids, *self.pending.group_ids):
             if group_id not in self._groups:
                 yield self.create(group_id, now().wall_ms)
         self._is_live = True
@@ -79,6 +117,11 @@ class GroupsState:
     def unknown_keys(self) -> int:
         """The number of live keys of versions that are not known here."""
         return len(self._unknown)
+
+    @property
+    def topics(self) -> set[TopicRef]:
+        """The topics that have offsets, committed or pending."""
+        return {*self.offsets.topics, *self.pending.topics}
 
     def create(self, group_id: str, wall_ms: int, principal: str = "") -> Group:
         """Add an empty group, in memory only, which counts for ``principal`` (see ``Group``)."""
@@ -113,19 +156,34 @@ class GroupsState:
         group = self._groups.get(group_id)
         if group is None or not group.is_idle:
             return
-        if group_id not in self._stored and not self.offsets.has_group(group_id):
+        if group_id not in self._stored and not self._has_offsets(group_id):
             self._drop(group_id)
 
+    def has_offset(self, key: OffsetKey) -> bool:
+        """Return whether the key has an offset, committed or pending."""
+        return self.offsets.get(*key) is not None or self.pending.has(key)
+
+    def _has_offsets(self, group_id: str) -> bool:
+        """Return whether the group has committed offsets, or an open transaction has offsets of it."""
+        return self.offsets.has_group(group_id) or self.pending.has_group(group_id)
+
     def deletion(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the records that delete the group and its offsets."""
-        return [*self.offsets.tombstones(group_id), GroupRecord(group_id, None)]
+        """Return the records that delete the group and its offsets, pending ones too, as Kafka does."""
+        committed = self.offsets.of_group(group_id)
+        pending = (
+            OffsetRecord(group_id, topic, partition, None)
+            for topic, partition in self.pending.keys(group_id)
+            if partition not in committed.get(topic, ())
+        )
+        return [*self.offsets.tombstones(group_id), *pending, GroupRecord(group_id, None)]
 
     def expired_offsets(
         self, group_id: str, topic: str, partitions: Iterable[int], wall_ms: int, retention_ms: int
     ) -> list[CoordinatorRecord]:
         """Return the records that delete the expired ones of these offsets (KIP-211).
 
-        Offsets of a topic that the group's members subscribe to do not expire.
+        Offsets of a topic that the group's members subscribe to do not expire, nor those that an open transaction is
+        about to replace.
         """
         group = self._groups.get(group_id)
         if group is None or group.is_subscribed(topic):
@@ -133,6 +191,8 @@ class GroupsState:
         kept = self.offsets.of_topic(group_id, topic)
         records: list[CoordinatorRecord] = []
         for partition in partitions:
+            if self.pending.has((group_id, topic, partition)):
+                continue
             value = kept.get(partition)
             since = group.expires_since(value) if value is not None else None
             if value is not None and since is not None and is_expired(value, since, wall_ms, retention_ms):
@@ -140,14 +200,19 @@ class GroupsState:
         return records
 
     def expired_group(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the record that deletes the group if it is stored, idle and has no offsets; else nothing."""
+        """Return the record that deletes the group if it is stored, idle and has no offsets; else nothing.
+
+        A pending offset keeps its group, too: the transaction may still commit it.
+        """
         group = self._groups.get(group_id)
-        if group is None or not group.is_idle or self.offsets.has_group(group_id) or group_id not in self._stored:
+        if group is None or not group.is_idle or self._has_offsets(group_id) or group_id not in self._stored:
             return []
         return [GroupRecord(group_id, None)]
 
     def live_records(self) -> Iterator[KeyValue]:
-        return map(encode, self._live_records())
+        for record in self._live_records():
+            is_pending = isinstance(record, OffsetRecord) and self.pending.has(record[:3])
+            yield Repeated(*encode(record)) if is_pending else encode(record)
 
     def _live_records(self) -> Iterator[CoordinatorRecord]:
         """Yield a record for every key that is live now, with its value at the moment when it is yielded.
@@ -170,7 +235,7 @@ class GroupsState:
 
     def parts(self) -> list[object]:
         """Return the objects that hold most of the state's memory, so that they can be freed in turns."""
-        return [*self._groups.values(), *self._stored.values(), *self.offsets.parts()]
+        return [*self._groups.values(), *self._stored.values(), *self.offsets.parts(), *self.pending.parts()]
 
     def facts(self) -> dict[tuple[object, ...], object]:
         """Return all stored facts by key.  States with equal facts are equal after a failover."""
@@ -178,4 +243,5 @@ class GroupsState:
             **{("group", group_id): value for group_id, value in self._stored.items()},
             **{each[:3]: each.value for each in self.offsets},
             **{("unknown", key): value for key, value in self._unknown.items()},
+            **self.pending.facts(),
         }

@@ -1,8 +1,6 @@
 """Committed offsets of one shard, and when they expire (KIP-211).  Pure.
 
-An offset is kept as a ``records.Offset``.  ``require_stable`` (OffsetFetch 7+) excludes offsets of transactions that
-are still open.  There are no transactions yet, so every offset here is stable.  With transactions, a fetch with the
-flag must return UNSTABLE_OFFSET_COMMIT for each partition with a pending offset (Redpanda #28554 missed this).
+An offset is kept as a ``records.Offset``.  Those that wait for the end of a transaction are in ``pending``.
 """
 
 from __future__ import annotations

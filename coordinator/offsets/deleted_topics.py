@@ -40,11 +40,15 @@ def gone_topics(offsets: Offsets, catalog: Catalog, deleted: Set[str] = frozense
     ``deleted`` are names of topics whose deletion was seen.  Offsets without a topic id under such a name are returned
     too, even if there is a topic of that name again.
     """
-    return [each for each in offsets.topics if not _is_shown(catalog, each) or (each[1] is None and each[0] in deleted)]
+    return _hidden(offsets.topics, catalog, deleted)
 
 
-async def unsure_topics(offsets: Offsets, catalog: Catalog) -> set[TopicRef]:
-    """Wait until the catalog shows every topic of ``offsets`` that still exists.
+def _hidden(topics: Set[TopicRef], catalog: Catalog, deleted: Set[str] = frozenset()) -> list[TopicRef]:
+    return [each for each in topics if not _is_shown(catalog, each) or (each[1] is None and each[0] in deleted)]
+
+
+async def unsure_topics(topics: Set[TopicRef], catalog: Catalog) -> set[TopicRef]:
+    """Wait until the catalog shows every one of ``topics`` that still exists.
 
     Returns the topics whose record in the store cannot be read: they may exist or not.  Raises RequestError
     COORDINATOR_NOT_AVAILABLE if the store does not respond.
@@ -61,7 +65,7 @@ async def unsure_topics(offsets: Offsets, catalog: Catalog) -> set[TopicRef]:
             )
             unsure.add(ref)
 
-    hidden = gone_topics(offsets, catalog)
+    hidden = _hidden(topics, catalog)
     try:
         for at in range(0, len(hidden), LOOKUPS_AT_ONCE):
             await asyncio.gather(*map(look_up, hidden[at : at + LOOKUPS_AT_ONCE]))

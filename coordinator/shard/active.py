@@ -7,8 +7,8 @@ State changes when a record is handed to the writer, and responses are sent when
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.freshness import Freshness
@@ -23,6 +23,14 @@ S = TypeVar("S", bound=ShardState)
 T = TypeVar("T")
 
 
+class OpenTransaction(Protocol):
+    """A transaction with records in the shard's log whose end is not there yet."""
+
+    @property
+    def first_offset(self) -> int:
+        """The base offset of the transaction's first batch; -1 until the batch is durable."""
+
+
 class ActiveShard(Generic[S]):
     """The loaded state of a shard, under a single ownership of its log.  A kind's subclass decides what is written."""
 
@@ -35,6 +43,10 @@ class ActiveShard(Generic[S]):
         self._clock = clock
         self._settings = settings
         self._is_closed = False
+
+    def open_transactions(self) -> Iterable[OpenTransaction]:
+        """Return the transactions whose records a snapshot must not drop.  None by default."""
+        return ()
 
     async def go_live(self) -> None:
         """Make the replayed state live, in turns of the event loop.  Nothing is to be done by default."""

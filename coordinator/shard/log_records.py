@@ -10,16 +10,33 @@ KeyValue = tuple[bytes, bytes | None]
 """Key and value of one record; a record without a value deletes its key."""
 
 
+class Repeated(NamedTuple):
+    """A ``KeyValue`` that a snapshot repeats while a transaction has written the same key.
+
+    The record has an earlier place in the order of the log than its batch, so it has a header that says so: it counts
+    only if the log has no other record of its key, and it overtakes nothing.
+    """
+
+    key: bytes
+    value: bytes | None
+
+
+REPEATED_HEADERS = (("r", None),)
+"""Headers of a ``Repeated`` record.  Kafka's loader of this topic ignores headers."""
+
+
 class BatchProducer(NamedTuple):
     """The producer of one batch, as the batch's header names it.
 
-    ``is_control``: the batch has a control record, such as the end of a transaction.
+    ``is_control``: the batch has a control record, such as the end of a transaction.  ``base_offset``: the batch's, in
+    a replay; -1 for a batch that is yet to be written.
     """
 
     producer_id: int
     producer_epoch: int
     is_transactional: bool = True
     is_control: bool = False
+    base_offset: int = -1
 
     @property
     def attributes(self) -> int:
@@ -31,4 +48,9 @@ def producer_of(batch: Batch) -> BatchProducer | None:
     """Return the producer of a batch; None for a batch without a producer id that has no control record."""
     if batch.producer_id == NO_PRODUCER_ID and not batch.is_control:
         return None
-    return BatchProducer(batch.producer_id, batch.producer_epoch, batch.is_transactional, batch.is_control)
+    is_control = batch.is_control
+    return BatchProducer(batch.producer_id, batch.producer_epoch, batch.is_transactional, is_control, batch.base_offset)
+
+
+REPEATING = BatchProducer(NO_PRODUCER_ID, -1, is_transactional=False)
+"""In place of a producer: the record is ``Repeated``."""

@@ -3,20 +3,21 @@
 A state says whether only the last record of each key counts (``ShardState.is_by_key``), as in Kafka's compacted topics.
 Records are then first reduced to the last value of each key, as bytes, and only these values are decoded.  A hundred
 commits of a group cost no more decoding than a single commit.  The memory is that of the live keys, and of tombstones
-since the log's start, which a snapshot moves (``snapshot``).  Every other state gets each record in the order of the
-log, with the producer of its batch, control records among them.
+since the log's start, which a snapshot moves (``snapshot``).  Batches that name a producer, those of transactions and
+their ends, come in the order of the log: what was reduced before such a batch is applied before it.  Every other state
+gets each record in the order of the log, with the producer of its batch, control records among them.
 """
 
 from __future__ import annotations
 
 from bmq.coordinator.shard.log import ShardLog
-from bmq.coordinator.shard.log_records import producer_of
+from bmq.coordinator.shard.log_records import REPEATING, BatchProducer, producer_of
 from bmq.coordinator.shard.state import ShardState
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
-from bmq.core.records.reader import read_records
+from bmq.core.records.reader import StoredRecord, read_records
 
 
 class Replay:
@@ -31,8 +32,10 @@ class Replay:
         self._log = log
         self._state = state
         self._read_bytes = read_bytes
-        self._values: dict[bytes, bytes | None] = {}  # since the last `finish`, of a state by key
-        self._sizes: dict[bytes, int] = {}  # bytes of the last value of each key, of every other state
+        self._values: dict[bytes, bytes | None] = {}  # of a run that is not applied yet, of a state by key
+        self._deleted: set[bytes] = set()  # keys that the run deletes, if a batch before it named a producer
+        self._sizes: dict[bytes, int] = {}  # bytes of the last value of each key that is applied in order
+        self._has_producers = False  # a batch that names a producer was read
         self._live_bytes = 0
         self._turns = Turns()
 
@@ -60,35 +63,58 @@ class Replay:
 
     async def _take(self, batch: Batch) -> None:
         if batch.next_offset > self.offset:
-            await (self._note_values(batch) if self._state.is_by_key else self._apply(batch))
+            producer = producer_of(batch)
+            if self._state.is_by_key and producer is None:
+                await self._note_values(batch)
+            else:
+                self._has_producers = self._has_producers or producer is not None
+                await self._apply_last_values()
+                await self._apply(batch, producer)
         self.offset = max(self.offset, batch.next_offset)
 
-    async def _apply(self, batch: Batch) -> None:
-        producer = producer_of(batch)
+    async def _apply(self, batch: Batch, producer: BatchProducer | None) -> None:
         for record in read_records(batch):
             if self._turns.is_over():
                 await next_turn()
             if record.offset >= self.offset and record.key is not None:
-                self._state.replay(record.key, record.value, producer)
-                if record.value is None:
-                    self._sizes.pop(record.key, None)
-                else:
-                    self._sizes[record.key] = len(record.key) + len(record.value)
+                self._apply_record(record, REPEATING if producer is None and record.headers else producer)
+
+    def _apply_record(self, record: StoredRecord, producer: BatchProducer | None) -> None:
+        assert record.key is not None
+        self._state.replay(record.key, record.value, producer)
+        self._note_size(record.key, record.value)
+
+    def _note_size(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._sizes.pop(key, None)
+        else:
+            self._sizes[key] = len(key) + len(value)
 
     async def _note_values(self, batch: Batch) -> None:
-        if batch.is_control:
-            return
         for record in read_records(batch):
             if self._turns.is_over():
                 await next_turn()
             if record.offset >= self.offset and record.key is not None:
+                if record.headers:
+                    await self._apply_last_values()
+                    self._apply_record(record, REPEATING)
+                    continue
+                if record.value is None and self._has_producers:
+                    self._deleted.add(record.key)
                 self._values[record.key] = record.value
 
     async def _apply_last_values(self) -> None:
+        if not self._values:
+            return
         values, self._values = self._values, {}
+        deleted, self._deleted = self._deleted, set()
         for key, value in values.items():
             if self._turns.is_over():
                 await next_turn()
+            if value is not None and key in deleted:
+                self._state.replay(key, None, None)
             self._state.replay(key, value, None)
-            if value is not None:
+            if self._has_producers:
+                self._note_size(key, value)
+            elif value is not None:
                 self._live_bytes += len(key) + len(value)

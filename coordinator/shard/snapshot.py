@@ -10,8 +10,9 @@ is written later                with that write
 is deleted later                with its tombstone
 ==============================  =======================================================================
 
-So nothing before the batch with the first record is needed any more.  A snapshot that fails half-way does no harm: it
-has only repeated values.
+So nothing before the batch with the first record is needed any more, except records of transactions that are open at
+that step: their end decides about them, and may lie behind the whole snapshot.  The log's start does not pass their
+first batch.  A snapshot that fails half-way does no harm: it has only repeated values (``log_records.Repeated``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ async def take_snapshot(serving: ActiveShard[Any], log: ShardLog, barrier: KeyVa
     await serving.writer.room()
     start = -1
     written = size = 0
+    opened = list(serving.open_transactions())  # in the step in which the first record is handed over
     chunk: list[KeyValue] = [barrier]
     for record in serving.state.live_records():
         chunk.append(record)
@@ -42,5 +44,8 @@ async def take_snapshot(serving: ActiveShard[Any], log: ShardLog, barrier: KeyVa
     if chunk:
         base = await serving.rewrite(chunk)
         start = base if start < 0 else start
-    await log.delete_before(start)
+    for transaction in opened:  # handed to the writer before the snapshot: their first batches are durable by now
+        assert transaction.first_offset >= 0, transaction
+        start = min(start, transaction.first_offset)
+    await log.delete_before(max(start, log.log_start))
     return written + size

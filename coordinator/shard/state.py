@@ -16,14 +16,16 @@ class ShardState(Protocol):
 
     @property
     def is_by_key(self) -> bool:
-        """True if of each key only the last record counts, and control records do not.
+        """True if of the records without a producer only the last of each key counts, and whether the key was deleted.
 
-        A replay may then leave out all other records.  False for a state in which a record also has a producer, or
-        waits for the end of a transaction: its replay is of every record.
+        A replay may then leave out the others of a run: of the records between two batches that name a producer.  False
+        for a state whose replay is of every record.
         """
 
     def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
         """Apply a record of a batch.  ``producer`` is None if the batch names no producer.
+
+        For a record that a snapshot repeats (``Repeated``) it is ``REPEATING``.
 
         Raises FormatError if the record cannot be decoded.
         """

@@ -4,17 +4,18 @@ An operation may name a producer: its records are then a batch of their own, whi
 batches: the records of one producer and epoch are decided together, and a batch is in the log wholly or not at all.
 
 Operations complete in order, each when all of its records are durable.  After an append that fails nothing more is
-written: the fate of its batch is unknown, so the shard must be loaded again.
+written: the fate of its batch is unknown, so the shard must be loaded again.  An operation whose batch the log refuses
+for its producer ends with the log's error, and its client does not try again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bmq.coordinator.shard.log import ShardLog
-from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
+from bmq.coordinator.shard.log_records import REPEATED_HEADERS, BatchProducer, KeyValue, Repeated
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
@@ -26,6 +27,9 @@ A batch of a single record may be larger, up to what the log accepts."""
 QUEUE_BYTES_MAX = 16 << 20
 """Bytes of records that wait for the log.  At this bound operations wait before they decide anything."""
 _RECORD_OVERHEAD = 32  # most bytes of the varints around key and value
+
+REFUSED_PRODUCER = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""Errors by which the log refuses a batch for its producer.  Such a batch is not in the log."""
 
 Done = Callable[[RequestError | None], None]
 """Called with the error of an operation, None if all its records are durable."""
@@ -128,16 +132,27 @@ class Writer:
         if self._error is not None:
             raise self._error
 
+    def batches_of(self, records: Sequence[KeyValue]) -> Iterator[slice]:
+        """Yield the parts of ``records`` that fit into a batch each; every record must fit by itself."""
+        begin, size, limit = 0, HEADER_BYTES, min(BATCH_BYTES, self._log.max_batch_bytes)
+        for at, record in enumerate(records):
+            if at > begin and size + _size(record) > limit:
+                yield slice(begin, at)
+                begin, size = at, HEADER_BYTES
+            size += _size(record)
+        yield slice(begin, len(records))
+
     def fail(self, error: RequestError) -> None:
         """Write no more, and end all operations with NOT_COORDINATOR.  The batch in flight may still become durable."""
         if self._error is not None:
             return
         self._error = RequestError(ErrorCode.NOT_COORDINATOR, error.message)
+        is_refused = error.code in REFUSED_PRODUCER and any(each.batch is not None for each in self._finishing)
         operations = [*self._finishing, *self._queue]
         self._finishing, self._queue = [], deque()
         self._open_writes.clear()
-        for operation in operations:
-            operation.done(self._error)
+        for number, operation in enumerate(operations):
+            operation.done(error if is_refused and not number else self._error)
         self._budget.give_back(self._budget.used)
         self._on_failed(error)
 
@@ -174,7 +189,10 @@ class Writer:
         return batch
 
     def _build(self, records: Sequence[KeyValue], producer: BatchProducer | None = None) -> bytearray:
-        made = [Record(key=key, value=value) for key, value in records]
+        made = [
+            Record(key=each[0], value=each[1], headers=REPEATED_HEADERS if type(each) is Repeated else ())
+            for each in records
+        ]
         if producer is None:
             return build_batch(made, base_timestamp=self._clock.now_ms())
         return build_batch(

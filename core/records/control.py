@@ -18,6 +18,7 @@ from bmq.core.records.reader import StoredRecord, read_records
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
+_NO_RECORD = "a control batch without a control record"
 
 
 class Marker(Enum):
@@ -63,13 +64,22 @@ def end_marker_of(batch: Batch) -> EndMarker | None:
     if not batch.count:
         return None
     record = next(read_records(batch), None)
-    marker = _type_of(record)
+    if record is None or record.key is None:
+        raise FormatError(_NO_RECORD)
+    return end_marker_of_record(record.key, record.value)
+
+
+def end_marker_of_record(key: bytes, value: bytes | None) -> EndMarker | None:
+    """Return the end of a transaction that a control record's key and value hold; None for another type.
+
+    Raises FormatError if they cannot be read.
+    """
+    marker = _type_of_key(key)
     if marker is Marker.OTHER:
         return None
-    assert record is not None
-    if record.value is None or len(record.value) < _VALUE.size:
+    if value is None or len(value) < _VALUE.size:
         raise FormatError("the end of a transaction without its coordinator's epoch")
-    return EndMarker(marker, _VALUE.unpack_from(record.value)[1])
+    return EndMarker(marker, _VALUE.unpack_from(value)[1])
 
 
 def end_record(end: EndMarker) -> Record:
@@ -78,6 +88,12 @@ def end_record(end: EndMarker) -> Record:
 
 
 def _type_of(record: StoredRecord | None) -> Marker:
-    if record is None or record.key is None or len(record.key) < _KEY.size:
-        raise FormatError("a control batch without a control record")
-    return _TYPES.get(_KEY.unpack_from(record.key)[1], Marker.OTHER)
+    if record is None or record.key is None:
+        raise FormatError(_NO_RECORD)
+    return _type_of_key(record.key)
+
+
+def _type_of_key(key: bytes) -> Marker:
+    if len(key) < _KEY.size:
+        raise FormatError(_NO_RECORD)
+    return _TYPES.get(_KEY.unpack_from(key)[1], Marker.OTHER)

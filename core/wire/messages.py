@@ -94,7 +94,13 @@ from kafka.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest
+from kafka.protocol.producer import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -200,6 +206,8 @@ __all__ = [
     "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
+    "TxnOffsetCommitRequest",
+    "TxnOffsetCommitResponse",
     "UpdateFeaturesRequest",
     "UpdateFeaturesResponse",
     "flexible_since",
@@ -254,6 +262,7 @@ _REQUESTS: dict[int, Any] = {
         SaslAuthenticateRequest,
         SaslHandshakeRequest,
         SyncGroupRequest,
+        TxnOffsetCommitRequest,
         UpdateFeaturesRequest,
     )
 }

@@ -130,6 +130,11 @@ class RoutedCoordinator:
     async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse:
         return await self._routed(routing.COMMIT, request, client)
 
+    async def txn_offset_commit(
+        self, request: m.TxnOffsetCommitRequest, client: ClientInfo
+    ) -> m.TxnOffsetCommitResponse:
+        return await self._routed(routing.TXN_COMMIT, request, client)
+
     async def offset_fetch(self, request: m.OffsetFetchRequest, client: ClientInfo) -> m.OffsetFetchResponse:
         return await self._routed(routing.fetch_api(request), request, client)
 

@@ -5,10 +5,9 @@ later topic of the same name, which has none.  Groups, topics and partitions tha
 group without room in the response (16 MB) gets COORDINATOR_LOAD_IN_PROGRESS.
 
 Version notes: 1 errors are those of partitions; 2 null topics mean all, and there is an error for the whole group; 5
-leader epoch; 8 several groups; 9 member id and epoch of the newer consumer protocol, which are ignored; 10 topics by
-id.
-
-Not implemented: ``require_stable`` (7) has nothing to wait for while there are no transactions.
+leader epoch; 7 ``require_stable``: a partition with an offset that an open transaction commits gets
+UNSTABLE_OFFSET_COMMIT (KIP-447); 8 several groups; 9 member id and epoch of the newer consumer protocol, which are
+ignored; 10 topics by id.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ CLIENT = ClientInfo("client", "/10.0.0.1")
 class MemoryPartition:
     """A log of durable batches.  ``flush_s`` is virtual time; ``fail_next`` appends are refused, ``hang`` never end.
 
+    ``refuse_next`` is the error of the next append, for its producer.
+
     ``lose_answers`` makes batches durable and then fails their appends: a crash between the two.
     """
 
@@ -39,6 +41,7 @@ class MemoryPartition:
         self.epoch = 0
         self.flush_s = 0.001
         self.fail_next = 0
+        self.refuse_next: ErrorCode | None = None
         self.lose_answers = 0
         self.hang = False
         self.snapshots = 0
@@ -88,6 +91,10 @@ class MemoryLog:
 
         def flush() -> None:
             if future.cancelled():
+                return
+            if partition.refuse_next is not None:
+                code, partition.refuse_next = partition.refuse_next, None
+                future.set_exception(RequestError(code, "refused"))
                 return
             if not self.is_open or partition.fail_next:
                 partition.fail_next = max(0, partition.fail_next - 1)

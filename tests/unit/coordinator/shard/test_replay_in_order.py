@@ -18,6 +18,7 @@ from bmq.coordinator.shard.replay import Replay
 from bmq.coordinator.shard.writer import Writer
 from bmq.core.clock import LoopClock
 from bmq.core.records.batch import Batch
+from bmq.core.records.control import EndMarker, Marker, end_record
 from tests.harness.loop import run
 from tests.harness.waiting import until
 from tests.unit.coordinator.fakes import MemoryLog, MemoryPartition
@@ -98,14 +99,38 @@ def test_a_replay_of_every_record_up_to_any_batch_is_the_live_state(
     run(check(KvState, operations, read_bytes))
 
 
+def _control(producer_id: int, is_commit: bool) -> Operation:
+    record = end_record(EndMarker(Marker.COMMIT if is_commit else Marker.ABORT, 1))
+    assert record.key is not None
+    return [(record.key, record.value)], BatchProducer(producer_id, 0, is_control=True)
+
+
+_pending = st.builds(
+    lambda commits, producer_id: ([each for records, _ in commits for each in records], BatchProducer(producer_id, 0)),
+    st.lists(st.builds(_offset, st.sampled_from("gh"), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=3),
+    _producers,
+)
+_plain_commit = st.builds(_offset, st.sampled_from("gh"), st.integers(0, 2), st.none() | st.integers(0, 9))
+_mixed_commits = st.lists(
+    st.one_of(_plain_commit, _pending, st.builds(_control, _producers, st.booleans())), max_size=40
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_mixed_commits, st.sampled_from([1, 300, 1 << 20]))
+def test_a_replay_of_transactions_up_to_any_batch_is_the_live_state(
+    operations: list[Operation], read_bytes: int
+) -> None:
+    run(check(lambda: GroupsState(GroupRules()), operations, read_bytes))
+
+
 @settings(max_examples=50, deadline=None)
 @given(_commits, st.sampled_from([1, 300, 1 << 20]))
 def test_a_replay_by_key_up_to_any_batch_is_the_live_state(operations: list[Operation], read_bytes: int) -> None:
     run(check(lambda: GroupsState(GroupRules()), operations, read_bytes))
 
 
-async def test_a_replay_by_key_leaves_control_records_out_and_decodes_each_key_once() -> None:
-    """Values of an open transaction are then as good as committed: right only for a kind without transactions."""
+async def test_a_replay_by_key_decodes_each_key_once_between_two_batches_that_name_a_producer() -> None:
     decoded: list[bytes] = []
 
     class Counted(KvState):
@@ -114,13 +139,17 @@ async def test_a_replay_by_key_leaves_control_records_out_and_decodes_each_key_o
             super().replay(key, value, producer)
 
     operations: list[Operation] = [([(b"a", b"%d" % number)], None) for number in range(5)]
-    operations.append(([marker(is_commit=True)], BatchProducer(1, 0, is_control=True)))
+    operations.append(([(b"a", b"t")], BatchProducer(1, 0)))
+    operations += [([(b"b", b"%d" % number)], None) for number in range(5)]
+    end = marker(is_commit=True)
+    operations.append(([end], BatchProducer(1, 0, is_control=True)))
+    operations += [([(b"b", value)], None) for value in (b"x", None, b"y")]
     partition, _ = await write(lambda: KvState(is_by_key=True), operations)
     state = Counted(is_by_key=True)
     replay = Replay(MemoryLog(partition, lambda: None), state, 1 << 20)
     await replay.read(partition.next_offset)
-    assert (state.values, decoded) == ({b"a": b"4"}, [b"a"])
-    assert replay.live_bytes == 2
+    assert state.values == {b"a": b"t", b"b": b"y"}
+    assert decoded == [b"a", b"a", b"b", end[0], b"b", b"b"], "that a key was deleted is told too"
 
 
 async def test_live_bytes_of_a_replay_of_every_record_are_those_of_the_last_values() -> None:

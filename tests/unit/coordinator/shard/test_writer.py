@@ -215,3 +215,28 @@ async def test_a_batch_of_its_own_that_fails_ends_all_that_follow() -> None:
     w.write(2, 1, BatchProducer(7, 4))
     await until(lambda: w.completed == [0, 1, 2])
     assert w.batches == []
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+async def test_a_producer_that_the_log_refuses_gets_the_reason_and_others_find_the_coordinator_again(
+    code: ErrorCode,
+) -> None:
+    """Else the producer would come again, and each time the shard would be loaded again."""
+    written = Written()
+    errors: list[RequestError | None] = []
+    written.writer.write([(b"a", b"1")], "", errors.append, BatchProducer(1, 0))
+    written.writer.write([(b"b", b"2")], "", errors.append, BatchProducer(2, 0))
+    written.partition.refuse_next = code
+    await until(lambda: len(errors) == 2)
+    assert [each.code for each in errors if each is not None] == [code, ErrorCode.NOT_COORDINATOR]
+
+
+async def test_parts_that_fit_into_a_batch_each() -> None:
+    written = Written()
+    written.partition.max_batch_bytes = 1_000
+    records = [(b"k" * 100, b"v" * 100)] * 10
+    parts = [records[each] for each in written.writer.batches_of(records)]
+    assert sum(map(len, parts)) == 10
+    assert len(parts) == 3
+    for part in parts:
+        written.writer.write(part, "", lambda error: None, BatchProducer(1, 0))

@@ -1,0 +1,216 @@
+"""Offsets that wait for the end of a producer's transaction, and the epochs of such producers.  Pure.
+
+An offset of a transaction is pending by its producer and its key until the transaction's marker (KIP-98, KIP-447).  Of
+two commits of one key the later record in the log wins, whenever its transaction ends, as in Kafka's
+``OffsetMetadataManager``:
+
+==============================================  ====================================================================
+record, or end of a transaction                 pending offsets of the key
+==============================================  ====================================================================
+offset of producer P's transaction              P's is replaced, and is the latest of the key's
+plain commit                                    all are overtaken: none of them will be committed
+tombstone (OffsetDelete, DeleteGroups, expiry)  all are removed
+COMMIT of P                                     P's is committed unless overtaken, and overtakes those before it
+ABORT of P                                      P's is removed
+==============================================  ====================================================================
+
+So no offset keeps its place in the log: the order of the pending ones is enough.  A key with an overtaken offset is
+unstable like any other until the marker comes, since records of the same transaction are undecided.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from bmq.coordinator.records import Offset, OffsetRecord
+from bmq.coordinator.shard.log_records import BatchProducer
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records.control import EndMarker, Marker, TransactionMarker
+
+PRODUCERS_KEPT = 10_000
+"""Producers without an open transaction whose epochs are kept.  The owner of the log's partition checks epochs too."""
+_EPOCH_MAX = 0x7FFF
+_NO_COORDINATOR = -1
+
+OffsetKey = tuple[str, str, int]
+"""Group, topic and partition of an offset."""
+
+
+class Epochs(NamedTuple):
+    """The highest epochs that the log has of a producer: its own, and that of the coordinator of its last marker."""
+
+    producer: int
+    coordinator: int = _NO_COORDINATOR
+
+
+class PendingTransaction:
+    """The part of an open transaction that is in one shard: a producer's offsets, None where they are overtaken."""
+
+    __slots__ = ("first_offset", "offsets")
+
+    def __init__(self, first_offset: int) -> None:
+        self.first_offset = first_offset
+        """The base offset of the transaction's first batch; -1 until the batch is durable."""
+        self.offsets: dict[OffsetKey, Offset | None] = {}
+
+
+class PendingOffsets:
+    """Open transactions of one shard by producer id."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, PendingTransaction] = {}
+        self._producers: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
+        """Producers of each key with a pending offset, by group; in the order of their records."""
+        self._epochs: dict[int, Epochs] = {}  # the one that was seen last is the last
+
+    @property
+    def open(self) -> Mapping[int, PendingTransaction]:
+        return self._open
+
+    # ------------------------------------------------------------------------------------------------------ the records
+
+    def add(self, record: OffsetRecord, value: Offset, producer: BatchProducer) -> None:
+        """Note an offset that a producer's transaction commits."""
+        transaction = self._open.get(producer.producer_id)
+        if transaction is None:
+            transaction = self._open[producer.producer_id] = PendingTransaction(producer.base_offset)
+        self._see(producer.producer_id, producer.producer_epoch)
+        transaction.offsets[record[:3]] = value
+        keys = self._producers.setdefault(record.group_id, {})
+        producers = keys.setdefault((record.topic, record.partition), {})
+        producers.pop(producer.producer_id, None)
+        producers[producer.producer_id] = None
+
+    def overtake(self, key: OffsetKey) -> None:
+        """Note a later plain commit of ``key``."""
+        for producer_id in self._of(key):
+            self._open[producer_id].offsets[key] = None
+
+    def remove(self, key: OffsetKey) -> None:
+        """Note a tombstone of ``key``."""
+        for producer_id in list(self._of(key)):
+            del self._open[producer_id].offsets[key]
+            self._forget(key, producer_id)
+
+    def end(self, producer: BatchProducer, marker: EndMarker) -> list[OffsetRecord]:
+        """End the producer's transaction, if it has one here; return the offsets that are committed by that."""
+        self._see(producer.producer_id, producer.producer_epoch, marker.coordinator_epoch)
+        transaction = self._open.pop(producer.producer_id, None)
+        committed: list[OffsetRecord] = []
+        if transaction is None:
+            return committed
+        for key, value in transaction.offsets.items():
+            if value is not None and marker.marker is Marker.COMMIT:
+                committed.append(OffsetRecord(*key, value))
+                for earlier in self._of(key):
+                    if earlier == producer.producer_id:
+                        break
+                    self._open[earlier].offsets[key] = None
+            self._forget(key, producer.producer_id)
+        return committed
+
+    def began_at(self, producer_id: int, offset: int) -> None:
+        """Note that a batch of the producer's transaction is durable at ``offset``."""
+        transaction = self._open.get(producer_id)
+        if transaction is not None and transaction.first_offset < 0:
+            transaction.first_offset = offset
+
+    # ------------------------------------------------------------------------------------------------------ the answers
+
+    def has(self, key: OffsetKey) -> bool:
+        """Return whether an open transaction has an offset of ``key``."""
+        return bool(self._producers) and bool(self._of(key))
+
+    def has_of(self, key: OffsetKey, topic_id: uuid.UUID) -> bool:
+        """Return whether an open transaction has an offset of ``key`` that is not of another topic of the same name."""
+        if not self.has(key):
+            return False
+        values = (self._open[each].offsets[key] for each in self._of(key))
+        return any(value is None or value.is_of(topic_id) for value in values)
+
+    def has_group(self, group_id: str) -> bool:
+        """Return whether an open transaction has an offset of the group."""
+        return group_id in self._producers
+
+    def keys(self, group_id: str) -> list[tuple[str, int]]:
+        """Return topic and partition of the group's pending offsets."""
+        return list(self._producers.get(group_id, ()))
+
+    @property
+    def group_ids(self) -> list[str]:
+        return list(self._producers)
+
+    @property
+    def topics(self) -> set[tuple[str, uuid.UUID | None]]:
+        """The topics that have pending offsets."""
+        return {
+            (key[1], value.topic_id)
+            for transaction in self._open.values()
+            for key, value in transaction.offsets.items()
+            if value is not None
+        }
+
+    def check(self, producer_id: int, producer_epoch: int) -> None:
+        """Check the producer of a commit.  Raises RequestError INVALID_PRODUCER_EPOCH if the log has a higher epoch."""
+        known = self._epochs.get(producer_id)
+        if known is not None and producer_epoch < known.producer:
+            message = f"producer {producer_id} sent epoch {producer_epoch}, current is {known.producer}"
+            raise RequestError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+
+    def verdict(self, marker: TransactionMarker) -> ErrorCode | None:
+        """Return the answer to a marker that is not written: NONE if it is done already; None if it must be written.
+
+        As the owner of a partition does it: with version 2 the marker of a transaction brings an epoch of its own, so
+        at the producer's present epoch it is a repetition, and ends nothing that is open.  At the last epoch there is
+        none to bring.
+        """
+        known = self._epochs.get(marker.producer_id)
+        if known is None:
+            return None
+        if marker.producer_epoch < known.producer:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if marker.coordinator_epoch < known.coordinator:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        is_open = marker.producer_id in self._open
+        if marker.producer_epoch == known.producer:
+            if is_open and marker.version >= 2 and marker.producer_epoch != _EPOCH_MAX:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            if not is_open and marker.coordinator_epoch == known.coordinator:
+                return ErrorCode.NONE
+        return None
+
+    def facts(self) -> dict[tuple[object, ...], object]:
+        """Return what is pending by producer and key, with the order of each key's producers."""
+        return {
+            **{
+                ("pending", pid, *key): value for pid, each in self._open.items() for key, value in each.offsets.items()
+            },
+            **{("open", pid): True for pid in self._open},
+            **{("order", group, *key): tuple(p) for group, keys in self._producers.items() for key, p in keys.items()},
+        }
+
+    def parts(self) -> Iterator[object]:
+        """Yield the objects that hold most of the memory, so that they can be freed in turns."""
+        return (each.offsets for each in self._open.values())
+
+    def _of(self, key: OffsetKey) -> Iterable[int]:
+        return self._producers.get(key[0], {}).get(key[1:], ())
+
+    def _forget(self, key: OffsetKey, producer_id: int) -> None:
+        group_id, topic, partition = key
+        keys = self._producers[group_id]
+        del keys[topic, partition][producer_id]
+        if not keys[topic, partition]:
+            del keys[topic, partition]
+            if not keys:
+                del self._producers[group_id]
+
+    def _see(self, producer_id: int, producer_epoch: int, coordinator_epoch: int = _NO_COORDINATOR) -> None:
+        known = self._epochs.pop(producer_id, Epochs(-1))
+        self._epochs[producer_id] = Epochs(
+            max(known.producer, producer_epoch), max(known.coordinator, coordinator_epoch)
+        )
+        if len(self._epochs) > PRODUCERS_KEPT + len(self._open):
+            del self._epochs[next(each for each in self._epochs if each not in self._open)]
