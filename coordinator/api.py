@@ -1,4 +1,4 @@
-"""Interface of the group coordinator for request handlers: one method an API, Kafka's request in, Kafka's response out.
+"""Interfaces of the coordinators for request handlers: one method an API, Kafka's request in, Kafka's response out.
 
 ``coordinator.coordinator.Coordinator`` serves the shards of its own process; ``proxy.groups.router.RoutedCoordinator``
 forwards to the processes that serve the groups of a request.  Errors are returned in the response, where Kafka has
@@ -110,3 +110,67 @@ class LocalCoordinator(GroupCoordinator, Protocol):
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
     ) -> m.ListGroupsResponse:
         """List the groups of ``shards`` only."""
+
+
+class TransactionCoordinator(Protocol):
+    """Transaction coordinator of the whole cluster, in this process or reached over the network.
+
+    Errors are in the responses, where Kafka has them: only ``ready`` raises.  The proxy has checked the client's rights
+    on topics, groups and transactional ids.
+    """
+
+    def shard_of(self, transactional_id: str) -> ShardId:
+        """Return the shard of a transactional id: the partition of ``__transaction_state`` that Kafka chooses."""
+
+    async def ready(self, transactional_id: str) -> None:
+        """Wait until the shard of the transactional id is served; create the topic if it is missing.
+
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
+        """
+
+    async def init_producer_id(
+        self, request: m.InitProducerIdRequest, client: ClientInfo
+    ) -> m.InitProducerIdResponse: ...
+
+    async def add_partitions(
+        self, request: m.AddPartitionsToTxnRequest, client: ClientInfo
+    ) -> m.AddPartitionsToTxnResponse:
+        """Add partitions to transactions, or verify that they are added.
+
+        From version 4 on the response has one result for each transaction of the request, in the request's order.
+        """
+
+    async def add_offsets(self, request: m.AddOffsetsToTxnRequest, client: ClientInfo) -> m.AddOffsetsToTxnResponse: ...
+
+    async def end_txn(self, request: m.EndTxnRequest, client: ClientInfo) -> m.EndTxnResponse: ...
+
+    async def describe_transactions(
+        self, request: m.DescribeTransactionsRequest, client: ClientInfo
+    ) -> m.DescribeTransactionsResponse:
+        """Describe transactions.  The response has one state for each id of the request, in the request's order."""
+
+    async def list_transactions(
+        self, request: m.ListTransactionsRequest, client: ClientInfo
+    ) -> m.ListTransactionsResponse: ...
+
+
+class LocalTransactionCoordinator(TransactionCoordinator, Protocol):
+    """The transaction coordinator in this process, for the shards that it owns."""
+
+    async def list_transactions_of(
+        self, request: m.ListTransactionsRequest, client: ClientInfo, shards: Set[int]
+    ) -> m.ListTransactionsResponse:
+        """List the transactions of ``shards`` only.
+
+        The error is NOT_COORDINATOR if another process has a shard of them, COORDINATOR_LOAD_IN_PROGRESS while a shard
+        of them is loading.
+        """
+
+
+class ClusterTransactionCoordinator(TransactionCoordinator, Protocol):
+    """The transaction coordinator that proxies' handlers have: it forwards to the processes that serve the shards."""
+
+    async def list_transactions(
+        self, request: m.ListTransactionsRequest, client: ClientInfo, proxies: Proxies | None = None
+    ) -> m.ListTransactionsResponse:
+        """List the transactions that clients find at this process by ``proxies``, the addresses of one listener."""

@@ -49,6 +49,8 @@ from kafka.protocol.admin import (
     DescribeProducersResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
@@ -57,6 +59,8 @@ from kafka.protocol.admin import (
     ListGroupsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafka.protocol.admin.users import (
@@ -95,6 +99,12 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceRequest,
@@ -120,6 +130,10 @@ from bmq.core.wire.delegation_token_messages import (
 )
 
 __all__ = [
+    "AddOffsetsToTxnRequest",
+    "AddOffsetsToTxnResponse",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
     "AlterClientQuotasRequest",
     "AlterClientQuotasResponse",
     "AlterConfigsRequest",
@@ -164,10 +178,14 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
     "DescribeUserScramCredentialsRequest",
     "DescribeUserScramCredentialsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
+    "EndTxnRequest",
+    "EndTxnResponse",
     "ExpireDelegationTokenRequest",
     "ExpireDelegationTokenResponse",
     "FindCoordinatorRequest",
@@ -188,6 +206,8 @@ __all__ = [
     "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
     "ListPartitionReassignmentsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetCommitRequest",
@@ -219,6 +239,8 @@ __all__ = [
 _REQUESTS: dict[int, Any] = {
     request.API_KEY: request
     for request in (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
         AlterClientQuotasRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
@@ -241,8 +263,10 @@ _REQUESTS: dict[int, Any] = {
         DescribeLogDirsRequest,
         DescribeProducersRequest,
         DescribeTopicPartitionsRequest,
+        DescribeTransactionsRequest,
         DescribeUserScramCredentialsRequest,
         ElectLeadersRequest,
+        EndTxnRequest,
         ExpireDelegationTokenRequest,
         FindCoordinatorRequest,
         HeartbeatRequest,
@@ -253,6 +277,7 @@ _REQUESTS: dict[int, Any] = {
         ListGroupsRequest,
         ListOffsetsRequest,
         ListPartitionReassignmentsRequest,
+        ListTransactionsRequest,
         MetadataRequest,
         OffsetCommitRequest,
         OffsetDeleteRequest,
