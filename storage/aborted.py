@@ -1,4 +1,4 @@
-"""Aborted transactions, kept as numbers, and the search for the ones that a reader of a range must know.  Pure.
+"""Aborted transactions, kept as numbers, and the list that a reader of a range must have.  Pure.
 
 A reader at read_committed gets the records of aborted transactions, too, and leaves them out by a list.  The list must
 be exact: an entry whose marker lies before the range would hide later, committed records of the same producer.  So
@@ -69,8 +69,7 @@ class AbortedTransactions:
     def overlapping(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
         """Return the entries for a reader of [start, end), and whether a later marker can end no such transaction.
 
-        Costs by the entries from ``start`` on, up to the first marker behind which nothing is open that began below
-        ``end``.
+        Costs by the entries from ``start`` on, up to the first marker that leaves nothing open below ``end``.
         """
         numbers, found = self._numbers, list[AbortedTransaction]()
         for at in range(self._count_before(start) * ENTRY, len(numbers), ENTRY):

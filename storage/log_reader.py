@@ -415,8 +415,8 @@ class LogReader:
     ) -> LogSlice:
         """Return ``records``, read from offset ``start`` on, with the aborted transactions that their reader needs.
 
-        ``recent`` is what the owner has in memory, as the caller got it before this call, when every transaction that
-        began in the range was decided; without it ``watermark`` bounds the search.  A segment's index says how far its
+        ``recent`` is what the owner has in memory.  The caller got it before this call, when every transaction in the
+        range was decided.  Without it ``watermark`` bounds the search.  A segment's index says how far its
         own list suffices, so in a log without transactions nothing more is read.  If an index is missing, records
         without transactions need no list.  Raises TransactionsUnknown for others, and what storage raises.
         """
@@ -444,8 +444,7 @@ class LogReader:
     ) -> tuple[list[AbortedTransaction], SegmentName | None]:
         """Return the aborted transactions of [start, end), and the segment whose index is missing; None: all are known.
 
-        The walk over the segments that begin below ``until`` ends where no transaction is open that began below
-        ``end``.
+        The walk ends at the offset ``until``, or where no transaction is open that began below ``end``.
         """
         found: list[AbortedTransaction] = []
         reached = start  # every marker below it was looked at

@@ -1,9 +1,15 @@
 """The aborted transactions of segments that have no index on storage yet: pure.
 
 A reader at read_committed finds the aborted transactions of a closed segment in its index. Until the index is there,
-its owner keeps them: of the segment that is being written, of segments that are being closed or taken over, and of the
-segments that the takeover has found, whose indexes the predecessor may still be writing. The latter are kept until a
-segment of this owner has its index. They cost 32 bytes a transaction, as in the index.
+the owner keeps them:
+
+| segment                            | kept until                                                    |
+| ---------------------------------- | ------------------------------------------------------------- |
+| open, being closed or taken over   | its index is on storage                                       |
+| found by the takeover              | a segment of this owner has its index: the predecessor may    |
+|                                    | still be writing the index                                    |
+
+A transaction costs 32 bytes, as in the index.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from bmq.storage.checkpoint import AbortedTransaction
 
 
 class UnindexedAborted:
-    """The lists of one partition's segments, from the oldest one without an index on."""
+    """The lists of a partition's segments, from the oldest segment without an index on."""
 
     __slots__ = ("_indexed", "_lists", "_recent")
 
@@ -37,7 +43,7 @@ class UnindexedAborted:
         return self._recent
 
     def opened(self, name: SegmentName, aborted: AbortedTransactions) -> None:
-        """Add the segment that is written from now on, with the list that grows with it."""
+        """Add the segment that is written from now on, with its growing list."""
         self._lists[name] = aborted
         self._recent = None
 
@@ -47,9 +53,9 @@ class UnindexedAborted:
         self._indexed.add(name)
 
     def indexed(self, name: SegmentName) -> None:
-        """Drop the segment, whose index is on storage, and those before it that were waiting for that.
+        """Drop the segment, whose index is on storage, and later segments that have an index already.
 
-        A segment behind one without an index stays: the lists have no gaps.
+        Behind a segment without an index all segments stay: the lists have no gaps.
         """
         if name not in self._lists:
             return  # it never took a batch

@@ -5,9 +5,9 @@ read replica (KIP-392), 12 flexible, last fetched epoch and cluster id, 13 topic
 state (KIP-903), 16 node endpoints (KIP-951), 17 directory id, 18 the follower's high watermark.  Fields that only
 followers send (log start offset, directory id, high watermark) are skipped: there are no followers.
 
-Between processes of a cluster there is an additional tagged field, ``ABORTED_TAG``: in a request, without a value, it
-asks for aborted transactions with all their offsets, at any isolation level.  In the response a partition's part then
-carries them, if there are any, as ``storage.aborted.encode_aborted`` writes them.
+Between processes of a cluster there is an additional tagged field, ``ABORTED_TAG``.  In a request it has no value, and
+asks for aborted transactions with all their offsets, at any isolation level.  A partition's part of the response has
+them in the format of ``storage.aborted.encode_aborted``.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ number since offset in the response
 ====== ===== =================================================================================================
 
 A number in a version before ``since`` is UNSUPPORTED_VERSION.  If there is no record at or after a time, the offset is
--1, without an error; so it is for read_committed if the record is not below the last stable offset.  The handler waits
-for a partition that is moving, and for the flush of what was acknowledged before: so a producer with acks=1 that asks
-for the end finds its record below it.
+-1, without an error.  For read_committed it is -1, too, if the record is not below the last stable offset.  The handler
+waits for a partition that is moving, and for the flush of what was acknowledged before.  So a producer with acks=1
+finds its record below the end.
 
 Version notes: 2 isolation level; 4 the client's leader epoch is checked, and the leader's is in the response; 6
 flexible; 10 ``timeout_ms`` (KIP-1075).

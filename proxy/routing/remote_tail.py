@@ -126,7 +126,7 @@ class RemoteTail:
         return StableMove(before, stable, aborted)
 
     def raise_log_start(self, log_start: int) -> None:
-        """Handle that the log begins at ``log_start`` now, where it ends a transaction that began below."""
+        """Handle that the log begins at ``log_start`` now: no open transaction holds readers back below it."""
         self.log_start = log_start
         self.last_stable_offset = max(self.last_stable_offset, min(log_start, self.high_watermark))
 
@@ -247,7 +247,7 @@ def _next_marker(recent: RecentAborted | None) -> int:
 
 
 def _recent_aborted_of(response: ActiveSegmentResponse, known: RecentAborted | None) -> RecentAborted | None:
-    """Return the owner's recent aborted transactions: those ``known``, with the ones in the response.
+    """Return the owner's recent aborted transactions: ``known``, and the transactions in the response.
 
     None if the owner is of a version without transactions.  Raises RequestError if they are malformed.
     """

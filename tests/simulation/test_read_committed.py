@@ -8,13 +8,15 @@ leaves out, by the list in the response. So whatever a reader at read_committed 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import pytest
 
 from bmq.broker.partition.owner import PartitionOwner
+from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import Marker, marker_of
 from bmq.core.records.cursor import read_batches
@@ -27,7 +29,11 @@ from tests.harness.waiting import until
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.proxy.cluster import Cluster, cluster
 
-Fetch = Callable[[int, bool, float], Awaitable[PartitionRead]]
+
+class Fetch(Protocol):
+    def __call__(
+        self, offset: int, committed: bool, max_wait_s: float, max_bytes: int = 1 << 20
+    ) -> Awaitable[PartitionRead]: ...
 
 
 @dataclass
@@ -181,3 +187,44 @@ async def test_whatever_a_reader_at_read_committed_keeps_was_committed(seed: int
 def _has(world: Cluster, end: int) -> bool:
     view = world.owners.follow(world.key())
     return view is not None and view.high_watermark >= end
+
+
+async def follow(fetch: Fetch, log: Log, rng: Random, ended: asyncio.Event, *, committed: bool) -> list[int]:
+    """Read from offset 0 until ``ended`` and the end, as a consumer that waits; return the batches that it keeps."""
+    kept: list[int] = []
+    offset = 0
+    while not (ended.is_set() and offset >= (log.stable if committed else log.end)):
+        read = await fetch(offset, committed, rng.choice([0.0, 0.5]), rng.choice([1, 300, 1 << 20]))
+        assert read.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER), read
+        offset = consume(read, kept)
+        await asyncio.sleep(rng.choice([0.0, 0.001, 0.2]))
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_readers_beside_a_writer_keep_what_was_committed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the proxy's tail lag behind its owner, so that a marker is further than the batches that have come."""
+    rng, log, ended = Random(seed), Log(), asyncio.Event()
+    monkeypatch.setattr("bmq.proxy.routing.fetch_session_handler.PARTITION_BYTES", rng.choice([1, 300, 1 << 20]))
+    segment_bytes, configs = rng.choice([400, 1_500, 1 << 20]), {"retention.ms": "-1"}
+    async with cluster(seed=seed, partitions=1, segment_bytes=segment_bytes, configs=configs) as world:
+        proxy, inside = (
+            fetch_at(world, service)
+            for service in (world.fetch_service, world.broker("b1").scopes.process.fetch_service)
+        )
+        sides = [(proxy, True), (proxy, True), (proxy, False), (inside, True)]
+        readers = [
+            asyncio.ensure_future(follow(fetch, log, Random(rng.random()), ended, committed=committed))
+            for fetch, committed in sides
+        ]
+        owner = await owner_at(world, "b1")
+        for _ in range(rng.randint(3, 8)):
+            await send(owner, log, rng, rng.randint(1, 15))
+            await asyncio.sleep(rng.choice([0.0, 0.01, 0.3, 2.0]))
+            if rng.random() < 0.3:
+                shrink(world.fetch_service.tails, rng)
+        ended.set()
+        found = await asyncio.wait_for(asyncio.gather(*readers), 60)
+        expected = log.committed(0, log.stable)
+        assert [found[0], found[1], found[3]] == [expected] * 3
+        assert len(found[2]) == len(log.batches)

@@ -163,9 +163,9 @@ AbortedFrom = Annotated[int, Added(0, Fixed("q"), 0)]
 class ActiveSegmentResponse(InternalResponse):
     """``base`` -1: no segment is active.  ``entries`` are those of its index from ``first_entry`` on.
 
-    ``position`` and ``end_offset`` are where its flushed bytes end.  ``aborted`` are the aborted transactions that the
-    owner has in memory: all whose marker is at or behind ``aborted_since``, without those that the caller has. An
-    earlier version sends neither, and has no transactions.
+    ``position`` and ``end_offset`` are where its flushed bytes end.  ``aborted`` are the aborted transactions in the
+    owner's memory, as the request wants them; no transaction is missing whose marker is at or behind
+    ``aborted_since``.  An earlier version sends neither field, and has no transactions.
     """
 
     message: Text = ""

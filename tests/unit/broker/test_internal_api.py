@@ -13,6 +13,7 @@ from bmq.broker.partition_queries import ANSWERED_A_TURN
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.records.control import Marker
 from bmq.core.rpc.message import InternalRequest
 from bmq.core.rpc.messages.broker import (
     ENDS_FLUSHED,
@@ -35,10 +36,12 @@ from bmq.core.rpc.messages.broker import (
 )
 from bmq.core.rpc.messages.member import PingRequest
 from bmq.storage import checkpoint
-from bmq.storage.checkpoint import ProducerState, decode_producers, from_big_endian
+from bmq.storage.aborted import decode_aborted
+from bmq.storage.checkpoint import AbortedTransaction, ProducerState, decode_producers, from_big_endian
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.waiting import until
 from tests.unit.broker.cluster import Caller, cluster, owned
+from tests.unit.broker.partition.transactional import PID, data, marker
 from tests.unit.broker.world import batch, idempotent
 
 pytestmark = pytest.mark.slow
@@ -285,6 +288,33 @@ async def test_the_active_segments_index_comes_piece_by_piece() -> None:
         assert entries + from_big_endian(memoryview(more.entries)) == segment.index.entries
         assert (await active(*name, 1_000_000)).entries == b""
         assert (await active(first.base, first.segment_epoch, first.n + 1, known)).first_entry == 0
+
+
+async def test_the_active_segments_answer_has_the_aborted_transactions_that_no_index_has() -> None:
+    async with cluster() as c:
+        key = await owned(c)
+        caller = Caller(c["a"])
+        owner = await c["a"].assigned.wait(key, 1.0)
+
+        async def known(start: int) -> tuple[int, list[AbortedTransaction]]:
+            response = await caller.ask(ActiveSegmentRequest(key.topic_id, key.partition, aborted_from=start))
+            assert isinstance(response, ActiveSegmentResponse)
+            return response.aborted_since, decode_aborted(memoryview(response.aborted))
+
+        assert await known(0) == (0, []), "none yet, which is not the same as not known"
+        for _ in range(2):
+            await owner.append_internal(data(-1).data)
+            await owner.append_internal(marker(Marker.ABORT).data)
+        first, second = AbortedTransaction(PID, 0, 1, 2), AbortedTransaction(PID, 2, 3, 4)
+        assert await known(0) == (0, [first, second])
+        assert await known(2) == (0, [second])
+        assert await known(4) == (0, [])
+
+
+def test_a_version_without_the_fields_reads_and_sends_the_same_bytes() -> None:
+    assert ActiveSegmentResponse(ErrorCode.NONE, epoch=1).encode()[-1][-1:] == b"\0", "no tags"
+    plain = ActiveSegmentResponse.decode(memoryview(b"".join(ActiveSegmentResponse(ErrorCode.NONE).encode())))
+    assert (plain.aborted_since, plain.aborted) == (-1, b"")
 
 
 async def test_ping_says_whether_the_broker_serves() -> None:

@@ -38,6 +38,19 @@ def test_fetch_requests_are_read_as_written() -> None:
     assert [(topic.topic_id, list(topic.partitions)) for topic in asked.forgotten] == [(TWO, [1, 2])]
     assert (asked.session_id, asked.session_epoch, asked.replica_id, asked.isolation_level) == (9, 2, -1, 0)
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 1 << 23)
+    assert asked.wants_aborted
+
+
+def test_whole_aborted_transactions_come_beside_other_tags_and_a_consumer_asks_for_none() -> None:
+    parts = [
+        FetchedPartition(0, 0, 9, 9, 0, [b"abc"], whole_aborted=b"x" * 300, current_leader=(1, 2)),
+        FetchedPartition(1, 0, 9, 9, 0, [b"de"], diverging_epoch=(1, 2)),
+        FetchedPartition(2, 0, 9, 9, 0, whole_aborted=b"y"),
+    ]
+    response = decode_fetch_response(body_of(encode_fetch(FETCH_VERSION, 0, [FetchedTopic(None, ONE, parts)])))
+    assert [each.whole_aborted for each in response.topics[0].partitions] == [b"x" * 300, b"", b"y"]
+    consumer = b"\0\0\0\0\0\0\0\1\0\0\0\1\0" + b"\0\0\0\0\xff\xff\xff\xff" + b"\1\1\1\0"
+    assert not parse_fetch(memoryview(consumer), FETCH_VERSION).wants_aborted
 
 
 def test_fetch_responses_are_views_of_their_frame() -> None:

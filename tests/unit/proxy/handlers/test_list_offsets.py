@@ -68,6 +68,15 @@ async def test_each_special_timestamp_has_its_offset(
     assert await ask(owner, timestamp, committed=committed) == (ErrorCode.NONE, *found)
 
 
+@pytest.mark.parametrize(("offset", "committed"), [(39, True), (40, False), (40, True)])
+async def test_the_largest_timestamp_is_below_the_last_stable_offset_for_read_committed(
+    offset: int, committed: bool
+) -> None:
+    owner = FakeOwner(offset_of_max_timestamp=(offset, 5_000))
+    found = (-1, -1, -1) if committed and offset == 40 else (offset, 5_000, -1)
+    assert await ask(owner, -3, committed=committed) == (ErrorCode.NONE, *found)
+
+
 async def test_the_earliest_offset_of_an_empty_log_has_the_owners_epoch() -> None:
     empty = ENDS._replace(log_start=50)
     assert await ask(FakeOwner(ends=empty), -2) == (ErrorCode.NONE, 50, -1, 7)
