@@ -18,6 +18,7 @@ from bmq.storage.hdfs.auth import KerberosAuthenticator, SimpleAuthenticator, ma
 from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.principals import ServerPrincipal
+from bmq.storage.hdfs.sasl import LoginFailed
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import write_conf
@@ -138,6 +139,36 @@ async def test_a_namenode_of_another_principal_is_not_logged_in_at(secure_hdfs: 
     with pytest.raises(NotAllowed, match=rf"has the principal 'nn/localhost@{REALM}'; conf has .*other\.example\.org"):
         await client.server_defaults()
     await client.close()
+
+
+def test_a_keytabs_ticket_is_renewed_before_it_ends_and_outlives_the_kdc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Kdc(max_life="30s") as kdc:
+        monkeypatch.setenv("KRB5_CONFIG", kdc.environment["KRB5_CONFIG"])
+        now = 0.0
+        login = KerberosLogin(f"short@{REALM}", str(kdc.add_service(f"short@{REALM}")), clock=lambda: now)
+        first = login.credentials()
+        assert 0 < first.lifetime <= 30
+        now = 0.8 * 30
+        second = login.credentials()
+        assert second is not first
+        assert login.credentials() is second
+        kdc.process.kill()
+        now += 0.8 * 30
+        assert login.credentials() is second, "the KDC is away, and the ticket has not ended"
+        login.close()
+
+
+async def test_a_kdc_that_is_away_is_told_as_such_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Kdc() as kdc:
+        monkeypatch.setenv("KRB5_CONFIG", kdc.environment["KRB5_CONFIG"])
+        login = KerberosLogin(f"early@{REALM}", str(kdc.add_service(f"early@{REALM}")))
+        kdc.process.kill()
+        with pytest.raises(LoginFailed, match=rf"as early@{REALM} of the keytab .* \(no KDC responds\)") as failed:
+            await login.run(login.credentials)
+        assert not failed.value.is_final
+        kdc.start()
+        assert (await login.run(login.credentials)).lifetime
+        login.close()
 
 
 def serve(secure_hdfs: HdfsCluster, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
