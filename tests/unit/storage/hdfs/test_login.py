@@ -206,7 +206,7 @@ async def test_a_standby_that_refuses_a_log_in_is_left_for_the_active_one() -> N
     ],
 )
 async def test_bytes_that_are_no_log_in_end_the_connection(bad: bytes, said: str) -> None:
-    async with secure([bad], identity=Password()) as (client, _):
+    async with secure([bad], identity=Password(), settings=IMPATIENT) as (client, _):
         with pytest.raises(StorageUnavailable, match=said):
             await client.is_file_closed("/x")
 
