@@ -168,9 +168,9 @@ class GssapiClient:
                 mech=gssapi.MechType.kerberos,
                 flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
             )
-            return self._context.step()
+            return bytes(self._context.step() or b"")
         if not self._context.complete:
-            return self._context.step(challenge) or b""
+            return bytes(self._context.step(challenge) or b"")
         self.is_complete = True
         chosen = self._chosen(self._context.unwrap(challenge).message)
         return bytes(self._context.wrap(chosen, False).message)

@@ -18,6 +18,7 @@ from bmq.storage.hdfs.auth import KerberosAuthenticator, SimpleAuthenticator, ma
 from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.principals import ServerPrincipal
+from bmq.storage.hdfs.sasl import LoginFailed
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import write_conf
@@ -39,15 +40,21 @@ def tickets(secure_hdfs: HdfsCluster) -> str:
     return secure_hdfs.security.kdc.log_in(f"alice@{REALM}")
 
 
-def test_javas_client_writes_and_reads_with_a_ticket_and_not_without_one(
-    secure_hdfs: HdfsCluster, tickets: str, tmp_path: Path
-) -> None:
-    source = tmp_path / "words"
+@pytest.fixture(scope="module")
+def words(secure_hdfs: HdfsCluster, tickets: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of a file that Java's client has written."""
+    source = tmp_path_factory.mktemp("words") / "words"
     source.write_text("twelve\nwords\n")
     hdfs_tool(secure_hdfs, "dfs", "-put", str(source), "/words", tickets=tickets)
-    assert hdfs_tool(secure_hdfs, "dfs", "-cat", "/words", tickets=tickets) == ["twelve", "words"]
+    return "/words"
+
+
+def test_javas_client_writes_and_reads_with_a_ticket_and_not_without_one(
+    secure_hdfs: HdfsCluster, tickets: str, words: str, tmp_path: Path
+) -> None:
+    assert hdfs_tool(secure_hdfs, "dfs", "-cat", words, tickets=tickets) == ["twelve", "words"]
     with pytest.raises(ToolFailed, match="AccessControlException"):
-        hdfs_tool(secure_hdfs, "dfs", "-cat", "/words", tickets=f"FILE:{tmp_path}/none")
+        hdfs_tool(secure_hdfs, "dfs", "-cat", words, tickets=f"FILE:{tmp_path}/none")
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +80,7 @@ def kdc(secure_hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch) -> Kdc:
     return realm
 
 
-async def use_the_namespace(client: NameNode, user: str) -> None:
+async def use_the_namespace(client: NameNode, user: str, words: str) -> None:
     folder = f"/by-{user}"
     await client.mkdirs(f"{folder}/a")
     await client.rename(f"{folder}/a", f"{folder}/b", overwrite=False)
@@ -85,31 +92,31 @@ async def use_the_namespace(client: NameNode, user: str) -> None:
     assert info.owner == user, "the user is the ticket's, and no name of this process"
     assert await client.delete(folder, recursive=True)
     assert await client.file_info(folder) is None
-    blocks = (await client.block_locations("/words")).blocks
+    blocks = (await client.block_locations(words)).blocks
     assert [len(block.nodes) for block in blocks] == [2]
     assert blocks[0].token.kind == "HDFS_BLOCK_TOKEN"
     assert blocks[0].token.identifier
 
 
 async def test_a_keytab_logs_in_and_its_user_owns_what_it_makes(
-    secure_hdfs: HdfsCluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch
+    secure_hdfs: HdfsCluster, kdc: Kdc, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
     before = dict(os.environ)
     keytab = str(kdc.add_service(f"bmq/{SERVER_HOST}@{REALM}"))
     async with namenode(secure_hdfs, HdfsLogin(keytab, f"bmq/{SERVER_HOST}@{REALM}")) as client:
-        await use_the_namespace(client, "bmq")
+        await use_the_namespace(client, "bmq", words)
     async with namenode(secure_hdfs, HdfsLogin(keytab)) as client:
-        await use_the_namespace(client, "bmq")
+        await use_the_namespace(client, "bmq", words)
     assert dict(os.environ) == before, "a listener's Kerberos in the same process reads the environment"
 
 
 async def test_a_ticket_cache_logs_in(
-    secure_hdfs: HdfsCluster, kdc: Kdc, tickets: str, monkeypatch: pytest.MonkeyPatch
+    secure_hdfs: HdfsCluster, kdc: Kdc, tickets: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KRB5CCNAME", tickets)
     async with namenode(secure_hdfs) as client:
-        await use_the_namespace(client, "alice")
+        await use_the_namespace(client, "alice", words)
         assert not await client.is_in_safe_mode()
 
 
@@ -118,7 +125,7 @@ async def test_many_log_ins_at_once(secure_hdfs: HdfsCluster, kdc: Kdc) -> None:
 
     async def ask() -> bool:
         async with namenode(secure_hdfs, login) as client:
-            return await client.file_info("/words") is not None
+            return await client.file_info("/") is not None
 
     assert all(await asyncio.gather(*(ask() for _ in range(20))))
 
@@ -138,6 +145,36 @@ async def test_a_namenode_of_another_principal_is_not_logged_in_at(secure_hdfs: 
     with pytest.raises(NotAllowed, match=rf"has the principal 'nn/localhost@{REALM}'; conf has .*other\.example\.org"):
         await client.server_defaults()
     await client.close()
+
+
+def test_a_keytabs_ticket_is_renewed_before_it_ends_and_outlives_the_kdc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Kdc(max_life="30s") as kdc:
+        monkeypatch.setenv("KRB5_CONFIG", kdc.environment["KRB5_CONFIG"])
+        now = 0.0
+        login = KerberosLogin(f"short@{REALM}", str(kdc.add_service(f"short@{REALM}")), clock=lambda: now)
+        first = login.credentials()
+        assert 0 < first.lifetime <= 30
+        now = 0.8 * 30
+        second = login.credentials()
+        assert second is not first
+        assert login.credentials() is second
+        kdc.process.kill()
+        now += 0.8 * 30
+        assert login.credentials() is second, "the KDC is away, and the ticket has not ended"
+        login.close()
+
+
+async def test_a_kdc_that_is_away_is_told_as_such_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Kdc() as kdc:
+        monkeypatch.setenv("KRB5_CONFIG", kdc.environment["KRB5_CONFIG"])
+        login = KerberosLogin(f"early@{REALM}", str(kdc.add_service(f"early@{REALM}")))
+        kdc.process.kill()
+        with pytest.raises(LoginFailed, match=rf"as early@{REALM} of the keytab .* \(no KDC responds\)") as failed:
+            await login.run(login.credentials)
+        assert not failed.value.is_final
+        kdc.start()
+        assert (await login.run(login.credentials)).lifetime
+        login.close()
 
 
 def serve(secure_hdfs: HdfsCluster, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -106,10 +106,10 @@ MISSING = (
     Missing(
         "HDFS with Kerberos, or with SASL on data transfer",
         words=r"Kerberos|hadoop\.security\.authentication|SASL",
-        settings=r"hdfs.*(kerberos|keytab|principal)|hadoop.*(keytab|principal)",
+        settings=r"hdfs.*(token|transfer|protection)|hadoop.*(token|transfer|protection)",
         refusals={
-            "storage/hdfs/name_service.py": "is not built yet, only simple is",
-            "storage/hdfs/filesystem.py": "needs SASL towards datanodes, not supported yet",
+            "storage/hdfs/name_service.py": "needs SASL towards datanodes, which is not built yet",
+            "storage/hdfs/filesystem.py": "need block tokens and SASL, which are not built yet",
         },
         sentences={
             "docs/configuration.md": ("refused, where the configuration names the NameNodes: not built yet",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +29,7 @@ class Kdc:
     def __init__(self, *lives: int) -> None:
         self.lives = list(lives)
         self.now = 1_000.0
-        self.acquired = 0
+        self.issued: list[Credentials] = []
 
     def acquire(self, name: object, usage: str, store: dict[str, str] | None = None) -> Credentials:
         assert usage == "initiate"
@@ -38,8 +37,8 @@ class Kdc:
         life = self.lives.pop(0)
         if life < 0:
             raise error(156)
-        self.acquired += 1
-        return Credentials(life)
+        self.issued.append(Credentials(life))
+        return self.issued[-1]
 
 
 def error(number: int) -> GSSError:
@@ -79,11 +78,13 @@ def test_a_ticket_is_kept_while_the_kdc_is_away_until_it_ends(
 ) -> None:
     kdc = Kdc(1_000, -1, -1, 700)
     login = made(kdc, monkeypatch, keytab)
-    first: Any = login.credentials()
-    kdc.now, first.lifetime = kdc.now + 800.0, 200
+    first = login.credentials()
+    kdc.now += 800.0
+    kdc.issued[0].lifetime = 200
     assert login.credentials() is first
     assert "Kerberos gives no new ticket to bmq@R of the keytab" in caplog.text
-    kdc.now, first.lifetime = kdc.now + 200.0, 0
+    kdc.now += 200.0
+    kdc.issued[0].lifetime = 0
     with pytest.raises(GSSError):
         login.credentials()
     assert login.credentials() is not first

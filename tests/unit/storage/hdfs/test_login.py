@@ -18,6 +18,7 @@ from bmq.storage.hdfs.data_transfer import delimited
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.sasl import MESSAGE_BYTES_MAX, LoginFailed, Negotiation
 from bmq.storage.hdfs.security import HdfsSecurity
+from bmq.storage.hdfs.settings import HdfsSettings
 from tests.unit.storage.hdfs.fakes import SETTINGS, STANDBY, read_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 State = pb.RpcSasl
 OFFER = pb.RpcSasl.Auth(method="KERBEROS", mechanism="GSSAPI", protocol="nn", server_id="nn1")
 SIMPLE = pb.RpcSasl.Auth(method="SIMPLE", mechanism="")
+PATIENT = replace(SETTINGS, call_timeout_s=30.0, call_deadline_s=60.0)
 IMPATIENT = replace(SETTINGS, login_timeout_s=0.2, call_deadline_s=0.6)
 Script = list[pb.RpcSasl | bytes | str | None]
 """For each message of the client a message, bytes of the connection, an exception's class, or None for silence."""
@@ -128,7 +130,7 @@ def send(writer: asyncio.StreamWriter, step: pb.RpcSasl | bytes | str | None) ->
 
 @contextlib.asynccontextmanager
 async def secure(
-    *scripts: Script, identity: Password, settings: object = IMPATIENT
+    *scripts: Script, identity: Password, settings: HdfsSettings = PATIENT
 ) -> AsyncIterator[tuple[NameNode, list[SecureServer]]]:
     servers = [SecureServer(script) for script in scripts]
     async with contextlib.AsyncExitStack() as stack:
@@ -138,7 +140,7 @@ async def secure(
             stack.push_async_callback(server.close)
             stack.callback(listening.close)
             addresses.append(("127.0.0.1", int(listening.sockets[0].getsockname()[1])))
-        client = NameNode(addresses, settings, identity)  # type: ignore[arg-type]
+        client = NameNode(addresses, settings, identity)
         stack.push_async_callback(client.close)
         yield client, servers
 
@@ -204,19 +206,19 @@ async def test_a_standby_that_refuses_a_log_in_is_left_for_the_active_one() -> N
     ],
 )
 async def test_bytes_that_are_no_log_in_end_the_connection(bad: bytes, said: str) -> None:
-    async with secure([bad], identity=Password()) as (client, _):
+    async with secure([bad], identity=Password(), settings=IMPATIENT) as (client, _):
         with pytest.raises(StorageUnavailable, match=said):
             await client.is_file_closed("/x")
 
 
 async def test_a_server_that_is_silent_during_a_log_in_is_given_up() -> None:
-    async with secure([None], identity=Password()) as (client, _):
+    async with secure([None], identity=Password(), settings=IMPATIENT) as (client, _):
         with pytest.raises(StorageUnavailable, match=r"no log-in at 127\.0\.0\.1:\d+ within 0\.2 s"):
             await client.is_file_closed("/x")
 
 
 async def test_a_kdc_that_is_silent_is_not_told_as_a_silent_namenode() -> None:
-    async with secure(WHOLE, identity=Password(hang=True)) as (client, (server,)):
+    async with secure(WHOLE, identity=Password(hang=True), settings=IMPATIENT) as (client, (server,)):
         with pytest.raises(CannotLogIn, match=r"cannot log in as alice: no response of the KDC within 0\.2 s"):
             await client.is_file_closed("/x")
     assert server.connections > 1, "it is tried again until the call's deadline"
