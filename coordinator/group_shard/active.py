@@ -17,8 +17,8 @@ from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
+from bmq.coordinator.group_shard.pending import PendingTransaction
 from bmq.coordinator.group_shard.state import GroupsState
-from bmq.coordinator.offsets.pending import PendingTransaction
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard

@@ -12,8 +12,8 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.timers import GroupTimers
+from bmq.coordinator.group_shard.pending import OffsetKey, PendingOffsets
 from bmq.coordinator.offsets.committed import Offsets, TopicRef, is_expired
-from bmq.coordinator.offsets.pending import OffsetKey, PendingOffsets
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown, decode, encode
 from bmq.coordinator.shard.log_records import REPEATING, BatchProducer, KeyValue, Repeated
 from bmq.core.records.control import EndMarker, end_marker_of_record
