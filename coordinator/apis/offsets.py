@@ -37,7 +37,7 @@ FAST_ELEMENTS = 50
 """Partition numbers that a built-in such as ``dict.fromkeys`` handles in the time of one element."""
 _NO_OFFSETS: Mapping[int, Offset] = MappingProxyType({})
 _UNSTABLE = Offset(NO_OFFSET)
-"""In place of an offset that an open transaction may replace, if the client asks for stable ones."""
+"""In place of an offset with a pending successor, for a client that asks for stable offsets."""
 _NIL = uuid.UUID(int=0)
 _INT64_MAX = (1 << 63) - 1
 _Commit = m.OffsetCommitResponse

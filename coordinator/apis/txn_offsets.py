@@ -1,6 +1,6 @@
 """TxnOffsetCommit 0-5: offsets that a producer's transaction commits, from Kafka's messages to the shards and back.
 
-The offsets are pending until the transaction's marker (``offsets.pending``).  A commit is not verified with the
+The offsets are pending until the transaction's marker (``group_shard.pending``).  A commit is not verified with the
 transaction's coordinator (KIP-890): ``_verified`` is the place for it.
 """
 

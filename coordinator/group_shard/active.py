@@ -17,8 +17,8 @@ from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
+from bmq.coordinator.group_shard.pending import PendingTransaction
 from bmq.coordinator.group_shard.state import GroupsState
-from bmq.coordinator.offsets.pending import PendingTransaction
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
@@ -230,7 +230,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         await self.room(deadline)
         if producer is not None:
             while (ending := self._ending.get(producer.producer_id)) is not None:
-                await self._in_time(asyncio.shield(ending), deadline)
+                await self._in_time(asyncio.wait((ending,)), deadline)
                 await self.room(deadline)
             self.state.pending.check(producer.producer_id, producer.producer_epoch)
 
@@ -243,7 +243,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         *,
         may_create: bool,
     ) -> tuple[list[ErrorCode], list[asyncio.Future[None]]]:
-        """Write offsets; return the code of each, and the writes of a transaction's, which fail by themselves."""
+        """Write offsets; return the code of each, and the writes of the batches that name the producer."""
         records: list[CoordinatorRecord] = []
         encoded: list[KeyValue] = []
         answers = [ErrorCode.NONE] * len(offsets)
@@ -305,7 +305,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
             ending = self._ending.get(marker.producer_id)
             if ending is None:
                 break
-            await self._in_time(asyncio.shield(ending), deadline)
+            await self._in_time(asyncio.wait((ending,)), deadline)
         verdict = self.state.pending.verdict(marker)
         if verdict is not None:
             return verdict
@@ -394,9 +394,9 @@ class ActiveGroups(ActiveShard[GroupsState]):
     async def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> int:
         """Delete the offsets that were committed for a deleted topic; return the number of records written.
 
-        Offsets of a later topic of the same name have another id, and stay.  A tombstone would remove the pending ones
-        among them, so an offset that an open transaction is about to replace waits for the transaction's end.  Raises
-        RequestError if the log fails.
+        Offsets of a later topic of the same name have another id, and stay.  A tombstone would remove pending offsets
+        of the later topic, too.  So a later round deletes an offset with a pending successor.  Raises RequestError if
+        the log fails.
         """
         count, turns = 0, Turns()
         offsets = self.state.offsets

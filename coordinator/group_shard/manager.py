@@ -78,8 +78,8 @@ class GroupShards(Shards[ActiveGroups]):
     async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
         """End a producer's transaction in a partition of ``__consumer_offsets``, and return once that is durable.
 
-        Returns NONE if the partition has the marker, INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if a
-        later epoch of the producer or of its coordinator is known, else the reason why the coordinator must try again.
+        Returns NONE if the partition has the marker.  INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED: the
+        log has a later epoch of the producer or of its coordinator.  After any other code, the caller must try again.
         """
         try:
             if not self._count or self._is_closed:

@@ -12,8 +12,8 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group.timers import GroupTimers
+from bmq.coordinator.group_shard.pending import OffsetKey, PendingOffsets
 from bmq.coordinator.offsets.committed import Offsets, TopicRef, is_expired
-from bmq.coordinator.offsets.pending import OffsetKey, PendingOffsets
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown, decode, encode
 from bmq.coordinator.shard.log_records import REPEATING, BatchProducer, KeyValue, Repeated
 from bmq.core.records.control import EndMarker, end_marker_of_record
@@ -89,7 +89,7 @@ class GroupsState:
             self.apply(decode(key, value), producer)
 
     def _apply_repeated(self, record: CoordinatorRecord) -> None:
-        """Apply a committed offset that a snapshot repeats, unless the log has a record of it, which is later."""
+        """Apply a committed offset that a snapshot repeats, unless the log has another record of its key."""
         if isinstance(record, OffsetRecord) and self.offsets.get(*record[:3]) is None:
             self.offsets.apply(record)
 
@@ -168,7 +168,7 @@ class GroupsState:
         return self.offsets.has_group(group_id) or self.pending.has_group(group_id)
 
     def deletion(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the records that delete the group and its offsets, pending ones too, as Kafka does."""
+        """Return the records that delete the group and its offsets; pending offsets, too, as in Kafka."""
         committed = self.offsets.of_group(group_id)
         pending = (
             OffsetRecord(group_id, topic, partition, None)
@@ -182,8 +182,7 @@ class GroupsState:
     ) -> list[CoordinatorRecord]:
         """Return the records that delete the expired ones of these offsets (KIP-211).
 
-        Offsets of a topic that the group's members subscribe to do not expire, nor those that an open transaction is
-        about to replace.
+        Offsets of a topic that the group's members subscribe to do not expire, nor do offsets with a pending successor.
         """
         group = self._groups.get(group_id)
         if group is None or group.is_subscribed(topic):

@@ -1,6 +1,6 @@
 """Committed offsets of one shard, and when they expire (KIP-211).  Pure.
 
-An offset is kept as a ``records.Offset``.  Those that wait for the end of a transaction are in ``pending``.
+An offset is kept as a ``records.Offset``.  Pending offsets have a table of their own (``group_shard.pending``).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _hidden(topics: Set[TopicRef], catalog: Catalog, deleted: Set[str] = frozens
 
 
 async def unsure_topics(topics: Set[TopicRef], catalog: Catalog) -> set[TopicRef]:
-    """Wait until the catalog shows every one of ``topics`` that still exists.
+    """Wait until the catalog shows all of ``topics``, except deleted topics.
 
     Returns the topics whose record in the store cannot be read: they may exist or not.  Raises RequestError
     COORDINATOR_NOT_AVAILABLE if the store does not respond.

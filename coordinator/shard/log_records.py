@@ -13,8 +13,8 @@ KeyValue = tuple[bytes, bytes | None]
 class Repeated(NamedTuple):
     """A ``KeyValue`` that a snapshot repeats while a transaction has written the same key.
 
-    The record has an earlier place in the order of the log than its batch, so it has a header that says so: it counts
-    only if the log has no other record of its key, and it overtakes nothing.
+    Its place in the order of records is before the place of its batch, and a header says so.  The record counts only if
+    the log has no other record of its key, and it overtakes no pending value.
     """
 
     key: bytes

@@ -3,8 +3,8 @@
 A state says whether only the last record of each key counts (``ShardState.is_by_key``), as in Kafka's compacted topics.
 Records are then first reduced to the last value of each key, as bytes, and only these values are decoded.  A hundred
 commits of a group cost no more decoding than a single commit.  The memory is that of the live keys, and of tombstones
-since the log's start, which a snapshot moves (``snapshot``).  Batches that name a producer, those of transactions and
-their ends, come in the order of the log: what was reduced before such a batch is applied before it.  Every other state
+since the log's start, which a snapshot moves (``snapshot``).  A batch that names a producer, with records or the end
+of a transaction, comes in the order of the log, after the reduced values of the batches before it.  Every other state
 gets each record in the order of the log, with the producer of its batch, control records among them.
 """
 

@@ -10,9 +10,9 @@ is written later                with that write
 is deleted later                with its tombstone
 ==============================  =======================================================================
 
-So nothing before the batch with the first record is needed any more, except records of transactions that are open at
-that step: their end decides about them, and may lie behind the whole snapshot.  The log's start does not pass their
-first batch.  A snapshot that fails half-way does no harm: it has only repeated values (``log_records.Repeated``).
+So nothing before the batch with the first record is needed any more, except records of open transactions.  Their end
+may lie behind the whole snapshot.  So the log's start does not pass the first batch of a transaction that is open when
+the snapshot begins.  A snapshot that fails half-way does no harm: it has only repeated values (``Repeated``).
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Writer:
             raise self._error
 
     def batches_of(self, records: Sequence[KeyValue]) -> Iterator[slice]:
-        """Yield the parts of ``records`` that fit into a batch each; every record must fit by itself."""
+        """Yield parts of ``records``, each of the size of a batch.  Every record must fit by itself."""
         begin, size, limit = 0, HEADER_BYTES, min(BATCH_BYTES, self._log.max_batch_bytes)
         for at, record in enumerate(records):
             if at > begin and size + _size(record) > limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -125,7 +126,7 @@ async def test_checks_of_group_and_producer() -> None:
         assert await txn_commit(world, "g", 1, partition=9_999) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await txn_commit(world, "g", 1, generation=3, member_id="m") is ErrorCode.ILLEGAL_GENERATION
         member, generation = await join_alone(world, "g", group_instance_id="i")
-        named = {"member_id": member, "generation": generation, "instance_id": "i"}
+        named: dict[str, Any] = {"member_id": member, "generation": generation, "instance_id": "i"}
         assert await txn_commit(world, "g", 1, **named) is ErrorCode.NONE
         assert await txn_commit(world, "g", 1, **{**named, "generation": 9}) is ErrorCode.ILLEGAL_GENERATION
         assert await txn_commit(world, "g", 1, **{**named, "member_id": "m"}) is ErrorCode.FENCED_INSTANCE_ID
@@ -167,6 +168,24 @@ async def test_a_commit_waits_for_the_marker_of_the_transaction_before() -> None
         assert await ending is ErrorCode.NONE
         assert await stable(world, "g") == UNSTABLE
         assert await world.fetch("g") == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+async def test_what_the_log_refuses_is_refused_with_its_reason_and_the_shard_goes_on(code: ErrorCode) -> None:
+    """A snapshot and a failover later the shard may know less of a producer than the partition's owner."""
+    async with running(World()) as world:
+        assert await txn_commit(world, "g", 1) is ErrorCode.NONE
+        world.log.refuse_next = code
+        ending = asyncio.ensure_future(end(world))
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(txn_commit(world, "g", 2))
+        assert await ending is code
+        assert await late is ErrorCode.NOT_COORDINATOR, "the refusal is the marker's"
+        assert await stable(world, "g") == UNSTABLE
+        world.log.refuse_next = code
+        assert await txn_commit(world, "g", 3) is code
+        assert await end(world) is ErrorCode.NONE
+        assert await stable(world, "g") == (ErrorCode.NONE, 1)
 
 
 async def test_expiry_spares_pending_offsets_and_their_group() -> None:

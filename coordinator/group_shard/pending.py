@@ -1,8 +1,8 @@
-"""Offsets that wait for the end of a producer's transaction, and the epochs of such producers.  Pure.
+"""Pending offsets: their transaction is open.  And the epochs of transactional producers.  Pure.
 
-An offset of a transaction is pending by its producer and its key until the transaction's marker (KIP-98, KIP-447).  Of
-two commits of one key the later record in the log wins, whenever its transaction ends, as in Kafka's
-``OffsetMetadataManager``:
+An offset of a transaction is pending by its producer and its key until the transaction's marker (KIP-98, KIP-447).  As
+in Kafka's ``OffsetMetadataManager``, the later record in the log wins of two commits of one key, whichever transaction
+ends first:
 
 ==============================================  ====================================================================
 record, or end of a transaction                 pending offsets of the key
@@ -39,14 +39,14 @@ OffsetKey = tuple[str, str, int]
 
 
 class Epochs(NamedTuple):
-    """The highest epochs that the log has of a producer: its own, and that of the coordinator of its last marker."""
+    """The highest epochs of a producer in the log: its own, and its transaction coordinator's."""
 
     producer: int
     coordinator: int = _NO_COORDINATOR
 
 
 class PendingTransaction:
-    """The part of an open transaction that is in one shard: a producer's offsets, None where they are overtaken."""
+    """An open transaction's part in one shard: a producer's offsets by key, None for an overtaken offset."""
 
     __slots__ = ("first_offset", "offsets")
 
@@ -95,7 +95,7 @@ class PendingOffsets:
             self._forget(key, producer_id)
 
     def end(self, producer: BatchProducer, marker: EndMarker) -> list[OffsetRecord]:
-        """End the producer's transaction, if it has one here; return the offsets that are committed by that."""
+        """End the producer's transaction, if any is open here, and return the offsets that become committed."""
         self._see(producer.producer_id, producer.producer_epoch, marker.coordinator_epoch)
         transaction = self._open.pop(producer.producer_id, None)
         committed: list[OffsetRecord] = []
@@ -162,9 +162,8 @@ class PendingOffsets:
     def verdict(self, marker: TransactionMarker) -> ErrorCode | None:
         """Return the answer to a marker that is not written: NONE if it is done already; None if it must be written.
 
-        As the owner of a partition does it: with version 2 the marker of a transaction brings an epoch of its own, so
-        at the producer's present epoch it is a repetition, and ends nothing that is open.  At the last epoch there is
-        none to bring.
+        The rules are a partition owner's.  With version 2 each marker brings a new epoch.  So a marker of the present
+        epoch is a repetition, and ends no open transaction.  Only at the last epoch, 32,767, there is no new epoch.
         """
         known = self._epochs.get(marker.producer_id)
         if known is None:
@@ -182,7 +181,7 @@ class PendingOffsets:
         return None
 
     def facts(self) -> dict[tuple[object, ...], object]:
-        """Return what is pending by producer and key, with the order of each key's producers."""
+        """Return the pending offsets by producer and key, and each key's producers in their order."""
         return {
             **{
                 ("pending", pid, *key): value for pid, each in self._open.items() for key, value in each.offsets.items()
@@ -192,7 +191,7 @@ class PendingOffsets:
         }
 
     def parts(self) -> Iterator[object]:
-        """Yield the objects that hold most of the memory, so that they can be freed in turns."""
+        """Yield the objects that hold most of the memory, for freeing in turns."""
         return (each.offsets for each in self._open.values())
 
     def _of(self, key: OffsetKey) -> Iterable[int]:
