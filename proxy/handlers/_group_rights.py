@@ -17,6 +17,7 @@ from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import Rights
 from bmq.meta.security.client_quotas import MAX_GROUPS
+from bmq.proxy.handlers import _several_keys
 from bmq.proxy.scopes import ProxyScopes
 
 REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -44,23 +45,15 @@ async def ask_about_allowed(
 ) -> Any:
     """Return the response to a request about several groups; those that the client has no right on get an error."""
     rights, client = scopes.caller.rights(request), ClientInfo.of(request)
+
+    async def ask(part: Any) -> Any:
+        return await api.call(scopes.process.coordinator, part, client)
+
     if not rights.is_checked:
-        return await api.call(scopes.process.coordinator, message, client)
-    message = api.distinct(message)
-    allowed = await map_in_turns(
-        lambda group_id: rights.allow_on_group(operation, group_id), api.coordinator_keys(message)
+        return await ask(message)
+    return await _several_keys.ask_about_allowed(
+        api, ask, message, lambda group_id: rights.allow_on_group(operation, group_id), REFUSED
     )
-    if all(allowed):
-        return await api.call(scopes.process.coordinator, message, client)
-    answers: list[Any] = []
-    if any(allowed):
-        part = api.part(message, [number for number, is_allowed in enumerate(allowed) if is_allowed])
-        answers = api.answers(await api.call(scopes.process.coordinator, part, client))
-    served = iter(answers)
-    results = await map_in_turns(
-        lambda number: next(served) if allowed[number] else api.refusal(message, number, REFUSED), range(len(allowed))
-    )
-    return api.join(message, results)
 
 
 async def refusal(api: RoutedApi, message: Any, code: ErrorCode = REFUSED) -> Any:

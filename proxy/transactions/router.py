@@ -17,6 +17,9 @@ from bmq.meta.shard_kinds import TRANSACTIONS
 from bmq.proxy.shards.client import EntryRefused
 from bmq.proxy.shards.router import ShardRouter
 
+_MOVING = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+"""Errors of a shard that another process is about to serve."""
+
 
 class RoutedTransactions(ShardRouter):
     """A ``coordinator.api.ClusterTransactionCoordinator`` over the transaction coordinators of all processes."""
@@ -61,7 +64,8 @@ class RoutedTransactions(ShardRouter):
     ) -> m.ListTransactionsResponse:
         """Return the transactions of the shards for which ``proxies`` send clients to this proxy.
 
-        With an error there are none, as from Kafka: clients ask again.
+        With an error there are none, as from Kafka.  A shard that no process serves now, or does not respond, is
+        COORDINATOR_LOAD_IN_PROGRESS: the one error after which Java's client asks again (``ListTransactionsHandler``).
         """
         found = await self._list_shards(routing.LIST, request, client, self._shards_at(proxies))
         codes: set[ErrorCode] = set()
@@ -69,7 +73,7 @@ class RoutedTransactions(ShardRouter):
         states: list[Any] = []
         for response in found:
             if isinstance(response, EntryRefused):
-                codes.add(ErrorCode.NOT_COORDINATOR)
+                codes.add(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             elif response is not None:
                 codes.add(ErrorCode(response.error_code))
                 unknown.update(dict.fromkeys(response.unknown_state_filters))
@@ -83,8 +87,7 @@ class RoutedTransactions(ShardRouter):
 
 
 def _most_urgent(codes: set[ErrorCode]) -> ErrorCode:
-    """Return the error for the client: of the request itself, then NOT_COORDINATOR, then others; NONE if none."""
-    for code in (*routing.LIST.of_request, ErrorCode.NOT_COORDINATOR):
-        if code in codes:
-            return code
-    return min(codes, default=ErrorCode.NONE)
+    """Return the error for the client: one of the request itself before those of shards; NONE if there is none."""
+    if codes & _MOVING:
+        codes = codes - _MOVING | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    return min(codes & routing.LIST.of_request or codes, default=ErrorCode.NONE)
