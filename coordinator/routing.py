@@ -1,14 +1,9 @@
-"""Group APIs as lists of entries, so that a request can be split by group and its responses joined.  Pure.
-
-The groups of one request may be served by several processes, so each API is seen as a list of *entries*, one a group;
-most APIs have one entry.  The sender splits a request into parts and joins the results of their entries.  The receiver
-serves a part like any other request.
-"""
+"""Group APIs as lists of entries, one for each group, so that a request can be split by shard.  Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bmq.coordinator.api import ClientInfo, GroupCoordinator
 from bmq.coordinator.apis.group_admin import MEMBER_BYTES, described
@@ -16,63 +11,19 @@ from bmq.coordinator.apis.membership import join_response
 from bmq.coordinator.apis.offsets import PARTITION_BYTES, commit_response, single_response
 from bmq.coordinator.apis.txn_offsets import txn_commit_response
 from bmq.coordinator.group.messages import JoinResponse
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.coordinator.routed_api import KindApis, OneKey, RoutedApi, SeveralKeys, ShardListing, ready_api
+from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 
-READY_VERSION = 3
-"""Version of the FindCoordinator requests by which one process waits until another serves a group's shard."""
+KEY_TYPE = 0
+"""Kafka's type of group ids in FindCoordinator."""
 
 Call = Callable[[GroupCoordinator, Any, ClientInfo], Any | Awaitable[Any]]
 
 
-class GroupApi(Protocol):
-    """One API as a list of entries.
-
-    A *result* is the part of a response that belongs to one entry: for an API about one group, the whole response.
-    """
-
-    @property
-    def key(self) -> ApiKey: ...
-    @property
-    def call(self) -> Call:
-        """The call that serves a request at a coordinator."""
-
-    @property
-    def is_repeatable(self) -> bool:
-        """True if the request may be sent again when the fate of the first try is unknown."""
-
-    @property
-    def may_park(self) -> bool:
-        """True if the response may wait for other members, possibly for minutes."""
-
-    def distinct(self, request: Any) -> Any:
-        """Return the request with each group once.  The other methods take only such requests."""
-
-    def groups(self, request: Any) -> Sequence[str]:
-        """Return the group of each entry."""
-
-    def part(self, request: Any, entries: Sequence[int]) -> Any:
-        """Return a request with only these entries, in this order."""
-
-    def answers(self, response: Any) -> list[Any]:
-        """Return the result of each entry, in the order of the request that ``response`` belongs to."""
-
-    def is_elsewhere(self, result: Any) -> bool:
-        """Return True if an entry's result is NOT_COORDINATOR: its shard is not served there."""
-
-    def size(self, result: Any) -> int:
-        """Return about the bytes of an entry's result; 0 if they need no bound."""
-
-    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any | Awaitable[Any]:
-        """Return the result of an entry that no process serves: ``code``, as Kafka's response has it."""
-
-    def join(self, request: Any, answers: Sequence[Any]) -> Any:
-        """Return the response to ``request``, from the results of all its entries."""
-
-
-class _OneGroup:
-    """An API about one group: the only entry is the whole request, its result the whole response."""
+class _OneGroup(OneKey):
+    """An API about one group."""
 
     def __init__(
         self,
@@ -83,51 +34,9 @@ class _OneGroup:
         is_repeatable: bool = True,
         may_park: bool = False,
     ) -> None:
-        self.key = key
-        self.call = call
-        self.is_repeatable = is_repeatable
-        self.may_park = may_park
-        self._refusal = refusal
-
-    def distinct(self, request: Any) -> Any:
-        return request
-
-    def size(self, result: Any) -> int:
-        return 0
-
-    def groups(self, request: Any) -> list[str]:
-        return [request.group_id]
-
-    def part(self, request: Any, entries: Sequence[int]) -> Any:
-        return request
-
-    def answers(self, response: Any) -> list[Any]:
-        return [response]
-
-    def is_elsewhere(self, result: Any) -> bool:
-        return bool(result.error_code == ErrorCode.NOT_COORDINATOR)
-
-    def refusal(self, request: Any, entry: int, code: ErrorCode) -> Any:
-        return self._refusal(request, code)
-
-    def join(self, request: Any, answers: Sequence[Any]) -> Any:
-        return answers[0]
-
-
-class _SeveralGroups:
-    """An API about several groups: each element of the request is an entry, each of the response its result."""
-
-    key: ApiKey
-    is_repeatable = True
-    may_park = False
-
-    def is_elsewhere(self, result: Any) -> bool:
-        return bool(result.error_code == ErrorCode.NOT_COORDINATOR)
-
-
-class _Ready(_OneGroup):
-    def groups(self, request: Any) -> list[str]:
-        return [request.key]
+        super().__init__(
+            key, call, refusal, lambda request: request.group_id, is_repeatable=is_repeatable, may_park=may_park
+        )
 
 
 class _ByPartition(_OneGroup):
@@ -139,7 +48,7 @@ class _ByPartition(_OneGroup):
         return any(each.error_code == ErrorCode.NOT_COORDINATOR for topic in result.topics for each in topic.partitions)
 
 
-class _Describe(_SeveralGroups):
+class _Describe(SeveralKeys):
     key = ApiKey.DESCRIBE_GROUPS
 
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
@@ -149,7 +58,7 @@ class _Describe(_SeveralGroups):
         names = list(dict.fromkeys(request.groups))
         return request if len(names) == len(request.groups) else self._of(request, names)
 
-    def groups(self, request: Any) -> Sequence[str]:
+    def coordinator_keys(self, request: Any) -> Sequence[str]:
         return request.groups  # type: ignore[no-any-return]
 
     def size(self, result: Any) -> int:
@@ -179,7 +88,7 @@ class _Describe(_SeveralGroups):
         return m.DescribeGroupsResponse(groups=list(answers))
 
 
-class _FetchGroups(_SeveralGroups):
+class _FetchGroups(SeveralKeys):
     """OffsetFetch from version 8 on."""
 
     key = ApiKey.OFFSET_FETCH
@@ -196,7 +105,7 @@ class _FetchGroups(_SeveralGroups):
                 first.topics = None if each.topics is None else [*first.topics, *each.topics]
         return request if len(groups) == len(request.groups) else self._of(request, list(groups.values()))
 
-    def groups(self, request: Any) -> Sequence[str]:
+    def coordinator_keys(self, request: Any) -> Sequence[str]:
         return [each.group_id for each in request.groups]
 
     def size(self, result: Any) -> int:
@@ -219,7 +128,7 @@ class _FetchGroups(_SeveralGroups):
         return m.OffsetFetchResponse(groups=list(answers))
 
 
-class _Delete(_SeveralGroups):
+class _Delete(SeveralKeys):
     """DeleteGroups.  A group that is named twice is deleted once."""
 
     key = ApiKey.DELETE_GROUPS
@@ -232,7 +141,7 @@ class _Delete(_SeveralGroups):
         names = list(dict.fromkeys(request.groups_names))
         return request if len(names) == len(request.groups_names) else self._of(request, names)
 
-    def groups(self, request: Any) -> Sequence[str]:
+    def coordinator_keys(self, request: Any) -> Sequence[str]:
         return request.groups_names  # type: ignore[no-any-return]
 
     def size(self, result: Any) -> int:
@@ -262,26 +171,7 @@ def _of_fetch(code: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
 
 
-async def _ready(
-    coordinator: GroupCoordinator, request: m.FindCoordinatorRequest, client: ClientInfo
-) -> m.FindCoordinatorResponse:
-    try:
-        await coordinator.ready(request.key)
-    except RequestError as error:
-        return _ready_response(error.code, error.message)
-    return _ready_response(ErrorCode.NONE, None)
-
-
-def _ready_response(code: ErrorCode, message: str | None) -> m.FindCoordinatorResponse:
-    return m.FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host="", port=-1)
-
-
-def ready_request(group_id: str) -> m.FindCoordinatorRequest:
-    """Return the internal request whose response is sent once the receiver serves the group's shard."""
-    return m.FindCoordinatorRequest(version=READY_VERSION, key=group_id, key_type=0)
-
-
-READY = _Ready(ApiKey.FIND_COORDINATOR, _ready, lambda request, code: _ready_response(code, _WHY))
+READY = ready_api(_WHY)
 JOIN = _OneGroup(
     ApiKey.JOIN_GROUP,
     lambda coordinator, request, client: coordinator.join_group(request, client),
@@ -330,13 +220,17 @@ DELETE_OFFSETS = _OneGroup(
 DESCRIBE = _Describe()
 DELETE = _Delete()
 
-ROUTED: Mapping[int, GroupApi] = {
+ROUTED: Mapping[int, RoutedApi] = {
     int(api.key): api
     for api in (READY, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, TXN_COMMIT, FETCH, DELETE_OFFSETS, DESCRIBE, DELETE)
 }
 """The API of each forwarded request, by API key.  ListGroups is not one of them: it is about shards, not groups."""
+LIST = ShardListing(
+    ApiKey.LIST_GROUPS, lambda coordinator, request, client, shards: coordinator.list_groups_of(request, client, shards)
+)
+GROUP_APIS = KindApis(ROUTED, LIST)
 
 
-def fetch_api(request: m.OffsetFetchRequest) -> GroupApi:
+def fetch_api(request: m.OffsetFetchRequest) -> RoutedApi:
     """Return the API of an OffsetFetch: from version 8 on the request may name several groups (KIP-709)."""
     return FETCH_GROUPS if request.API_VERSION >= 8 else FETCH

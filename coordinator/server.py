@@ -1,4 +1,4 @@
-"""Internal requests to a coordinator: group requests that proxies forward, and the list of shards not loaded.
+"""Internal requests to a coordinator: requests that proxies forward, and the list of shards not loaded.
 
 A proxy sends the ownership number that its view has for each shard of the request:
 
@@ -20,9 +20,11 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.api import ClientInfo, LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
-from bmq.coordinator.routing import ROUTED
+from bmq.coordinator.routed_api import KindApis
+from bmq.coordinator.routing import GROUP_APIS
+from bmq.coordinator.transaction_routing import TRANSACTION_APIS
 from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
@@ -33,12 +35,11 @@ from bmq.core.rpc.messages.coordinator import (
     ShardsNotLoadedResponse,
 )
 from bmq.core.rpc.server import InternalCall
-from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
 from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
-from bmq.meta.shard_kinds import GROUPS, ShardId, shard_of_code
+from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId, ShardKind, shard_of_code
 
 NEWS_WAIT_S = 0.5
 """Wait for the view to show the ownership that a request expects; after it the proxy must find the owner again."""
@@ -73,8 +74,23 @@ class Forwarding:
     Register ``handle`` for ``InternalKey.FORWARD`` and ``list_not_loaded`` for ``InternalKey.SHARDS_NOT_LOADED``.
     """
 
-    def __init__(self, coordinator: Coordinator, view: ClusterView) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        view: ClusterView,
+        *,
+        transactions: LocalTransactionCoordinator | None = None,
+        shards_not_loaded: Callable[[], Mapping[ShardId, str]] | None = None,
+    ) -> None:
+        """``transactions``: the process's transaction coordinator, if it has one.
+
+        ``shards_not_loaded`` returns the process's shards of all kinds that are not loaded, each with the reason; None
+        if it has groups alone.
+        """
+        self._served: dict[ShardKind, tuple[KindApis, Any]] = {GROUPS: (GROUP_APIS, coordinator)}
+        if transactions is not None:
+            self._served[TRANSACTIONS] = TRANSACTION_APIS, transactions
+        self._shards_not_loaded = shards_not_loaded or coordinator.shards_not_loaded
         self._view = view
         self._changes = Waiters()  # requests that wait for the view to change
         self._unsubscribe: Callable[[], None] = view.subscribe(self._view_changed)
@@ -88,47 +104,53 @@ class Forwarding:
         """Serve a forwarded request and return the encoded response.
 
         Raises FormatError if ``body`` is not a ForwardRequest; RequestError NOT_COORDINATOR if a shard is not this
-        process's, UNSUPPORTED_VERSION if the Kafka request in it cannot be decoded or is not about groups.
+        process's, UNSUPPORTED_VERSION if the Kafka request in it cannot be decoded or is not about the shards' kind.
         """
         request = ForwardRequest.decode(body)
         expected = {shard_of_code(code): number for code, number in request.ownerships}
-        if not await self._is_ours(expected):
+        served = self._served_kind(expected)
+        if served is None or not await self._is_ours(expected):
             raise RequestError(
                 ErrorCode.NOT_COORDINATOR, f"this process does not own all shards of {request.ownerships} yet"
             )
+        apis, coordinator = served
         try:
             message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
         client = ClientInfo(request.client_id, request.client_host, request.principal)
-        if request.api_key == ApiKey.LIST_GROUPS:
-            response = await self._coordinator.list_groups_of(
-                message, client, {shard.number for shard in expected if shard}
-            )
-        elif request.api_key in ROUTED:
-            response = ROUTED[request.api_key].call(self._coordinator, message, client)
+        if request.api_key == apis.listing.key:
+            shards = {shard.number for shard in expected if shard}
+            response = await apis.listing.call(coordinator, message, client, shards)
+        elif request.api_key in apis.routed:
+            response = apis.routed[request.api_key].call(coordinator, message, client)
             if inspect.isawaitable(response):
                 response = await response
         else:
-            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not a group API")
+            kinds = ", ".join(sorted({shard.kind.name for shard in expected if shard}))
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not about {kinds}")
         return ForwardResponse(ErrorCode.NONE, "", await _encode(response, request.api_version)).encode()
 
     def list_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded list of this process's shards that are not loaded, each with its reason, cut to
         ``REASON_MAX`` characters.  Raises FormatError if ``body`` is not a ShardsNotLoadedRequest."""
         ShardsNotLoadedRequest.decode(body)
-        shards = self._coordinator.shards_not_loaded()
+        shards = self._shards_not_loaded()
         return ShardsNotLoadedResponse(
             shards=tuple((shard.code, why[:REASON_MAX]) for shard, why in sorted(shards.items()))
         ).encode()
 
-    async def _is_ours(self, expected: Mapping[ShardId | None, int]) -> bool:
-        """Check that this process may serve all shards; wait for the view if it is behind.
+    def _served_kind(self, expected: Mapping[ShardId | None, int]) -> tuple[KindApis, Any] | None:
+        """Return the APIs and the coordinator of the kind of all shards; None if it is not served here.
 
-        Only groups are served.  None is a shard of a kind that a later version knows.
+        None among ``expected`` is a shard of a kind that a later version knows.
         """
-        if any(shard is None or shard.kind is not GROUPS for shard in expected):
-            return False
+        kinds = {None if shard is None else shard.kind for shard in expected}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        return None if kind is None else self._served.get(kind)
+
+    async def _is_ours(self, expected: Mapping[ShardId | None, int]) -> bool:
+        """Check that this process may serve all shards; wait for the view if it is behind."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NEWS_WAIT_S
         while True:

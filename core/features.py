@@ -87,7 +87,9 @@ REMEDY = (
     " it: `kafka-features.sh --bootstrap-server ... downgrade --feature NAME=LEVEL`"
 )
 """The remedy for a level beyond the version's own."""
-FEATURES = FeatureTable((Feature("transaction.version", LevelRange(0, 0)),))
+TRANSACTION_VERSION = "transaction.version"
+"""The feature of transactions: at level 0 nothing transactional is written."""
+FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 0)),))
 """The features of this version."""
 
 

@@ -7,6 +7,8 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.produce import handler as produce
 from bmq.proxy.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -28,8 +30,10 @@ from bmq.proxy.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     expire_delegation_token,
     find_coordinator,
     heartbeat,
@@ -39,6 +43,7 @@ from bmq.proxy.handlers import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -54,8 +59,19 @@ from bmq.proxy.handlers import (
 from bmq.proxy.scopes import ProxyScopes
 
 SERVES_TRANSACTIONS = False
-"""The switch of the APIs of transactions: False while the feature ``transaction.version`` ends at level 0."""
-OF_TRANSACTIONS: tuple[Api[ProxyScopes], ...] = txn_offset_commit.APIS
+"""The switch of transactions: False while the feature ``transaction.version`` ends at level 0."""
+OF_TRANSACTIONS: tuple[Api[ProxyScopes], ...] = tuple(
+    api
+    for module in (
+        add_partitions_to_txn,
+        add_offsets_to_txn,
+        end_txn,
+        describe_transactions,
+        list_transactions,
+        txn_offset_commit,
+    )
+    for api in module.APIS
+)
 """APIs that are neither listed nor served while the switch is off."""
 
 ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeAlias
 
 from bmq.controller.admin.api import Admin
-from bmq.coordinator.api import GroupCoordinator
+from bmq.coordinator.api import ClusterTransactionCoordinator, GroupCoordinator
 from bmq.core.logging.levels import LogLevels
 from bmq.core.net.request import Request
 from bmq.endpoint.fetch.fetch_params import Nearer
@@ -38,6 +38,8 @@ class ProxyServices(ProcessServices):
     log_levels: LogLevels = field(default_factory=LogLevels)
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""
+    transactions: ClusterTransactionCoordinator | None = None
+    """The transaction coordinator; None in a version that serves no transactions."""
 
 
 @dataclass(slots=True, kw_only=True)

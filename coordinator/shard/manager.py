@@ -77,6 +77,10 @@ class Shards(ABC, Generic[A]):
             for shard in self._shards.values():
                 shard.start()
 
+    def drain(self) -> None:
+        """Let no request wait from here on: the process shuts down, and its clients must find another."""
+        self.is_draining = True
+
     def close(self) -> None:
         """Respond to parked requests, write no more, and cancel background work."""
         self._is_closed = True

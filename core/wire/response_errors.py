@@ -7,12 +7,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 _FIELD = "error_code"
+_OF_PARTITION = "partition_error_code"
+"""The field's name in AddPartitionsToTxn."""
 
 
 class _Plan(NamedTuple):
     """The places of error codes in a structure."""
 
-    has_own: bool
+    field: str | None
+    """Name of the structure's own code; None if it has none."""
     arrays: Sequence[tuple[str, _Plan]]
 
 
@@ -26,7 +29,7 @@ def error_codes(message: Any) -> Iterator[int]:
 
 
 def _codes(structure: Any, plan: _Plan) -> Iterator[int]:
-    yield structure.error_code if plan.has_own else 0
+    yield getattr(structure, plan.field) if plan.field is not None else 0
     for name, inner in plan.arrays:
         for element in getattr(structure, name) or ():
             yield from _codes(element, inner)
@@ -37,4 +40,5 @@ def _plan(kind: type) -> _Plan:
     """Return the plan of a message class, or of a structure in one."""
     fields = getattr(kind, "fields", None) or {}
     inner = ((name, _plan(field.data_class)) for name, field in fields.items() if field.is_struct_array())
-    return _Plan(_FIELD in fields, tuple((name, plan) for name, plan in inner if plan.has_own or plan.arrays))
+    own = next((name for name in (_FIELD, _OF_PARTITION) if name in fields), None)
+    return _Plan(own, tuple((name, plan) for name, plan in inner if plan.field is not None or plan.arrays))

@@ -1,53 +1,24 @@
-"""The group coordinator as this proxy's clients see it: requests go on to the processes that serve the shards.
-
-For its clients this proxy *is* the coordinator, so they need not notice that a shard moves.  A request that gets
-NOT_COORDINATOR, or whose coordinator cannot be reached, is sent again as the view changes, for ``RETRY_S`` at most.
-Only then does the client get NOT_COORDINATOR, after which every client sends FindCoordinator.  A request whose
-connection broke after it was sent is sent again only if that does no harm (``GroupApi.is_repeatable``); a member that
-waited in JoinGroup joins again by itself.
-
-A coordinator in this process is called directly, but not while this process has lost its membership (``send_away``):
-another one has its shards.
-"""
+"""The group coordinator as this proxy's clients see it."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 from bmq.coordinator import routing
 from bmq.coordinator.api import ClientInfo, GroupListing, LocalCoordinator
-from bmq.coordinator.routing import GroupApi
-from bmq.core.aio.backoff import Backoff
-from bmq.core.aio.turns import Turns, next_turn
-from bmq.core.aio.waiters import Waiters
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
-from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
-from bmq.meta.group_placement import shard_of
+from bmq.meta.cluster.view import ClusterView
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.shard_kinds import GROUPS, ShardId
-from bmq.proxy.groups.client import EntryRefused, Forwards, NoAnswer
-
-RETRY_S = 2.0
-"""Time from when a group is first found without a coordinator until its client gets NOT_COORDINATOR."""
-ENTRIES_AT_ONCE = 1_000
-"""Groups of one request that go on together, so that none of the messages between processes is large."""
-PAUSE_S = Backoff(0.02, 0.5)
-"""Pause between tries while the view does not change."""
-
-Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
-"""Function that sends entries of a request to one coordinator; it returns a response, or a ``EntryRefused``, for
-each."""
+from bmq.proxy.shards.client import EntryRefused
+from bmq.proxy.shards.router import ShardRouter
 
 
-class RoutedCoordinator:
+class RoutedCoordinator(ShardRouter):
     """A ``coordinator.api.GroupCoordinator`` over the coordinators of all processes."""
 
     def __init__(
@@ -61,59 +32,10 @@ class RoutedCoordinator:
         shards: int,
         local: LocalCoordinator | None = None,
     ) -> None:
-        """Subscribe to the view.
-
-        ``topic`` returns ``__consumer_offsets``, and creates it if missing; it raises RequestError if that fails.
-        ``shards`` is the number of its partitions to assume while it does not exist.
-        """
-        self._view = view
-        self._proxies = proxies
-        self._forwards = Forwards(view, peers, local)
-        self._catalog = catalog
-        self._topic = topic
-        self._shards = shards
-        self._changes = Waiters()
-        self._sends_away = False
-        self._unsubscribe = view.subscribe(self._view_changed)
-
-    def drain(self) -> None:
-        """Refuse parked requests with NOT_COORDINATOR, and park none from here on: clients must go to other proxies."""
-        self._forwards.drain()
-
-    def send_away(self, sends_away: bool) -> None:
-        """Refuse requests to this process's own coordinator at once from now on, or no longer, and wait for no other.
-
-        For a process that is not a member of the cluster: its shards are given to others, which its view may not show.
-        Clients get NOT_COORDINATOR, and by FindCoordinator another proxy.
-        """
-        if sends_away == self._sends_away:
-            return
-        self._sends_away = sends_away
-        if sends_away:
-            self._forwards.end_waits()
-            self._changes.wake_all()
-
-    def close(self) -> None:
-        """Drain, and follow the view no longer."""
-        self.drain()
-        self._unsubscribe()
-
-    # --------------------------------------------------------------------------------------------------------- the APIs
-
-    def shard_of(self, group_id: str) -> ShardId:
-        return ShardId(GROUPS, shard_of(group_id, self._count() or self._shards))
-
-    async def ready(self, group_id: str) -> None:
-        """Wait until the group's shard is loaded.  Raises RequestError if that takes too long or fails.
-
-        While this process sends clients away, the proxy to which they go waits instead.
-        """
-        if self._sends_away:
-            return
-        await self._ensure_topic()
-        response = await self._routed(routing.READY, routing.ready_request(group_id), ClientInfo("", ""))
-        if response.error_code != ErrorCode.NONE:
-            raise RequestError(ErrorCode(response.error_code), response.error_message or "")
+        super().__init__(
+            GROUPS, view, proxies, peers, catalog, topic,
+            shards=shards, ready=routing.READY, key_type=routing.KEY_TYPE, local=local,
+        )  # fmt: skip
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
         return await self._routed(routing.JOIN, request, client)
@@ -150,32 +72,18 @@ class RoutedCoordinator:
     async def list_groups(
         self, request: m.ListGroupsRequest, client: ClientInfo, proxies: Proxies | None = None
     ) -> m.ListGroupsResponse:
-        """Return the groups of the shards for which ``proxies`` send clients to this proxy.
-
-        A client that asks every proxy so gets each group once.
-        """
-        proxies = proxies or self._proxies
-        own = proxies.own.node_id
-        shards = [each for each in self._all_shards() if proxies.coordinator_of(each) == own]
-        return (await self._list(request, client, shards)).response()
+        """Return the groups of the shards for which ``proxies`` send clients to this proxy."""
+        return (await self._list(request, client, self._shards_at(proxies))).response()
 
     async def list_all_groups(self, request: m.ListGroupsRequest, client: ClientInfo) -> GroupListing:
         """Return the groups of all shards, and the shards that could not be listed."""
         return await self._list(request, client, self._all_shards())
 
     async def _list(self, request: m.ListGroupsRequest, client: ClientInfo, shards: Sequence[ShardId]) -> GroupListing:
-        async def ask(owner: ShardOwner, entries: list[int]) -> list[Any]:
-            response = await self._forwards.list_groups(request, client, owner, [shards[each] for each in entries])
-            if response.error_code == ErrorCode.NOT_COORDINATOR:
-                return [EntryRefused.ELSEWHERE] * len(entries)
-            if response.error_code != ErrorCode.NONE and len(entries) > 1:  # it does not say of which shard
-                alone = await asyncio.gather(*(_attempt(ask, owner, [each]) for each in entries))
-                return [one for (one,) in alone]
-            return [response] + [None] * (len(entries) - 1)  # one response for all of them
-
         groups: list[Any] = []
         missing: dict[int, ErrorCode] = {}
-        for shard, response in zip(shards, await self._settle(shards, ask), strict=True):
+        found = await self._list_shards(routing.LIST, request, client, shards)
+        for shard, response in zip(shards, found, strict=True):
             if isinstance(response, EntryRefused):
                 missing[shard.number] = ErrorCode.COORDINATOR_NOT_AVAILABLE
             elif response is not None:
@@ -183,147 +91,3 @@ class RoutedCoordinator:
                 if response.error_code != ErrorCode.NONE:
                     missing[shard.number] = ErrorCode(response.error_code)
         return GroupListing(groups, frozenset(shard.number for shard in shards), missing)
-
-    # ---------------------------------------------------------------------------------------------------------- routing
-
-    async def _routed(self, api: GroupApi, request: Any, client: ClientInfo) -> Any:
-        request = api.distinct(request)
-        groups = api.groups(request)
-        room, answers = ResponseRoom(), _Answers(api, request)
-        try:
-            count = await self._ensure_topic()
-        except RequestError:
-            await answers.refuse(len(groups), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return api.join(request, answers.all)
-        is_patient = True
-        for at in range(0, len(groups), ENTRIES_AT_ONCE):
-            shards = [ShardId(GROUPS, shard_of(each, count)) for each in groups[at : at + ENTRIES_AT_ONCE]]
-            if room.is_full:
-                await answers.refuse(len(shards), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-                continue
-            ask = partial(self._ask, api, request, client, at, shards)
-            found = await self._settle(shards, ask, is_patient=is_patient)
-            # A group without a coordinator is waited for once in a request.
-            is_patient = not any(each is EntryRefused.ELSEWHERE for each in found)
-            await answers.take(found, room)
-        return api.join(request, answers.all)
-
-    async def _ask(
-        self,
-        api: GroupApi,
-        request: Any,
-        client: ClientInfo,
-        at: int,
-        shards: Sequence[ShardId],
-        owner: ShardOwner,
-        entries: list[int],
-    ) -> list[Any]:
-        """Send some of the entries from ``at`` on, whose shards are given, to one coordinator.
-
-        Returns a response, or ``EntryRefused.ELSEWHERE``, for each.  Raises NoAnswer if there is no response.
-        """
-        is_whole = at == 0 and len(entries) == len(api.groups(request))
-        part = request if is_whole else api.part(request, [at + each for each in entries])
-        response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
-        answers = api.answers(response)
-        if len(answers) != len(entries):
-            raise NoAnswer(
-                EntryRefused.UNKNOWN, f"a response with {len(answers)} entries where {len(entries)} were expected"
-            )
-        return [EntryRefused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
-
-    async def _settle(self, shards: Sequence[ShardId], ask: Ask, *, is_patient: bool = True) -> list[Any]:
-        """Return a response for each entry, whose shards are given; a ``EntryRefused`` if there was none in time.
-
-        Unless ``is_patient``, and while this process sends clients away, each entry is sent only once.
-        """
-        loop = asyncio.get_running_loop()
-        answers: list[Any] = [EntryRefused.ELSEWHERE] * len(shards)
-        pending = list(range(len(shards)))
-        deadline, tries = -1.0, 0
-        while True:
-            seen = self._changes.wakes
-            parts = self._by_owner(shards, pending)
-            results = await asyncio.gather(*(_attempt(ask, owner, entries) for owner, entries in parts))
-            for (_, entries), result in zip(parts, results, strict=True):
-                for entry, response in zip(entries, result, strict=True):
-                    answers[entry] = response
-            pending = [entry for entry in pending if answers[entry] is EntryRefused.ELSEWHERE]
-            if not pending or self._forwards.is_draining or self._sends_away or not is_patient:
-                return answers
-            now = loop.time()
-            deadline = deadline if deadline >= 0 else now + RETRY_S
-            if now >= deadline:
-                return answers
-            tries += 1
-            await self._changes.wait(min(PAUSE_S.pause(tries), deadline - now), since=seen)
-
-    def _by_owner(self, shards: Sequence[ShardId], entries: Sequence[int]) -> list[tuple[ShardOwner, list[int]]]:
-        """Group the entries by the owner of their shard; entries without an owner that may be asked are left out."""
-        parts: dict[str, tuple[ShardOwner, list[int]]] = {}
-        for entry in entries:
-            owner = self._view.shard(shards[entry])
-            if owner is not None and not (self._sends_away and owner.incarnation == self._view.own):
-                parts.setdefault(owner.incarnation, (owner, []))[1].append(entry)
-        return list(parts.values())
-
-    # -------------------------------------------------------------------------------------------------------- the topic
-
-    def _all_shards(self) -> list[ShardId]:
-        return [ShardId(GROUPS, number) for number in range(self._count())]
-
-    def _count(self) -> int:
-        """Return the number of shards, the partitions of the topic; 0 if the topic does not exist."""
-        topic = self._catalog.topics.get(GROUPS.topic)
-        return topic.partitions if topic is not None else 0
-
-    async def _ensure_topic(self) -> int:
-        """Return the number of shards; create the topic if missing.
-
-        Raises RequestError COORDINATOR_NOT_AVAILABLE if the topic cannot be created now.
-        """
-        count = self._count()
-        if count:
-            return count
-        try:
-            return (await self._topic()).partitions
-        except RequestError as error:
-            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUPS.topic}: {error.message}") from error
-
-    def _view_changed(self, change: ViewChange) -> None:
-        if change.shards:
-            self._changes.wake_all()
-
-
-class _Answers:
-    """The responses to the entries of one request, in their order; built in turns of the loop."""
-
-    def __init__(self, api: GroupApi, request: Any) -> None:
-        self.all: list[Any] = []
-        self._api = api
-        self._request = request
-        self._turns = Turns()
-
-    async def take(self, answers: Sequence[Any], room: ResponseRoom) -> None:
-        for response in answers:
-            if isinstance(response, EntryRefused):
-                await self.refuse(1, ErrorCode.NOT_COORDINATOR)
-            else:
-                if self._turns.is_over():
-                    await next_turn()
-                room.take(self._api.size(response))
-                self.all.append(response)
-
-    async def refuse(self, count: int, code: ErrorCode) -> None:
-        for _ in range(count):
-            if self._turns.is_over():
-                await next_turn()
-            response = self._api.refusal(self._request, len(self.all), code)
-            self.all.append(await response if inspect.isawaitable(response) else response)
-
-
-async def _attempt(ask: Ask, owner: ShardOwner, entries: list[int]) -> list[Any]:
-    try:
-        return await ask(owner, entries)
-    except NoAnswer as error:
-        return [error.refused] * len(entries)

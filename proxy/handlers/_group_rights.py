@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bmq.coordinator.api import ClientInfo
-from bmq.coordinator.routing import GroupApi
+from bmq.coordinator.routed_api import RoutedApi
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.errors import ErrorCode
@@ -17,6 +17,7 @@ from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import Rights
 from bmq.meta.security.client_quotas import MAX_GROUPS
+from bmq.proxy.handlers import _several_keys
 from bmq.proxy.scopes import ProxyScopes
 
 REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -40,28 +41,22 @@ def write_past_bound(scopes: ProxyScopes, request: Request, group_id: str) -> No
 
 
 async def ask_about_allowed(
-    scopes: ProxyScopes, request: Request, message: Any, api: GroupApi, operation: AclOperation
+    scopes: ProxyScopes, request: Request, message: Any, api: RoutedApi, operation: AclOperation
 ) -> Any:
     """Return the response to a request about several groups; those that the client has no right on get an error."""
     rights, client = scopes.caller.rights(request), ClientInfo.of(request)
+
+    async def ask(part: Any) -> Any:
+        return await api.call(scopes.process.coordinator, part, client)
+
     if not rights.is_checked:
-        return await api.call(scopes.process.coordinator, message, client)
-    message = api.distinct(message)
-    allowed = await map_in_turns(lambda group_id: rights.allow_on_group(operation, group_id), api.groups(message))
-    if all(allowed):
-        return await api.call(scopes.process.coordinator, message, client)
-    answers: list[Any] = []
-    if any(allowed):
-        part = api.part(message, [number for number, is_allowed in enumerate(allowed) if is_allowed])
-        answers = api.answers(await api.call(scopes.process.coordinator, part, client))
-    served = iter(answers)
-    results = await map_in_turns(
-        lambda number: next(served) if allowed[number] else api.refusal(message, number, REFUSED), range(len(allowed))
+        return await ask(message)
+    return await _several_keys.ask_about_allowed(
+        api, ask, message, lambda group_id: rights.allow_on_group(operation, group_id), REFUSED
     )
-    return api.join(message, results)
 
 
-async def refusal(api: GroupApi, message: Any, code: ErrorCode = REFUSED) -> Any:
+async def refusal(api: RoutedApi, message: Any, code: ErrorCode = REFUSED) -> Any:
     """Return the response to a request about one group that is refused as a whole."""
     response = api.refusal(message, 0, code)
     return await response if inspect.isawaitable(response) else response

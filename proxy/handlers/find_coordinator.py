@@ -1,14 +1,15 @@
-"""FindCoordinator, versions 0 to 6: the proxy to which a client sends requests about its group.
+"""FindCoordinator, versions 0 to 6: the proxy to which a client sends requests about its group or transactional id.
 
-Behaviour: the response is sent once the group's shard is loaded, so that it can serve the client's next request; if
-that takes long, it is COORDINATOR_NOT_AVAILABLE, after which every client tries again.  ``__consumer_offsets`` is
-created if missing.
+Behaviour: the response is sent once the key's shard is loaded, so that it can serve the client's next request; if that
+takes long, it is COORDINATOR_NOT_AVAILABLE, after which every client tries again.  ``__consumer_offsets`` or
+``__transaction_state`` is created if missing.
 
 Version notes: 0 groups only; 1 key types; 4 several keys; 6 share groups' keys.
 
-Not implemented: transactions (key type 1), refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of the codes that Java's
-producer and librdkafka take as final here, and do not retry, it is the one about this id.  Share groups (2):
-INVALID_REQUEST.
+While the cluster has no transactions, transactional ids (key type 1) are refused with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+
+Not implemented: share groups (2): INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
+from bmq.coordinator.api import GroupCoordinator, TransactionCoordinator
+from bmq.coordinator.routing import KEY_TYPE as GROUP
+from bmq.coordinator.transaction_routing import KEY_TYPE as TRANSACTION
 from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
@@ -24,10 +28,10 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
+from bmq.proxy.handlers._transactions import REFUSED, serving
 from bmq.proxy.scopes import ProxyScopes
 
-GROUP = 0
-TRANSACTION = 1
+_Coordinator = GroupCoordinator | TransactionCoordinator
 
 
 class _Found(NamedTuple):
@@ -54,41 +58,54 @@ async def handle(scopes: ProxyScopes, request: Request, message: FindCoordinator
 
 
 async def _find_allowed(scopes: ProxyScopes, rights: Rights, key_type: int, keys: list[str]) -> list[_Found]:
-    """Return the coordinator of each key; an error for a group that the client may not describe."""
-    if key_type != GROUP or not rights.is_checked:
-        return await _find_each(scopes, key_type, keys)
-    allowed = await map_in_turns(lambda key: rights.allow_on_group(AclOperation.DESCRIBE, key), keys)
+    """Return the coordinator of each key; an error for a key that the client may not describe."""
+    coordinator, resource = _coordinator_of(scopes, key_type)
+    if coordinator is None or not rights.is_checked:
+        return await _find_each(scopes, coordinator, key_type, keys)
+    allowed = await map_in_turns(lambda key: rights.allow(AclOperation.DESCRIBE, resource, key), keys)
     asked = [key for key, is_in in zip(keys, allowed, strict=True) if is_in]
-    found = iter(await _find_each(scopes, key_type, asked) if asked else ())
-    refused = _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, not_authorized(ResourceType.GROUP).message)
+    found = iter(await _find_each(scopes, coordinator, key_type, asked) if asked else ())
+    error = not_authorized(resource)
+    refused = _Found(error.code, error.message)
     return [next(found) if is_in else refused for is_in in allowed]
 
 
-async def _find_each(scopes: ProxyScopes, key_type: int, keys: list[str]) -> list[_Found]:
-    """Return the coordinator of each key.  The groups of a shard have the same one, so each shard is found once."""
-    if key_type != GROUP:
-        return [await _find(scopes, key_type, "")] * len(keys)
-    shard_of = scopes.process.coordinator.shard_of
+def _coordinator_of(scopes: ProxyScopes, key_type: int) -> tuple[_Coordinator | None, ResourceType]:
+    """Return the coordinator of keys of a type, None if it is not served, and the resource that a key is."""
+    if key_type == GROUP:
+        return scopes.process.coordinator, ResourceType.GROUP
+    return (serving(scopes) if key_type == TRANSACTION else None), ResourceType.TRANSACTIONAL_ID
+
+
+async def _find_each(
+    scopes: ProxyScopes, coordinator: _Coordinator | None, key_type: int, keys: list[str]
+) -> list[_Found]:
+    """Return the coordinator of each key.  The keys of a shard have the same one, so each shard is found once."""
+    if coordinator is None:
+        return [_not_served(key_type)] * len(keys)
+    shard_of = coordinator.shard_of
     while True:
         shards = await map_in_turns(shard_of, keys)
         first = dict(zip(reversed(shards), reversed(keys), strict=True))
-        found = await asyncio.gather(*(_find(scopes, key_type, key) for key in first.values()))
+        found = await asyncio.gather(*(_find(scopes, coordinator, key) for key in first.values()))
         if all(shard_of(key) == shard for shard, key in first.items()):
             by_shard = dict(zip(first, found, strict=True))
             return [by_shard[shard] for shard in shards]
         # The topic was created meanwhile, with more or fewer shards than this process's setting says.
 
 
-async def _find(scopes: ProxyScopes, key_type: int, key: str) -> _Found:
+def _not_served(key_type: int) -> _Found:
     if key_type == TRANSACTION:
-        return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
-    if key_type != GROUP:
-        return _Found(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
+        return _Found(REFUSED, "transactions are not supported")
+    return _Found(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
+
+
+async def _find(scopes: ProxyScopes, coordinator: _Coordinator, key: str) -> _Found:
     try:
-        await scopes.process.coordinator.ready(key)
+        await coordinator.ready(key)
     except RequestError as error:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    node_id = scopes.view.proxies.coordinator_of(scopes.process.coordinator.shard_of(key))
+    node_id = scopes.view.proxies.coordinator_of(coordinator.shard_of(key))
     proxy = next((each for each in scopes.view.proxies.addresses if each.node_id == node_id), None)
     if proxy is None:
         return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"node {node_id} is not among the proxies")
@@ -105,5 +122,8 @@ def _fields(found: _Found) -> dict[str, Any]:
     }
 
 
-NEEDS = (Need(AclOperation.DESCRIBE, ResourceType.GROUP, "each"),)
+NEEDS = (
+    Need(AclOperation.DESCRIBE, ResourceType.GROUP, "each"),
+    Need(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "each, if transactions are served"),
+)
 APIS = (Api(ApiKey.FIND_COORDINATOR, 0, 6, handle, needs=NEEDS),)

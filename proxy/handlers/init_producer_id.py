@@ -1,15 +1,15 @@
-"""InitProducerId, versions 0 to 5, for idempotent producers.
+"""InitProducerId, versions 0 to 5: the id and epoch of a producer.
 
 Behaviour: a producer without a transactional id gets a new id with epoch 0, even if it sends an old one (KIP-360), as
-from Kafka's TransactionCoordinator.
+from Kafka's TransactionCoordinator.  For a producer with a transactional id the coordinator responds.
 
-Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 and 5 add errors of
-transactions.
+Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 adds PRODUCER_FENCED,
+before it INVALID_PRODUCER_EPOCH; 5 adds TRANSACTION_ABORTABLE.
 
-Not implemented: transactional ids.  They get TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka takes it as fatal
-(``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go like any error that is not
-retriable, and in Java's client ``initTransactions`` throws it (every other code would be an "unexpected error").
-Clients report a lack of authorization; this process's log has the real reason.
+While the cluster has no transactions, transactional ids get TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka takes it
+as fatal (``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go like any error
+that is not retriable, and in Java's client ``initTransactions`` throws it (every other code would be an "unexpected
+error").  Clients report a lack of authorization; this process's log has the real reason.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
+from bmq.coordinator.api import ClientInfo, ClusterTransactionCoordinator
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.net.request import Request
@@ -26,28 +27,49 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
+from bmq.proxy.handlers._transactions import REFUSED, in_version, may_write, serving
 from bmq.proxy.scopes import ProxyScopes
 
 _log = logging.getLogger("bmq.proxy")
+FENCED_SINCE = 4
+"""First version with PRODUCER_FENCED."""
 
 
 def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
+        coordinator = serving(scopes)
+        if coordinator is not None:
+            return _init(scopes, request, message, coordinator)
         _log.warning(
             "refused a client that asks for transactions (transactional id %.100r): they are not supported",
             message.transactional_id,
             extra=fields(connection=request.client.peer, client_id=request.client_id),
         )
-        return _response(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _response(REFUSED)
     rights = scopes.caller.rights(request)
     if not rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE, is_required=False) and not rights.allow_on_some(
         AclOperation.WRITE, ResourceType.TOPIC
     ):
         rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE)  # which is logged now that nothing else allows it
         return _response(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if (message.producer_id == -1) != (message.producer_epoch == -1):
+    if _is_half(message):
         return _response(ErrorCode.INVALID_REQUEST)
     return _give(scopes)
+
+
+async def _init(scopes: ProxyScopes, request: Request, message: Any, coordinator: ClusterTransactionCoordinator) -> Any:
+    """Have the coordinator begin a producer's session, which fences earlier producers with its transactional id."""
+    if not may_write(scopes, request, message.transactional_id):
+        return _response(REFUSED)
+    if _is_half(message):
+        return _response(ErrorCode.INVALID_REQUEST)
+    response = await coordinator.init_producer_id(message, ClientInfo.of(request))
+    return in_version(response, request.api_version, FENCED_SINCE)
+
+
+def _is_half(message: Any) -> bool:
+    """Return whether the request has a producer id without an epoch, or an epoch without an id."""
+    return bool((message.producer_id == -1) != (message.producer_epoch == -1))
 
 
 async def _give(scopes: ProxyScopes) -> Any:
@@ -64,5 +86,6 @@ def _response(code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
 NEEDS = (
     Need(AclOperation.WRITE, ResourceType.TOPIC, "any"),
     Need(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "instead"),
+    Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "instead, for a transactional id, if they are served"),
 )
 APIS = (Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle, needs=NEEDS),)

@@ -290,7 +290,7 @@ def _partitions_not_served(node: Node) -> str:
 
 def _degraded(role: CoordinatorRole | None) -> str:
     """Return what is not served for want of a shard, and why; "" if all is.  Clients of other shards are served."""
-    not_loaded = role.coordinator.shards_not_loaded() if role is not None else {}
+    not_loaded = role.shards_not_loaded() if role is not None else {}
     if not not_loaded:
         return ""
     shard, why = min(not_loaded.items())

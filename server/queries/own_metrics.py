@@ -153,7 +153,7 @@ class OwnMetrics:
             OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
             *(
                 OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
-                for reason, count in coordinator.shards_not_loaded_by_reason().items()
+                for reason, count in role.shards_not_loaded_by_reason().items()
             ),
         ]
 

@@ -18,7 +18,7 @@ async def shards_not_loaded(joined: ClusterMember, coordinator: CoordinatorRole 
 
     A coordinator that does not respond is left out: its state shows it, and the groups that are missing.
     """
-    own = coordinator.coordinator.shards_not_loaded() if coordinator is not None else {}
+    own = coordinator.shards_not_loaded() if coordinator is not None else {}
     found = [(shard, joined.view.own, why) for shard, why in own.items()]
     responses = await ask_members(joined, others_with(joined, COORDINATOR), ShardsNotLoadedRequest())
     for name, response in responses.items():

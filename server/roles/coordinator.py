@@ -1,26 +1,47 @@
-"""The coordinator role of one process: the coordinator of its shards, and its service to other processes."""
+"""The coordinator role of one process: the coordinators of its shards, and their service to other processes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
+from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
+from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
 from bmq.meta.catalog import Topic
+from bmq.meta.shard_kinds import ShardId
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.parts import Parts
+
+
+class TransactionParts(NamedTuple):
+    """The transaction coordinator of one process: its shards, and the coordinator that serves requests over them."""
+
+    shards: Shards[Any]
+    coordinator: LocalTransactionCoordinator
 
 
 class CoordinatorRole:
     """The coordinator role of one process.  ``start`` it once catalog and view are loaded."""
 
-    def __init__(self, parts: Parts, broker: BrokerRole | None, offsets_topic: Callable[[], Awaitable[Topic]]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        broker: BrokerRole | None,
+        offsets_topic: Callable[[], Awaitable[Topic]],
+        make_transactions: Callable[[ShardLogs], TransactionParts] | None = None,
+    ) -> None:
         """Make the role; ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
 
-        Shards whose partition ``broker`` owns are written and read in this process.
+        Shards whose partition ``broker`` owns are written and read in this process.  ``make_transactions`` returns the
+        transaction coordinator over the shards' logs; None in a version that serves no transactions.
         """
         joined = parts.joined
         remote = RemoteShardLogs(joined.view, parts.catalog, joined.peers)
@@ -31,19 +52,47 @@ class CoordinatorRole:
             parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
             bounds=parts.security.client_quotas,
         )  # fmt: skip
-        self._forwarding = Forwarding(self.coordinator, joined.view)
+        self._transactions = make_transactions(logs) if make_transactions is not None else None
+        self._forwarding = Forwarding(
+            self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
+        )
         joined.endpoint.register(ForwardRequest, self._forwarding.handle)
         joined.endpoint.register(ShardsNotLoadedRequest, self._forwarding.list_not_loaded)
+
+    @property
+    def transactions(self) -> LocalTransactionCoordinator | None:
+        """The transaction coordinator of this process; None in a version that serves no transactions."""
+        return self._transactions.coordinator if self._transactions is not None else None
+
+    def shards_not_loaded(self) -> dict[ShardId, str]:
+        """Return the shards of all kinds that are not loaded, each with the reason.  For operators."""
+        found = self.coordinator.shards_not_loaded()
+        return found if self._transactions is None else {**found, **self._transactions.shards.not_loaded()}
+
+    def shards_not_loaded_by_reason(self) -> Mapping[LoadFailure, int]:
+        """Count the shards that are not loaded by kind of reason, kinds without any included.  For metrics."""
+        counts = Counter(self.coordinator.shards_not_loaded_by_reason())
+        if self._transactions is not None:
+            counts.update(self._transactions.shards.not_loaded_by_reason())
+        return counts
 
     async def start(self) -> None:
         """Begin to load the shards that are assigned to this process."""
         await self.coordinator.start()
+        if self._transactions is not None:
+            await self._transactions.shards.start()
 
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more."""
         self.coordinator.drain()
+        if self._transactions is not None:
+            self._transactions.shards.drain()
 
     async def close(self) -> None:
-        """Close all shards.  May be called after a ``start`` that failed."""
+        """Close all shards, also if one kind fails.  May be called after a ``start`` that failed."""
         self._forwarding.close()
-        await self.coordinator.close()
+        async with contextlib.AsyncExitStack() as kinds:
+            kinds.push_async_callback(self.coordinator.close)
+            if self._transactions is not None:
+                kinds.push_async_callback(self._transactions.shards.wait_closed)
+                kinds.callback(self._transactions.shards.close)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
+from bmq.controller.topics.topics import TRANSACTIONS_TOPIC_PARTITIONS
 from bmq.core.aio.subscribers import no_op
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.levels import LogLevels
@@ -22,10 +24,10 @@ from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.endpoint.scopes import Caller
-from bmq.meta.catalog import Topic
+from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.producer_ids import ProducerIds
-from bmq.proxy.apis import ALL_APIS
+from bmq.proxy.apis import ALL_APIS, SERVES_TRANSACTIONS
 from bmq.proxy.audit.audited_apis import audited
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.reachability.failure_reports import Reports
@@ -36,6 +38,7 @@ from bmq.proxy.routing.new_leaders import NewLeaders
 from bmq.proxy.routing.owners import RemoteOwners, RoutedOwners
 from bmq.proxy.scopes import ProxyServices
 from bmq.proxy.traffic_api import TrafficApi
+from bmq.proxy.transactions.router import RoutedTransactions
 from bmq.server.audit import open_audit
 from bmq.server.listener_views import ListenerViews
 from bmq.server.roles.broker import BrokerRole
@@ -75,6 +78,15 @@ class ProxyRole:
             joined.view, views.first.proxies, joined.peers, parts.catalog, offsets_topic,
             shards=config.offsets_topic_num_partitions, local=coordinator.coordinator if coordinator else None,
         )  # fmt: skip
+        self.transactions: RoutedTransactions | None = None
+        """The way to the transaction coordinators; None in a version that serves no transactions."""
+        if SERVES_TRANSACTIONS:
+            self.transactions = RoutedTransactions(
+                joined.view, views.first.proxies, joined.peers, parts.catalog,
+                partial(admin.ensure_topic, TRANSACTIONS_TOPIC), shards=TRANSACTIONS_TOPIC_PARTITIONS,
+                local=coordinator.transactions if coordinator else None,
+            )  # fmt: skip
+        self._routers = (self.coordinator,) if self.transactions is None else (self.coordinator, self.transactions)
         self.producer_ids = ProducerIds(parts.kv, config.cluster)
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
@@ -94,6 +106,7 @@ class ProxyRole:
             client_quotas=security.client_quotas,
             log_levels=log_levels,
             acls=security.acls,
+            transactions=self.transactions,
             new_leaders=self.new_leaders,
             features=joined.features,
             levels=lambda: joined.view.levels,
@@ -175,13 +188,15 @@ class ProxyRole:
         self.owners.send_away(sends_away)
         if self.new_leaders is not None:
             self.new_leaders.send_away(sends_away)
-        self.coordinator.send_away(sends_away)
+        for router in self._routers:
+            router.send_away(sends_away)
 
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more: clients' connections are about to close."""
         self.fetch_service.drain()
         self.remote_owners.drain()
-        self.coordinator.drain()
+        for router in self._routers:
+            router.drain()
 
     async def close(self) -> None:
         """End all requests and connections to owners.  May be called after a ``start`` that failed.
@@ -196,7 +211,8 @@ class ProxyRole:
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             parts.push_async_callback(self.fetch_service.close)
-            parts.callback(self.coordinator.close)
+            for router in self._routers:
+                parts.callback(router.close)
             if self._relay is not None:
                 parts.callback(self._relay.close)
             if self.audit_log is not None:

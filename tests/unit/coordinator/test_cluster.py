@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bmq.coordinator.routing import READY_VERSION, ready_request
+from bmq.coordinator.routed_api import READY_VERSION, ready_request
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages.coordinator import ForwardRequest
 from bmq.core.wire.api_keys import ApiKey
@@ -237,7 +237,7 @@ async def test_a_shard_of_another_kind_is_not_served_as_the_groups_shard_of_its_
     async with cluster() as world:
         process = world.coordinators["a"]
         process.view.shards[ShardId(TRANSACTIONS, 0)] = ShardOwner("a", 1)
-        body = encode_request(ApiKey.FIND_COORDINATOR, READY_VERSION, ready_request(GROUP))
+        body = encode_request(ApiKey.FIND_COORDINATOR, READY_VERSION, ready_request(GROUP, 0))
         call: Any = None  # it is not read
         for code in (ShardId(TRANSACTIONS, 0).code, 99 << 24):
             asked = ForwardRequest("/h", "c", ApiKey.FIND_COORDINATOR, READY_VERSION, ((code, 1),), body)

@@ -1,11 +1,27 @@
-"""The forwarded group requests at a coordinator: which ownership of a shard it serves."""
+"""The forwarded requests at a coordinator: which ownership of a shard it serves, and which kinds of shards."""
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import Any, cast
+
 import pytest
 
-from bmq.coordinator.server import ForwardVerdict, judge
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routed_api import ready_request
+from bmq.coordinator.server import Forwarding, ForwardVerdict, judge
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.rpc.messages.coordinator import (
+    ForwardRequest,
+    ForwardResponse,
+    ShardsNotLoadedRequest,
+    ShardsNotLoadedResponse,
+)
+from bmq.core.wire import messages as m
+from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId
+from tests.harness.members import OneView
 
 pytestmark = pytest.mark.slow
 
@@ -26,3 +42,92 @@ def test_a_request_is_served_at_its_ownership_number_or_a_later_one_of_this_proc
     known: ShardOwner | None, verdict: ForwardVerdict
 ) -> None:
     assert judge(5, known, "me") is verdict
+
+
+class FakeCoordinator:
+    """A group or transaction coordinator that names itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def shards_not_loaded(self) -> dict[ShardId, str]:
+        return {ShardId(GROUPS, 3): "it hangs"}
+
+    async def ready(self, key: str) -> None:
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._name} {key}")
+
+    async def list_transactions_of(self, request: Any, client: ClientInfo, shards: Set[int]) -> Any:
+        return m.ListTransactionsResponse(
+            error_code=0, unknown_state_filters=[*map(str, sorted(shards)), client.client_id], transaction_states=[]
+        )
+
+
+def forwarding(*, transactions: bool = True) -> Forwarding:
+    """Return the internal API of a process that has the first shards of both kinds."""
+    view = OneView("me")
+    coordinator, other = cast(Any, FakeCoordinator("groups")), cast(Any, FakeCoordinator("transactions"))
+    return Forwarding(
+        coordinator,
+        cast(Any, view),
+        transactions=other if transactions else None,
+        shards_not_loaded=lambda: {ShardId(TRANSACTIONS, 1): "no owner", ShardId(GROUPS, 3): "it hangs"},
+    )
+
+
+async def forward(served: Forwarding, request: Any, *shards: ShardId) -> Any:
+    """Return the response to a request about these shards.  Raises RequestError if the process refuses it."""
+    key, version = request.API_KEY, request.API_VERSION
+    ownerships = tuple((shard.code, 1) for shard in shards)
+    asked = ForwardRequest("/h", "client", key, version, ownerships, encode_request(key, version, request))
+    call: Any = None  # it is not read
+    response = await served.handle(memoryview(b"".join(map(bytes, asked.encode()))), call)
+    decoded = ForwardResponse.decode(memoryview(b"".join(map(bytes, response))))
+    return decode_response(key, version, memoryview(bytes(decoded.body)))
+
+
+LIST = m.ListTransactionsRequest(
+    version=1, state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
+)
+
+
+async def test_a_request_goes_to_the_coordinator_of_its_shards_kind() -> None:
+    served = forwarding()
+    for kind, key_type in ((GROUPS, 0), (TRANSACTIONS, 1)):
+        response = await forward(served, ready_request("x", key_type), ShardId(kind, 0))
+        assert response.error_message == f"{kind.name} x"
+    listed = await forward(served, LIST, ShardId(TRANSACTIONS, 2), ShardId(TRANSACTIONS, 0))
+    assert listed.unknown_state_filters == ["0", "2", "client"]
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("shards", "code"),
+    [
+        ([ShardId(GROUPS, 0)], ErrorCode.UNSUPPORTED_VERSION),
+        ([ShardId(GROUPS, 0), ShardId(TRANSACTIONS, 0)], ErrorCode.NOT_COORDINATOR),
+        ([], ErrorCode.NOT_COORDINATOR),
+    ],
+)
+async def test_a_request_about_shards_of_another_kind_is_refused(shards: list[ShardId], code: ErrorCode) -> None:
+    served = forwarding()
+    with pytest.raises(RequestError) as refused:
+        await forward(served, LIST, *shards)
+    assert refused.value.code is code
+    served.close()
+
+
+async def test_a_process_without_transactions_refuses_their_shards() -> None:
+    served = forwarding(transactions=False)
+    with pytest.raises(RequestError) as refused:
+        await forward(served, LIST, ShardId(TRANSACTIONS, 0))
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    served.close()
+
+
+def test_the_shards_that_are_not_loaded_are_reported_for_all_kinds() -> None:
+    served = forwarding()
+    call: Any = None  # it is not read
+    raw = served.list_not_loaded(memoryview(b"".join(map(bytes, ShardsNotLoadedRequest().encode()))), call)
+    response = ShardsNotLoadedResponse.decode(memoryview(b"".join(map(bytes, raw))))
+    assert response.shards == ((ShardId(GROUPS, 3).code, "it hangs"), (ShardId(TRANSACTIONS, 1).code, "no owner"))
+    served.close()

@@ -17,6 +17,7 @@ from bmq.core.wire.response_errors import error_codes
 
 Op = AclOperation
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 TOPIC_FAILED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 GROUP_FAILED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 CLUSTER_FAILED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -251,7 +252,7 @@ CASES: dict[ApiKey, Case] = {
     ),
     ApiKey.FIND_COORDINATOR: Case(
         4, lambda: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), [[(Op.DESCRIBE, GROUP)]],
-        {GROUP_FAILED},
+        {GROUP_FAILED}, others=frozenset({(Op.DESCRIBE, TRANSACTIONAL_ID)}),
     ),
     ApiKey.JOIN_GROUP: Case(9, join, [[(Op.READ, GROUP)]], {GROUP_FAILED}),
     ApiKey.HEARTBEAT: Case(4, member(m.HeartbeatRequest), [[(Op.READ, GROUP)]], {GROUP_FAILED}),
@@ -279,6 +280,7 @@ CASES: dict[ApiKey, Case] = {
             transactional_id=None, transaction_timeout_ms=1, producer_id=-1, producer_epoch=-1
         ),
         [[(Op.WRITE, TOPIC)], [(Op.IDEMPOTENT_WRITE, CLUSTER)]], {CLUSTER_FAILED},
+        others=frozenset({(Op.WRITE, TRANSACTIONAL_ID)}),
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Case(
         4, of_epoch, [[(Op.DESCRIBE, TOPIC)], [(Op.CLUSTER_ACTION, CLUSTER)]], {TOPIC_FAILED}

@@ -36,10 +36,10 @@ TERM = SimpleNamespace(
 )
 
 
-def coordinator(not_loaded: dict[int, str]) -> SimpleNamespace:
+def coordinator_role(not_loaded: dict[int, str]) -> SimpleNamespace:
     return SimpleNamespace(
+        coordinator=SimpleNamespace(groups_refused=2),
         shards_not_loaded=lambda: {ShardId(GROUPS, number): why for number, why in not_loaded.items()},
-        groups_refused=2,
         shards_not_loaded_by_reason=lambda: {"storage": len(not_loaded), "no_owner": 0},
     )
 
@@ -68,7 +68,7 @@ def node(
         fs=None,
         broker=None,
         is_serving=True,
-        coordinator=SimpleNamespace(coordinator=coordinator(not_loaded)) if not_loaded is not None else None,
+        coordinator=coordinator_role(not_loaded) if not_loaded is not None else None,
         certificates={"OUT": SimpleNamespace(expires_in_s=86_400.0)},
         collected=SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=None),
         joined=joined,

@@ -130,9 +130,7 @@ def node(view: object, leader: Leader) -> Node:
     fake = SimpleNamespace(
         view=view,
         joined=SimpleNamespace(peers=PEERS, view=view, features=TABLE),
-        coordinator=SimpleNamespace(
-            coordinator=SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 7): "it hangs"})
-        ),
+        coordinator=SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 7): "it hangs"}),
         admin=leader,
         quarantined=lambda: {"topic t": "wrong"},
         broker=None,

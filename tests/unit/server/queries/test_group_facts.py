@@ -59,9 +59,7 @@ async def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WH
     joined: Any = SimpleNamespace(
         view=SimpleNamespace(own="b", members={}, shard={ShardId(GROUPS, 4): ShardOwner("d", 1)}.get)
     )
-    own: Any = SimpleNamespace(
-        coordinator=SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 3): "storage is full"})
-    )
+    own: Any = SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 3): "storage is full"})
     return await Groups(joined, catalog, cast(Any, coordinator), own).page(search, Order.parse(sort), page)
 
 

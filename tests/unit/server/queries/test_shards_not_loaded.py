@@ -32,7 +32,7 @@ async def asked(reports: Mapping[str, dict[int, str] | None], own: dict[ShardId,
     }
     view = SimpleNamespace(own="own", members=members)
     joined: Any = SimpleNamespace(view=view, peers=SimpleNamespace(ask=ask))
-    coordinator: Any = SimpleNamespace(coordinator=SimpleNamespace(shards_not_loaded=lambda: own))
+    coordinator: Any = SimpleNamespace(shards_not_loaded=lambda: own)
     return await shards_not_loaded(joined, coordinator if own is not None else None)
 
 

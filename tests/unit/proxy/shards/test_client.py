@@ -20,7 +20,7 @@ from bmq.core.wire.codec import encode_response
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.shard_kinds import GROUPS, ShardId
-from bmq.proxy.groups.client import CALL_TIMEOUT_S, EntryRefused, Forwards, NoAnswer
+from bmq.proxy.shards.client import CALL_TIMEOUT_S, EntryRefused, Forwards, NoAnswer
 from tests.harness.waiting import now
 
 CLIENT = ClientInfo("client-1", "/10.0.0.1")

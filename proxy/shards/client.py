@@ -1,4 +1,4 @@
-"""Requests to the process that serves a group's shard: by a call within this process, or by a ``ForwardRequest``."""
+"""Requests to the process that serves a shard: by a call within this process, or by a ``ForwardRequest``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import Any
 
-from bmq.coordinator.api import ClientInfo, LocalCoordinator
-from bmq.coordinator.routing import GroupApi
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.routed_api import RoutedApi, ShardListing
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ForwardResponse
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
-from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.large import is_large
@@ -49,9 +48,9 @@ class NoAnswer(Exception):
 
 
 class Forwards:
-    """Requests to the coordinators of all processes; ``local`` is this process's own, if it has the role."""
+    """Requests to the coordinators of one kind in all processes; ``local`` is this process's own, if it has one."""
 
-    def __init__(self, view: ClusterView, peers: Peers, local: LocalCoordinator | None) -> None:
+    def __init__(self, view: ClusterView, peers: Peers, local: Any) -> None:
         self.is_draining = False
         self._view = view
         self._peers = peers
@@ -70,7 +69,7 @@ class Forwards:
             drained.set_result(None)
 
     async def ask(
-        self, api: GroupApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
+        self, api: RoutedApi, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
     ) -> Any:
         """Send a request about these shards to ``owner``, and return its response.
 
@@ -87,13 +86,13 @@ class Forwards:
             work = self._forward(api.key, request, client, owner, shards, timeout_s, api.is_repeatable)
         return await (self._until_drained(work) if api.may_park else work)
 
-    async def list_groups(
-        self, request: m.ListGroupsRequest, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
-    ) -> m.ListGroupsResponse:
-        """Return the groups of these shards, from ``owner``.  Raises NoAnswer if there is no response."""
+    async def list_shards(
+        self, listing: ShardListing, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
+    ) -> Any:
+        """Return what these shards have, from ``owner``.  Raises NoAnswer if there is no response."""
         if self._local is not None and owner.incarnation == self._view.own:
-            return await self._local.list_groups_of(request, client, {shard.number for shard in shards})
-        return await self._forward(ApiKey.LIST_GROUPS, request, client, owner, shards, CALL_TIMEOUT_S, True)
+            return await listing.call(self._local, request, client, {shard.number for shard in shards})
+        return await self._forward(listing.key, request, client, owner, shards, CALL_TIMEOUT_S, True)
 
     async def _forward(
         self,

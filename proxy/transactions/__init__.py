@@ -1,0 +1,1 @@
+"""The routing of requests about transactions to the coordinators that have them."""
