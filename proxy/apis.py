@@ -49,6 +49,7 @@ from bmq.proxy.handlers import (
     sasl_handshake,
     sync_group,
     update_features,
+    write_txn_markers,
 )
 from bmq.proxy.scopes import ProxyScopes
 
@@ -74,6 +75,7 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         delete_topics,
         delete_records,
         init_producer_id,
+        write_txn_markers,
         offset_for_leader_epoch,
         describe_acls,
         create_acls,

@@ -95,6 +95,7 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -202,6 +203,8 @@ __all__ = [
     "SyncGroupResponse",
     "UpdateFeaturesRequest",
     "UpdateFeaturesResponse",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersResponse",
     "flexible_since",
     "request_class",
     "schema_range",
@@ -255,6 +258,7 @@ _REQUESTS: dict[int, Any] = {
         SaslHandshakeRequest,
         SyncGroupRequest,
         UpdateFeaturesRequest,
+        WriteTxnMarkersRequest,
     )
 }
 _BY_HAND: dict[int, Any] = {request.API_KEY: request for request in (ProduceRequest, FetchRequest)}
