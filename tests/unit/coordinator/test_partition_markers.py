@@ -81,7 +81,8 @@ async def test_markers_of_one_turn_share_a_request_by_broker() -> None:
     async with world() as w:
         w.view.assign("a", *keys(0, 1))
         w.view.assign("b", *keys(2))
-        assert await asyncio.gather(w.write(*keys(0, 2)), w.write(*keys(0, 1), producer_id=2)) == [["NONE"] * 2] * 2
+        found = await asyncio.gather(w.write(*keys(0, 2)), w.write(*keys(0, 1), producer_id=2))
+        assert list(found) == [["NONE"] * 2] * 2
         assert [(name, request.ends()) for name, request in w.asked] == [
             ("a", [(ends(1), keys(0)[0]), (ends(2), keys(0)[0]), (ends(2), keys(1)[0])]),
             ("b", [(ends(1), keys(2)[0])]),
