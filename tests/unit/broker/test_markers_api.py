@@ -66,9 +66,9 @@ async def test_counts_that_do_not_fit_and_too_many_partitions_are_refused() -> N
         row = MarkerRow(1, 0, 0, 1, 0, 2)
         pair = (key.topic_id, key.partition)
         bad = [
-            WriteMarkersRequest(WAIT_MS, [row], [pair]),
-            WriteMarkersRequest(WAIT_MS, [row._replace(partitions=-1), row], [pair]),
-            WriteMarkersRequest(WAIT_MS, [row._replace(partitions=MARKERS_MAX + 1)], [pair] * (MARKERS_MAX + 1)),
+            WriteMarkersRequest(WAIT_MS, [row], (pair,)),
+            WriteMarkersRequest(WAIT_MS, [row._replace(partitions=-1), row], (pair,)),
+            WriteMarkersRequest(WAIT_MS, [row._replace(partitions=MARKERS_MAX + 1)], (pair,) * (MARKERS_MAX + 1)),
         ]
         for request in bad:
             response = await Caller(c["a"]).ask(request)
