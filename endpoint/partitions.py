@@ -13,6 +13,7 @@ from typing import Protocol
 from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, Ends
+from bmq.core.records.control import TransactionMarker
 from bmq.storage.aborted import RecentAborted, StableMove
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.log_reader import ActiveSegment
@@ -149,6 +150,14 @@ class Owner(Protocol):
 
     async def producers(self) -> Sequence[ProducerState]:
         """Return the state of each idempotent producer, for DescribeProducers."""
+
+    async def end_transaction(self, marker: TransactionMarker) -> None:
+        """Append the marker that ends a producer's transaction; return once it is flushed as an acks=all batch.
+
+        A repeated or late marker is not written again.  Raises RequestError TRANSACTION_COORDINATOR_FENCED or
+        INVALID_PRODUCER_EPOCH if a later coordinator, or a later epoch of the producer, has written here; other codes
+        are retriable.
+        """
 
     async def delete_before(self, offset: int) -> int:
         """Delete the records below ``offset`` (Kafka's DeleteRecords), and return the new log start.

@@ -55,6 +55,7 @@ from bmq.proxy.handlers import (
     sync_group,
     txn_offset_commit,
     update_features,
+    write_txn_markers,
 )
 from bmq.proxy.scopes import ProxyScopes
 
@@ -96,6 +97,7 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         delete_topics,
         delete_records,
         init_producer_id,
+        write_txn_markers,
         offset_for_leader_epoch,
         describe_acls,
         create_acls,

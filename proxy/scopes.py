@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 from bmq.controller.admin.api import Admin
 from bmq.coordinator.api import ClusterTransactionCoordinator, GroupCoordinator
+from bmq.core.errors import ErrorCode
 from bmq.core.logging.levels import LogLevels
 from bmq.core.net.request import Request
+from bmq.core.records.control import TransactionMarker
 from bmq.endpoint.fetch.fetch_params import Nearer
 from bmq.endpoint.leader_hints import LeaderHints
 from bmq.endpoint.scopes import ListenerView, ProcessServices, Scopes
@@ -36,6 +39,8 @@ class ProxyServices(ProcessServices):
     """Delegation tokens; None without delegation.token.secret.key."""
     client_quotas: QuotasView
     log_levels: LogLevels = field(default_factory=LogLevels)
+    end_group_transaction: Callable[[int, TransactionMarker], Awaitable[ErrorCode]] | None = None
+    """Gives a marker to the coordinator of a partition of ``__consumer_offsets``; None: there is no way to it."""
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""
     transactions: ClusterTransactionCoordinator | None = None

@@ -23,6 +23,7 @@ from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Appended, Batch, parse_batch
+from bmq.core.records.control import TransactionMarker
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
@@ -105,16 +106,37 @@ class PartitionDriver(PartitionIo):
         """Give one batch that was checked its offsets, and queue it. Raises RequestError if it is refused."""
         shared, partition = self.shared, self.machine
         try:
-            accepted = partition.accept(batch, shared.clock.now_ms(), None if acks_all else 1)
+            return self._accepted(partition.accept(batch, shared.clock.now_ms(), None if acks_all else 1))
         except RequestError as error:
-            if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-                self.post(ev.CopiesWanted())
+            self._refused(error)
             raise
+
+    def end_transaction(self, marker: TransactionMarker) -> asyncio.Future[int]:
+        """Append a coordinator's marker; return a future that is done once the marker is flushed.
+
+        A marker with nothing to do is done at once, or with the flush of the producer's last marker. Raises
+        RequestError if it is refused.
+        """
+        flushed = _OffsetFuture()
+        try:
+            accepted = self._accepted(self.machine.end_transaction(marker, self.shared.clock.now_ms()))
+        except RequestError as error:
+            self._refused(error)
+            raise
+        self.when_flushed(accepted, flushed)
+        return flushed.future
+
+    def _accepted(self, accepted: Pending | Duplicate) -> Pending | Duplicate:
+        """Have a queued batch sent, unless it repeats an earlier batch; return ``accepted``."""
         if isinstance(accepted, Pending):
-            shared.budget.take(batch.size)
+            self.shared.budget.take(accepted.batch.size)
             if not self.is_queued or self.machine.current is None:  # else its turn comes anyway
-                self.apply(self.machine.after_append(shared.now_ms()))
+                self.apply(self.machine.after_append(self.shared.now_ms()))
         return accepted
+
+    def _refused(self, error: RequestError) -> None:
+        if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+            self.post(ev.CopiesWanted())
 
     def when_flushed(self, accepted: Pending | Duplicate, callback: AppendCallback) -> None:
         """Call ``callback`` once the batch is flushed, or dropped.

@@ -22,6 +22,7 @@ from bmq.broker.events import Effect
 from bmq.broker.partition.batches import Batches, Duplicate
 from bmq.broker.partition.checkpointer import Checkpointer, OpenSegment
 from bmq.broker.partition.found_copies import FoundCopies
+from bmq.broker.partition.marker_rules import changes_nothing, is_to_be_written
 from bmq.broker.partition.pipeline_watch import PipelineWatch
 from bmq.broker.partition.predecessor import Predecessor
 from bmq.broker.partition.producer_state import ProducerTable
@@ -34,10 +35,13 @@ from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, Batch
+from bmq.core.records.control import TransactionMarker, marker_batch
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.transactions import NOTHING_OPEN
 
+NO_OFFSET = -1
+"""The offset of a marker without effect, which is in no file."""
 _OF_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
 
@@ -204,6 +208,35 @@ class OwnedLog:
         self._next_offset = batch.next_offset
         self.batches.add(pending)
         return pending
+
+    def end_transaction(self, marker: TransactionMarker, wall_ms: int) -> Pending | Duplicate:
+        """Append a coordinator's marker, flushed on as many datanodes as min.insync.replicas asks for.
+
+        Returns a ``Duplicate`` if the marker is repeated or late (``broker.partition.marker_rules``); ``pending`` is
+        then the producer's last marker, until its flush. Meanwhile a marker without effect is not written either, so
+        repetitions do not pile up on slow storage. Raises RequestError with Kafka's code.
+        """
+        if self._state is not PartitionState.WRITE:
+            raise self.refusal()
+        state = self._producers.latest(marker.producer_id)
+        is_needed = is_to_be_written(state, marker)
+        if not is_needed or changes_nothing(state, marker):
+            waiting = self._waiting_marker(marker.producer_id)
+            if waiting is not None:
+                return Duplicate(waiting.batch.base_offset, waiting, waiting.batch.max_timestamp)
+            if not is_needed:
+                return Duplicate(NO_OFFSET, None, wall_ms)
+        return self.accept(Batch(memoryview(marker_batch(marker, wall_ms))), wall_ms, None)
+
+    def _waiting_marker(self, producer_id: int) -> Pending | None:
+        """Return the producer's last marker before its flush; None if no marker waits."""
+        if self._producers.is_flushed(producer_id):
+            return None
+        for queue in (self.batches.unsent, self.batches.inflight):
+            for pending in reversed(queue):
+                if pending.batch.producer_id == producer_id and pending.batch.attributes & CONTROL:
+                    return pending
+        return None
 
     def _find(self, base_offset: int) -> Pending | None:
         return None if base_offset < self._high_watermark else self.batches.find(base_offset)

@@ -25,6 +25,7 @@ from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, parse_batch
+from bmq.core.records.control import TransactionMarker
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
@@ -227,6 +228,16 @@ class PartitionOwner:
         """
         self._shared.load.wrote(self.key, len(data))
         return self._driver.append(data, is_internal=True)
+
+    async def end_transaction(self, marker: TransactionMarker) -> None:
+        """End a producer's transaction, as its coordinator says; return once the marker is flushed.
+
+        A refusal needs no proof of the ownership: the epochs that refuse a marker exist, whoever owns the partition.
+        Raises RequestError: TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH if a later one was here, else a
+        retriable code.
+        """
+        self._shared.load.wrote(self.key, 0)
+        await self._driver.end_transaction(marker)
 
     def _accept(self, batch: Batch, callback: AppendCallback, acks_all: bool) -> None:
         try:

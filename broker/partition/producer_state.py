@@ -52,6 +52,10 @@ class ProducerTable:
         """Return the state that the producer's next batch is checked against; None if the producer is unknown."""
         return self._appended.get(producer_id) or self._flushed.get(producer_id)
 
+    def is_flushed(self, producer_id: int) -> bool:
+        """Return whether no batch of the producer waits for its flush."""
+        return producer_id not in self._appended
+
     def find_duplicate(self, batch: Batch) -> ProducerBatch | None:
         """Return the kept batch that ``batch`` repeats (same epoch, first and last sequence); None if it is new."""
         state = self.latest(batch.producer_id)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import Batch, Record
+from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch, Record, build_batch
 from bmq.core.records.reader import StoredRecord, read_records
 
 _KEY = struct.Struct(">hh")
@@ -85,6 +85,17 @@ def end_marker_of_record(key: bytes, value: bytes | None) -> EndMarker | None:
 def end_record(end: EndMarker) -> Record:
     """Return the control record of a transaction's end, in version 0 of both formats."""
     return Record(key=_KEY.pack(0, _NUMBERS[end.marker]), value=_VALUE.pack(0, end.coordinator_epoch))
+
+
+def marker_batch(marker: TransactionMarker, timestamp_ms: int) -> bytearray:
+    """Return the control batch that ends the transaction in a partition's log, with the offset still to be given."""
+    return build_batch(
+        [end_record(EndMarker(marker.marker, marker.coordinator_epoch))],
+        base_timestamp=timestamp_ms,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        attributes=TRANSACTIONAL | CONTROL,
+    )
 
 
 def _type_of(record: StoredRecord | None) -> Marker:

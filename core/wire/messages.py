@@ -111,6 +111,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -230,6 +231,8 @@ __all__ = [
     "TxnOffsetCommitResponse",
     "UpdateFeaturesRequest",
     "UpdateFeaturesResponse",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersResponse",
     "flexible_since",
     "request_class",
     "schema_range",
@@ -289,6 +292,7 @@ _REQUESTS: dict[int, Any] = {
         SyncGroupRequest,
         TxnOffsetCommitRequest,
         UpdateFeaturesRequest,
+        WriteTxnMarkersRequest,
     )
 }
 _BY_HAND: dict[int, Any] = {request.API_KEY: request for request in (ProduceRequest, FetchRequest)}

@@ -208,6 +208,28 @@ def _update_features(message: Any, response: Any, before: object) -> Iterator[Ac
     yield Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME, response.error_code, changed)
 
 
+def _write_markers(message: Any, response: Any, before: object) -> Iterator[Act]:
+    for asked, marker in zip(message.markers, response.markers, strict=True):
+        for topic in marker.topics:
+            for error, numbers in _by_error(topic.partitions, "partition_index").items():
+                changed = {**_of_marker(asked), "topic": topic.name, "partitions": numbers}
+                yield Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME, error, changed)
+
+
+def _markers_wanted(message: Any) -> Iterator[Act]:
+    for marker in message.markers:
+        for topic in marker.topics:
+            yield Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME, changed={**_of_marker(marker), "topic": topic.name})
+
+
+def _of_marker(marker: Any) -> dict[str, object]:
+    return {
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "marker": "COMMIT" if marker.transaction_result else "ABORT",
+    }
+
+
 def _reassign(message: Any, response: Any, before: object) -> Iterator[Act]:
     if response.error_code:
         yield Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME, response.error_code)
@@ -236,6 +258,7 @@ ACTS: Mapping[ApiKey, Reader] = {
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
     ApiKey.UPDATE_FEATURES: _update_features,
+    ApiKey.WRITE_TXN_MARKERS: _write_markers,
 }
 """The administrative APIs."""
 NOT_ADMINISTRATIVE = frozenset(
@@ -290,6 +313,7 @@ WANTED: Mapping[ApiKey, Callable[[Any], Iterable[Act]]] = {
     ApiKey.ELECT_LEADERS: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
     ApiKey.UPDATE_FEATURES: lambda m: (Act(AclOperation.ALTER, CLUSTER, CLUSTER_NAME),),
+    ApiKey.WRITE_TXN_MARKERS: _markers_wanted,
 }
 """What a request wants, without its response: a client may leave before that, and the act be done all the same."""
 BEFORE: Mapping[ApiKey, Callable[[ProxyScopes, Any], object]] = {

@@ -4,7 +4,9 @@ Behaviour: the owner responds (rule 2), from flushed batches.  Ids below 0 are t
 
 Version notes: there is one version.
 
-``current_txn_start_offset`` is -1 without an open transaction. No client can begin one yet.
+``current_txn_start_offset`` is -1 without an open transaction, ``coordinator_epoch`` -1 before the first marker.
+``last_timestamp`` is the largest timestamp of the last batch, for ``kafka-transactions.sh find-hanging``. Without a
+kept batch (behind a marker of a higher epoch) it is the time of the last receipt.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def _producer(state: ProducerState) -> Any:
         producer_id=state.producer_id,
         producer_epoch=state.epoch,
         last_sequence=-1 if last is None else increment_sequence(last.base_sequence, last.last_delta),
-        last_timestamp=state.last_timestamp,
+        last_timestamp=state.last_timestamp if last is None else last.timestamp,
         coordinator_epoch=state.coordinator_epoch,
         current_txn_start_offset=state.txn_start,
     )

@@ -14,6 +14,7 @@ from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Ends
+from bmq.core.records.control import TransactionMarker
 from bmq.core.rpc.messages.broker import (
     ENDS_FLUSHED,
     AskRequest,
@@ -21,6 +22,7 @@ from bmq.core.rpc.messages.broker import (
     ProducersRequest,
     Question,
 )
+from bmq.core.rpc.messages.markers import WriteMarkersRequest, code_of
 from bmq.endpoint.partitions import AppendCallback
 from bmq.proxy.routing.owner_queries import OwnerQueries
 from bmq.proxy.routing.produce_route import ProduceRoute, RouteState
@@ -41,6 +43,8 @@ from bmq.storage.checkpoint import ProducerState, decode_producers
 
 TO_WATERMARK = -1
 """Offset in Kafka's DeleteRecords that stands for the high watermark."""
+MARKER_WAIT_MS = 4_000
+"""Milliseconds of the owner's wait for a marker's flush: less than the time for a query with all its tries."""
 _PRODUCER_ID = struct.Struct(">q")
 _PRODUCER_ID_AT = 43
 _NO_BUCKET = -1
@@ -236,6 +240,17 @@ class RemoteOwner:
         request = ProducersRequest(self.key.topic_id, self.key.partition)
         found = await self._queries.ask(self.key, request)
         return await run_in_turns(decode_producers(memoryview(found.states)))
+
+    async def end_transaction(self, marker: TransactionMarker) -> None:
+        """End a producer's transaction.  See ``Owner.end_transaction``; repeated if no response comes."""
+        request = WriteMarkersRequest.of([(marker, self.key)], MARKER_WAIT_MS)
+        response = await self._queries.ask(self.key, request)
+        if len(response.codes) != 1:
+            text = f"the owner returned {len(response.codes)} codes where one was expected"
+            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        code = code_of(response.codes[0])
+        if code is not ErrorCode.NONE:
+            raise RequestError(code, f"the owner of {self.key} refused the end of a transaction")
 
     async def delete_before(self, offset: int) -> int:
         """Delete the records below ``offset``, and return the new log start.  See ``Owner.delete_before``.

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.internal_api import BrokerApi
+from bmq.broker.markers_api import MarkersApi
 from bmq.broker.shard_log_api import CheckOwnership, ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
@@ -83,3 +84,4 @@ def register_broker(
     """Register the internal APIs of a broker."""
     BrokerApi(assigned, load, open_files).register(endpoint)
     ShardLogApi(assigned, fence, check).register(endpoint)
+    MarkersApi(assigned).register(endpoint)

@@ -20,6 +20,7 @@ from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
 from bmq.broker.internal_api import BrokerApi
+from bmq.broker.markers_api import MarkersApi
 from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.aio.subscribers import Subscribers
@@ -144,6 +145,7 @@ class Node:
         self._callers: dict[str, Caller] = {}
         BrokerApi(self.assigned, self.broker.shared.load, self.broker.shared.open_files).register(self.endpoint)
         ShardLogApi(self.assigned, self.fence).register(self.endpoint)
+        MarkersApi(self.assigned).register(self.endpoint)
 
     async def start(self) -> None:
         await self.broker.start()

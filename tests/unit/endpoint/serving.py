@@ -16,6 +16,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, Record, build_batch
+from bmq.core.records.control import TransactionMarker
 from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.fetch_params import FetchParams
@@ -83,6 +84,9 @@ class FakeOwner:
         return self.active_segment
 
     async def producers(self) -> Sequence[ProducerState]:
+        raise NotImplementedError
+
+    async def end_transaction(self, marker: TransactionMarker) -> None:
         raise NotImplementedError
 
     async def delete_before(self, offset: int) -> int:

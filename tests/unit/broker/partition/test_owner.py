@@ -267,7 +267,7 @@ async def test_describe_producers_names_clients_and_no_internal_producers() -> N
         first, second, third = response.topics[0].partitions
         (producer,) = first.active_producers
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 0, 4)
-        assert producer.last_timestamp == w.scopes.process.clock.now_ms()
+        assert producer.last_timestamp == 1_700_000_000_001, "the record's timestamp, not the time of receipt"
         assert (producer.current_txn_start_offset, second.active_producers) == (-1, [])
         assert (third.error_code, third.partition_index) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2)
 

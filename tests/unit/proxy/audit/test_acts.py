@@ -119,6 +119,18 @@ def test_partitions_are_told_by_topic_and_error() -> None:
     ]
 
 
+def test_markers_are_told_by_producer_topic_and_error() -> None:
+    parts = [Some(partition_index=number, error_code=number % 2) for number in range(3)]
+    asked = Some(producer_id=7, producer_epoch=3, transaction_result=False, topics=[Some(name="t")])
+    message, response = Some(markers=[asked]), Some(markers=[Some(topics=[Some(name="t", partitions=parts)])])
+    marker = {"producer_id": 7, "producer_epoch": 3, "marker": "ABORT", "topic": "t"}
+    assert of(ApiKey.WRITE_TXN_MARKERS, message, response) == [
+        ("ALTER", "CLUSTER", "kafka-cluster", 0, {**marker, "partitions": [0, 2]}),
+        ("ALTER", "CLUSTER", "kafka-cluster", 1, {**marker, "partitions": [1]}),
+    ]
+    assert told(WANTED[ApiKey.WRITE_TXN_MARKERS](message)) == [("ALTER", "CLUSTER", "kafka-cluster", 0, marker)]
+
+
 def test_deleted_topics_are_named_by_each_version() -> None:
     assert _wanted(ApiKey.DELETE_TOPICS, Some(API_VERSION=1, topic_names=["a", "b"])) == ["a", "b"]
     by_id = Some(API_VERSION=6, topics=[Some(name="a", topic_id=None), Some(name=None, topic_id=7)])

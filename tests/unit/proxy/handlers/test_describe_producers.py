@@ -34,7 +34,19 @@ async def test_a_producer_is_described_by_its_last_batch() -> None:
     ]
     (producer,) = partition.active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 3, 7)
-    assert (producer.last_timestamp, producer.coordinator_epoch, producer.current_txn_start_offset) == (1_000, -1, -1)
+    assert (producer.last_timestamp, producer.coordinator_epoch, producer.current_txn_start_offset) == (950, -1, -1)
+
+
+async def test_an_open_transaction_shows_its_first_offset_and_the_coordinators_epoch() -> None:
+    """Show the record's timestamp, not the time of receipt: hanging transactions are found by it."""
+    opened = ProducerState(7, 3, 12, 1_000, 40, (ProducerBatch(0, 40, 0, 900),))
+    ended = ProducerState(8, 4, 13, 1_000, -1, ())
+    (topic,) = await ask({0: FakeOwner(producers=[opened, ended])}, ("t", [0]))
+    found = [
+        (each.last_timestamp, each.coordinator_epoch, each.current_txn_start_offset)
+        for each in topic.partitions[0].active_producers
+    ]
+    assert found == [(900, 12, 40), (1_000, 13, -1)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.aio.steps import Steps
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.rpc.peers import ConnectionKind
 from bmq.core.wire.api_keys import ApiKey
 from bmq.proxy.routing.owners import SWEEP_S, UNUSED_S, RoutedOwners
@@ -20,6 +21,7 @@ from bmq.storage.checkpoint import ProducerState
 from tests.harness.fakes import FakeClient
 from tests.harness.loop_stops import TurnCounter
 from tests.harness.scopes import change
+from tests.unit.broker.partition.transactional import PID, data
 from tests.unit.proxy.cluster import PING_S, answers, cluster, idempotent, plain, values
 
 pytestmark = pytest.mark.slow
@@ -365,6 +367,23 @@ async def test_questions_are_answered_as_the_owner_would() -> None:
         with pytest.raises(RequestError) as caught:
             await remote.delete_before(6)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_marker_ends_a_transaction_at_an_owner_elsewhere() -> None:
+    async with cluster() as world:
+        await answers([world.send(plain())])
+        remote = await world.owners.wait(world.key(), 5)
+        local = world.broker("b1").assigned.get(world.key())
+        assert local is not None
+        await local.append_internal(data(-1).data)
+        assert (await remote.ends()).last_stable_offset == 1
+        marker = TransactionMarker(PID, 1, 5, Marker.ABORT, 2)
+        await remote.end_transaction(marker)
+        await remote.end_transaction(marker)
+        assert (await remote.ends())[2:] == (3, 3)
+        with pytest.raises(RequestError) as caught:
+            await remote.end_transaction(marker._replace(producer_epoch=0))
+        assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 async def test_a_question_waits_through_a_move() -> None:
