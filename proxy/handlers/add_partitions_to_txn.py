@@ -87,7 +87,7 @@ async def _add_to_several(
         response = await coordinator.add_partitions(part, ClientInfo.of(request))
         for number, result in zip(sent, api.answers(response), strict=True):
             results[number] = result
-    return api.join(message, results)  # type: ignore[no-any-return]
+    return api.join(message, results)
 
 
 async def _failures(catalog: Catalog, topics: Sequence[Any], may_use: Callable[[str], bool]) -> _Failures:
