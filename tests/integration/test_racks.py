@@ -33,6 +33,7 @@ SETTINGS = {
     "HADOOP_USER_NAME": "hadoop",
     "BMQ_BLOCK_BYTES": str(16 << 20),
     "BMQ_ZONE": "east",
+    "BMQ_INSECURE": "true",
 }
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -437,14 +437,16 @@ def test_partitions_of_even_size(spark: SparkSession, topics: str) -> None:
 
 
 def test_columns_by_schema(spark: SparkSession, topics: str) -> None:
-    """Choose columns by a schema, in any order and case; another type or an unknown column is refused."""
-    schema = "Offset bigint, VALUE binary NOT NULL, headers array<struct<key:string,value:binary>>"
+    """Choose columns by a schema, in any order and case; another type, an unknown column or NOT NULL is refused."""
+    schema = "Offset bigint, VALUE binary, headers array<struct<key:string,value:binary>>"
     data = frame(spark, topics, topic="other", schema=schema)
     assert [tuple(row)[:1] for row in data.orderBy("offset").collect()] == [(0,), (1,), (2,)]
     assert frame(spark, topics, topic="other", schema="topic string").distinct().count() == 1
     for schema in ("offset int", "offset bigint, colour string"):
         with pytest.raises(Exception, match="Cast after reading"):
             frame(spark, topics, topic="other", schema=schema).collect()
+    with pytest.raises(Exception, match="declares value NOT NULL"):
+        frame(spark, topics, topic="other", schema="offset bigint, value binary NOT NULL").collect()
 
 
 # ---------------------------------------------------------------------------------------- logs that no broker writes
