@@ -52,6 +52,7 @@ from tests.unit.proxy.transactions.transactions_world import (
     init,
     listing,
 )
+from tests.unit.proxy.turns import Turns
 
 APIS: dict[int, Api[Any]] = {
     int(api.key): api for api in (*OF_TRANSACTIONS, *init_producer_id.APIS, *find_coordinator.APIS)
@@ -323,3 +324,17 @@ def test_large_responses_are_estimated_before_they_are_built() -> None:
         estimate = APIS[request.API_KEY].response_bytes
         assert estimate is not None
         assert estimate(scopes, request) >= least
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_a_large_request_leaves_turns_to_others(several: bool) -> None:
+    """Refuse 20,000 partitions, in one transaction or in 40: others have a turn after 1,000 of them."""
+    w, count = Caller(is_checked=False), 20_000
+    request = (
+        add_several(*(("x", "gone", [*range(500)]) for _ in range(count // 500)))
+        if several
+        else add("x", ("gone", [*range(count)]))
+    )
+    turns = Turns()
+    assert errors(await w(request)) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await turns.end() >= count // 1_000
