@@ -137,7 +137,7 @@ class TransactionCoordinator(Protocol):
     ) -> m.AddPartitionsToTxnResponse:
         """Add partitions to transactions, or verify that they are added.
 
-        From version 4 on the response has one result for each transaction of the request, in the request's order.
+        From version 4 on the response has a result for every transaction of the request, in the request's order.
         """
 
     async def add_offsets(self, request: m.AddOffsetsToTxnRequest, client: ClientInfo) -> m.AddOffsetsToTxnResponse: ...
@@ -147,7 +147,7 @@ class TransactionCoordinator(Protocol):
     async def describe_transactions(
         self, request: m.DescribeTransactionsRequest, client: ClientInfo
     ) -> m.DescribeTransactionsResponse:
-        """Describe transactions.  The response has one state for each id of the request, in the request's order."""
+        """Describe transactions.  The response has a state for every id of the request, in the request's order."""
 
     async def list_transactions(
         self, request: m.ListTransactionsRequest, client: ClientInfo
@@ -168,9 +168,9 @@ class LocalTransactionCoordinator(TransactionCoordinator, Protocol):
 
 
 class ClusterTransactionCoordinator(TransactionCoordinator, Protocol):
-    """The transaction coordinator that proxies' handlers have: it forwards to the processes that serve the shards."""
+    """The transaction coordinator of proxies' handlers: it forwards to the processes with the shards."""
 
     async def list_transactions(
         self, request: m.ListTransactionsRequest, client: ClientInfo, proxies: Proxies | None = None
     ) -> m.ListTransactionsResponse:
-        """List the transactions that clients find at this process by ``proxies``, the addresses of one listener."""
+        """List the transactions of the shards for which ``proxies``, a listener's addresses, name this process."""

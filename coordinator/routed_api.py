@@ -1,8 +1,8 @@
 """APIs of coordinators as lists of entries, so that a request can be split by shard and its responses joined.  Pure.
 
-The groups or transactional ids of one request may be served by several processes, so each API is seen as a list of
-*entries*, one for each coordinator key: a group id or a transactional id.  Most APIs have one entry.  The sender splits
-a request into parts and joins the results of their entries.  The receiver serves a part like any other request.
+Several processes may serve the groups or transactional ids of one request.  So an API is a list of *entries*, with one
+coordinator key an entry: a group id or a transactional id.  Most APIs have one entry.  The sender splits a request into
+parts and joins the results of their entries.  The receiver serves a part like any other request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 
 READY_VERSION = 3
-"""Version of the FindCoordinator requests by which one process waits until another serves the shard of a key."""
+"""Version of the FindCoordinator requests by which a process waits until another process serves the shard of a key."""
 
 Call = Callable[[Any, Any, ClientInfo], Any | Awaitable[Any]]
 """Function of the kind's coordinator, a request and its client, to the response."""
@@ -68,7 +68,7 @@ class RoutedApi(Protocol):
 
 
 class ShardListing(NamedTuple):
-    """An API that lists what whole shards have: it has no entries.
+    """An API without entries: it lists the groups or transactions of whole shards.
 
     ``call`` lists the shards of these numbers.  ``of_request``: errors of the request itself, not of a shard.
     """
@@ -79,7 +79,7 @@ class ShardListing(NamedTuple):
 
 
 class KindApis(NamedTuple):
-    """The forwarded APIs of one kind of shards: those with entries by API key, and the listing."""
+    """The forwarded APIs of one kind of shards: ``routed`` by API key, and the listing."""
 
     routed: Mapping[int, RoutedApi]
     listing: ShardListing

@@ -1,4 +1,4 @@
-"""Group APIs as lists of entries, one for each group, so that a request can be split by shard.  Pure."""
+"""Group APIs as lists of entries, with one group an entry, so that a request can be split by shard.  Pure."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class Forwarding:
     ) -> None:
         """``transactions``: the process's transaction coordinator, if it has one.
 
-        ``shards_not_loaded`` returns the process's shards of all kinds that are not loaded, each with the reason; None
-        if it has groups alone.
+        ``shards_not_loaded`` returns the reason by shard, for the process's shards of all kinds that are not loaded;
+        None if the process has groups alone.
         """
         self._served: dict[ShardKind, tuple[KindApis, Any]] = {GROUPS: (GROUP_APIS, coordinator)}
         if transactions is not None:

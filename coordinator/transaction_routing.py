@@ -1,13 +1,13 @@
-"""APIs of transactions as lists of entries, one for each transactional id, so that a request can be split.  Pure.
+"""APIs of transactions as lists of entries: a request is split by transactional id, and sent to their shards.  Pure.
 
 ==========================  =====================================================================================
 API                         its entries
 ==========================  =====================================================================================
 InitProducerId              the request, which has a transactional id
 AddPartitionsToTxn 0 to 3   the request
-AddPartitionsToTxn 4, 5     each transaction of the request; one that is there twice is two entries
+AddPartitionsToTxn 4, 5     the transactions of the request, in its order; an id may be there twice
 AddOffsetsToTxn, EndTxn     the request
-DescribeTransactions        each transactional id
+DescribeTransactions        the transactional ids
 ListTransactions            none: it is about shards (``LIST``)
 ==========================  =====================================================================================
 """
@@ -51,7 +51,7 @@ class _OneId(OneKey):
 
 
 class _AddPartitions(OneKey):
-    """AddPartitionsToTxn up to version 3, which has an error for each partition."""
+    """AddPartitionsToTxn up to version 3: the response has an error a partition."""
 
     def is_elsewhere(self, result: Any) -> bool:
         return _has_moved(result.results_by_topic_v3_and_below)
@@ -197,7 +197,7 @@ DESCRIBE = _Describe()
 ROUTED: Mapping[int, RoutedApi] = {
     int(api.key): api for api in (READY, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, DESCRIBE)
 }
-"""The API of each forwarded request, by API key: for its ``call``, which is the same in all versions."""
+"""The APIs of forwarded requests, by API key.  The receiver uses ``call`` alone, which is the same in all versions."""
 LIST = ShardListing(
     ApiKey.LIST_TRANSACTIONS,
     lambda coordinator, request, client, shards: coordinator.list_transactions_of(request, client, shards),

@@ -14,7 +14,7 @@ from bmq.proxy.scopes import ProxyScopes
 REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 """Error of a client without the right, and of all clients while the cluster has no transactions.
 
-Of the codes that Java's producer and librdkafka take as final, and do not retry, it is the one about the id.
+Java's producer and librdkafka take it as final, and do not retry.  No other code of this sort is about the id.
 """
 FENCED_SINCE = 2
 """First version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn with PRODUCER_FENCED."""
@@ -23,8 +23,8 @@ FENCED_SINCE = 2
 def serving(scopes: ProxyScopes) -> ClusterTransactionCoordinator | None:
     """Return the transaction coordinator; None while the cluster has no transactions.
 
-    This is the switch of all handlers.  A process without ``ProxyServices.transactions`` has no way to a coordinator.
-    At level 0 of ``transaction.version`` a member may be of a version that cannot read what a transaction writes.
+    All handlers have this switch.  Without ``ProxyServices.transactions`` the process has no way to a coordinator.  At
+    level 0 of ``transaction.version`` a member may be of a version that cannot read transactional batches.
     """
     has_level = scopes.process.levels().of(TRANSACTION_VERSION) > 0
     return scopes.process.transactions if has_level else None

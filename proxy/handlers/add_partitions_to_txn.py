@@ -4,9 +4,9 @@ Behaviour, as in ``KafkaApis.handleAddPartitionsToTxnRequest``: a transaction ge
 the client may not write to a partition's topic, the topic is internal, or the partition does not exist, the partition
 has this error, and all others have OPERATION_NOT_ATTEMPTED.
 
-Version notes: 2 adds PRODUCER_FENCED, before it INVALID_PRODUCER_EPOCH.  4 and 5 are for brokers, and need the right of
-brokers instead of rights on ids and topics: several transactions in one request, and the question whether partitions
-are a part of a transaction (KIP-890); Kafka's clients use 3 at most.  5 adds TRANSACTION_ABORTABLE.
+Version notes: 2 adds PRODUCER_FENCED, before it INVALID_PRODUCER_EPOCH.  4 and 5 are for brokers (KIP-890): they need
+the right of brokers instead of rights on ids and topics.  A request has several transactions, and may only ask whether
+partitions are a part of them.  Kafka's clients use 3 at most.  5 adds TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -71,8 +71,10 @@ async def _add_to_several(
     coordinator: ClusterTransactionCoordinator | None,
 ) -> AddPartitionsToTxnResponse:
     """Serve the versions of brokers."""
-    api, results, sent = ADD_PARTITIONS_TO_SEVERAL, [], []
+    api, results, sent, turns = ADD_PARTITIONS_TO_SEVERAL, [], [], Turns()
     for number, transaction in enumerate(message.transactions):
+        if turns.is_over(1 + sum(1 + len(topic.partitions) for topic in transaction.topics)):
+            await next_turn()
         failures = await _failures(scopes.process.catalog, transaction.topics, lambda name: True)
         if coordinator is None:
             results.append(await api.refusal(message, number, REFUSED))
@@ -86,6 +88,8 @@ async def _add_to_several(
         part = message if len(sent) == len(results) else api.part(message, sent)
         response = await coordinator.add_partitions(part, ClientInfo.of(request))
         for number, result in zip(sent, api.answers(response), strict=True):
+            if turns.is_over():
+                await next_turn()
             results[number] = result
     return api.join(message, results)
 

@@ -1,7 +1,7 @@
 """FindCoordinator, versions 0 to 6: the proxy to which a client sends requests about its group or transactional id.
 
-Behaviour: the response is sent once the key's shard is loaded, so that it can serve the client's next request; if that
-takes long, it is COORDINATOR_NOT_AVAILABLE, after which every client tries again.  ``__consumer_offsets`` or
+Behaviour: the response is sent once the key's shard is loaded, so that it can serve the client's next request.  If the
+load takes long, the response is COORDINATOR_NOT_AVAILABLE: every client tries again.  ``__consumer_offsets`` or
 ``__transaction_state`` is created if missing.
 
 Version notes: 0 groups only; 1 key types; 4 several keys; 6 share groups' keys.
@@ -58,7 +58,7 @@ async def handle(scopes: ProxyScopes, request: Request, message: FindCoordinator
 
 
 async def _find_allowed(scopes: ProxyScopes, rights: Rights, key_type: int, keys: list[str]) -> list[_Found]:
-    """Return the coordinator of each key; an error for a key that the client may not describe."""
+    """Return the coordinator of each key; an error if the client may not describe the key."""
     coordinator, resource = _coordinator_of(scopes, key_type)
     if coordinator is None or not rights.is_checked:
         return await _find_each(scopes, coordinator, key_type, keys)
@@ -80,7 +80,7 @@ def _coordinator_of(scopes: ProxyScopes, key_type: int) -> tuple[_Coordinator | 
 async def _find_each(
     scopes: ProxyScopes, coordinator: _Coordinator | None, key_type: int, keys: list[str]
 ) -> list[_Found]:
-    """Return the coordinator of each key.  The keys of a shard have the same one, so each shard is found once."""
+    """Return the coordinator of each key.  Keys of a shard have the same coordinator: a shard is found once."""
     if coordinator is None:
         return [_not_served(key_type)] * len(keys)
     shard_of = coordinator.shard_of

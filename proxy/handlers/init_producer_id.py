@@ -6,10 +6,10 @@ from Kafka's TransactionCoordinator.  For a producer with a transactional id the
 Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 adds PRODUCER_FENCED,
 before it INVALID_PRODUCER_EPOCH; 5 adds TRANSACTION_ABORTABLE.
 
-While the cluster has no transactions, transactional ids get TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka takes it
+While the cluster has no transactions, transactional ids get TRANSACTIONAL_ID_AUTHORIZATION_FAILED.  librdkafka takes it
 as fatal (``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go like any error
-that is not retriable, and in Java's client ``initTransactions`` throws it (every other code would be an "unexpected
-error").  Clients report a lack of authorization; this process's log has the real reason.
+that is not retriable.  In Java's client ``initTransactions`` throws it; every other code would be an "unexpected
+error".  Clients report a lack of authorization; this process's log has the real reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ListTransactions, versions 0 to 2 (KIP-664): the transactions for which clients are sent to this proxy.
 
 Behaviour: while a shard of this proxy's is not served, the response is COORDINATOR_LOAD_IN_PROGRESS without
-transactions: of the errors it is the one that Java's client retries.
+transactions.  Java's client retries after no other error.
 
 Version notes: 1 filter by duration (KIP-994); 2 filter by a pattern of ids (KIP-1152).
 """

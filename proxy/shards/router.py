@@ -1,4 +1,4 @@
-"""Coordinators of one kind as a proxy's clients see them: requests go on to the processes that serve the shards.
+"""Coordinators of one kind as a proxy's clients see them: requests go on to the processes with the shards.
 
 For its clients this proxy *is* the coordinator, so they need not notice that a shard moves.  A request that gets
 NOT_COORDINATOR, or whose coordinator cannot be reached, is sent again as the view changes, for ``RETRY_S`` at most.
@@ -46,7 +46,7 @@ each."""
 
 
 class ShardRouter:
-    """The coordinators of one kind in all processes: what is the same for all kinds."""
+    """The coordinators of one kind in all processes, with the code that is the same for all kinds."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ShardRouter:
     def _shards_at(self, proxies: Proxies | None) -> list[ShardId]:
         """Return the shards for which ``proxies`` send clients to this proxy; None: the first listener's proxies.
 
-        A client that asks every proxy so gets what each shard has once.
+        So a client that asks all proxies gets the groups or transactions of a shard once.
         """
         proxies = proxies or self._proxies
         own = proxies.own.node_id

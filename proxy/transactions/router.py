@@ -64,8 +64,8 @@ class RoutedTransactions(ShardRouter):
     ) -> m.ListTransactionsResponse:
         """Return the transactions of the shards for which ``proxies`` send clients to this proxy.
 
-        With an error there are none, as from Kafka.  A shard that no process serves now, or does not respond, is
-        COORDINATOR_LOAD_IN_PROGRESS: the one error after which Java's client asks again (``ListTransactionsHandler``).
+        With an error there are no transactions, as from Kafka.  If no process serves one of the shards now, the error
+        is COORDINATOR_LOAD_IN_PROGRESS: after every other error Java's client gives up (``ListTransactionsHandler``).
         """
         found = await self._list_shards(routing.LIST, request, client, self._shards_at(proxies))
         codes: set[ErrorCode] = set()
@@ -87,7 +87,7 @@ class RoutedTransactions(ShardRouter):
 
 
 def _most_urgent(codes: set[ErrorCode]) -> ErrorCode:
-    """Return the error for the client: one of the request itself before those of shards; NONE if there is none."""
+    """Return the error for the client: errors of the request itself go before errors of shards; NONE without any."""
     if codes & _MOVING:
         codes = codes - _MOVING | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     return min(codes & routing.LIST.of_request or codes, default=ErrorCode.NONE)

@@ -71,7 +71,7 @@ OWNERS = {
     "process": {  # of the process: all listeners and callers share it
         "clock", "catalog", "owners", "fetch_service", "responses", "produce_queue", "large", "produce_order", "admin",
         "coordinator", "producer_ids", "scram_users", "tokens", "client_quotas", "log_levels", "acls",
-        "new_leaders", "features", "levels",
+        "new_leaders", "features", "levels", "transactions", "end_group_transaction",
     },
     "view": {"config", "proxies", "metadata"},  # of a listener
     "caller": {"metrics", "quotas", "authorizer", "audit"},  # of a kind of caller

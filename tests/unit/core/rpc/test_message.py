@@ -17,7 +17,7 @@ from bmq.core.rpc import message_fields
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse, Message
 from bmq.core.rpc.message_fields import APART_LEAST
-from bmq.core.rpc.messages import broker, controller, coordinator, member, proxy
+from bmq.core.rpc.messages import broker, controller, coordinator, markers, member, proxy
 from bmq.core.rpc.messages.broker import (
     HandedOverRequest,
     NotServedPartition,
@@ -28,13 +28,14 @@ from bmq.core.rpc.messages.broker import (
     Release,
 )
 from bmq.core.rpc.messages.controller import QuotaDemand
+from bmq.core.rpc.messages.markers import MarkerRow
 from bmq.core.rpc.messages.member import ErrorResponse, PingRequest, PingResponse, Unregistered
 from bmq.core.rpc.messages.proxy import PartitionTraffic
 from bmq.meta.config_changes import ConfigChange, Operation
 from tests.unit.core.wire.profile import examples
 
 ONE = uuid.UUID(int=1)
-MODULES = (member, broker, proxy, coordinator, controller, admin)
+MODULES = (member, broker, proxy, coordinator, controller, markers, admin)
 MESSAGES = [
     each
     for module in MODULES
@@ -44,7 +45,7 @@ MESSAGES = [
 REQUESTS: list[type[InternalRequest[Any]]] = [each for each in MESSAGES if issubclass(each, InternalRequest)]
 RESPONSES = [each for each in MESSAGES if issubclass(each, InternalResponse)]
 
-int16, int32, int64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
+int8, int16, int32, int64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (7, 15, 31, 63))
 buffers = st.binary(max_size=300) | st.just(b"x" * APART_LEAST) | st.just(b"y" * (3 * APART_LEAST))
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 replicas = st.lists(int32, max_size=3).map(tuple)
@@ -93,6 +94,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     ).map(tuple),
     coordinator.LagSamples: st.lists(st.tuples(int64, int64), max_size=5).map(tuple),
     broker.Asked: st.sampled_from(Question),
+    markers.MarkerRows: st.lists(st.builds(MarkerRow, int64, int16, int32, int8, int8, int32), max_size=5).map(tuple),
     broker.AbortedSince: int64,
     broker.AbortedFrom: int64,
     broker.Aborted: buffers,
@@ -153,7 +155,7 @@ def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
     assert {kind.KEY: kind.__name__ for kind in REQUESTS} == {key: f"{name}Request" for key, name in names.items()}
     assert len(REQUESTS) == len(InternalKey)
     assert {kind.RESPONSE for kind in REQUESTS} | {ErrorResponse} == set(RESPONSES)
-    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_037)), "10008 was another one"
+    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_038)), "10008 was another one"
 
 
 def test_responses_begin_with_their_error() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bmq.core.errors import ErrorCode
-from bmq.core.wire.messages import FindCoordinatorResponse, OffsetCommitResponse, OffsetFetchResponse
+from bmq.core.wire.messages import (
+    AddPartitionsToTxnResponse,
+    FindCoordinatorResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
 from bmq.core.wire.response_errors import error_codes
 
 
@@ -38,3 +43,14 @@ def test_there_is_a_code_of_each_element_visited() -> None:
 def test_an_array_that_the_version_does_not_have_has_no_codes() -> None:
     response = FindCoordinatorResponse(error_code=15, error_message=None, node_id=-1, host="", port=-1)
     assert 15 in list(error_codes(response))
+
+
+def test_codes_of_partitions_count_also_under_their_other_name() -> None:
+    Response = AddPartitionsToTxnResponse
+    Topic = Response.AddPartitionsToTxnTopicResult
+    Partition = Topic.AddPartitionsToTxnPartitionResult
+    partitions = [Partition(partition_index=each, partition_error_code=each) for each in (3, 0)]
+    topics = [Topic(name="t", results_by_partition=partitions)]
+    several = [Response.AddPartitionsToTxnResult(transactional_id="x", topic_results=topics)]
+    for response in (Response(results_by_topic_v3_and_below=topics), Response(results_by_transaction=several)):
+        assert [each for each in error_codes(response) if each] == [3]

@@ -52,6 +52,7 @@ from tests.unit.proxy.transactions.transactions_world import (
     init,
     listing,
 )
+from tests.unit.proxy.turns import Turns
 
 APIS: dict[int, Api[Any]] = {
     int(api.key): api for api in (*OF_TRANSACTIONS, *init_producer_id.APIS, *find_coordinator.APIS)
@@ -127,6 +128,7 @@ def test_the_apis_are_registered_in_kafkas_versions() -> None:
         "END_TXN": (0, 5),
         "DESCRIBE_TRANSACTIONS": (0, 0),
         "LIST_TRANSACTIONS": (0, 2),
+        "TXN_OFFSET_COMMIT": (0, 5),
     }
 
 
@@ -269,6 +271,7 @@ def test_the_needs_are_those_that_the_tests_give() -> None:
         ApiKey.END_TXN: {(Op.WRITE, TX)},
         ApiKey.DESCRIBE_TRANSACTIONS: {(Op.DESCRIBE, TX), (Op.DESCRIBE, TOPIC)},
         ApiKey.LIST_TRANSACTIONS: {(Op.DESCRIBE, TX)},
+        ApiKey.TXN_OFFSET_COMMIT: {(Op.WRITE, TX), (Op.READ, GROUP), (Op.READ, TOPIC)},
     }
 
 
@@ -323,3 +326,17 @@ def test_large_responses_are_estimated_before_they_are_built() -> None:
         estimate = APIS[request.API_KEY].response_bytes
         assert estimate is not None
         assert estimate(scopes, request) >= least
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_a_large_request_leaves_turns_to_others(several: bool) -> None:
+    """Refuse 20,000 partitions, in one transaction or in 40: others have a turn after 1,000 of them."""
+    w, count = Caller(is_checked=False), 20_000
+    request = (
+        add_several(*(("x", "gone", [*range(500)]) for _ in range(count // 500)))
+        if several
+        else add("x", ("gone", [*range(count)]))
+    )
+    turns = Turns()
+    assert errors(await w(request)) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await turns.end() >= count // 1_000

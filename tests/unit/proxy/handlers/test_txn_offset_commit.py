@@ -86,5 +86,5 @@ async def test_rights(lost: ResourceType | None, code: ErrorCode) -> None:
 
 
 def test_clients_do_not_see_the_api_while_transactions_are_not_served() -> None:
-    assert {api.key for api in apis.OF_TRANSACTIONS} == {KEY}
+    assert KEY in {api.key for api in apis.OF_TRANSACTIONS}
     assert (KEY in {api.key for api in apis.ALL_APIS}) is apis.SERVES_TRANSACTIONS

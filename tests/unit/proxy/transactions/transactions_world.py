@@ -37,7 +37,7 @@ def id_of(shard: int, number: int = 0) -> str:
 class FakeTransactions:
     """A ``LocalTransactionCoordinator``: shards that the view gives to its process; ids with what was added to them."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, shards: int = SHARDS) -> None:
         self.calls: list[str] = []
         self.known: dict[str, list[Any]] = {}
         self.error = ErrorCode.NONE
@@ -46,6 +46,7 @@ class FakeTransactions:
         self.loading: set[int] = set()
         """Shards that are not loaded."""
         self._view = view
+        self._shards = shards
 
     def _code(self, transactional_id: str) -> ErrorCode:
         owner = self._view.shard(self.shard_of(transactional_id))
@@ -61,7 +62,7 @@ class FakeTransactions:
         return code
 
     def shard_of(self, transactional_id: str) -> ShardId:
-        return ShardId(TRANSACTIONS, shard_of(transactional_id, SHARDS))
+        return ShardId(TRANSACTIONS, shard_of(transactional_id, self._shards))
 
     async def ready(self, transactional_id: str) -> None:
         self.calls.append("ready")
@@ -129,7 +130,7 @@ class FakeTransactions:
     async def list_transactions(
         self, request: m.ListTransactionsRequest, client: ClientInfo
     ) -> m.ListTransactionsResponse:
-        return await self.list_transactions_of(request, client, set(range(SHARDS)))
+        return await self.list_transactions_of(request, client, set(range(self._shards)))
 
     async def list_transactions_of(
         self, request: m.ListTransactionsRequest, client: ClientInfo, shards: Set[int]

@@ -1,0 +1,183 @@
+"""A whole process with a transaction coordinator, once the switch is on: listed, found, served, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.manager import Shards
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.features import TRANSACTION_VERSION, Feature, FeatureTable, LevelRange
+from bmq.core.net.request import Client, Response
+from bmq.core.wire import messages as m
+from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.codec_client import decode_response
+from bmq.core.wire.header import is_flexible, response_is_flexible
+from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
+from bmq.meta.cluster.member import Address
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
+from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
+from bmq.server import node as node_module
+from bmq.server.node import Node
+from bmq.server.roles import coordinator as coordinator_role
+from bmq.server.roles import proxy as proxy_role
+from bmq.server.roles.broker import BrokerRole
+from bmq.server.roles.parts import Parts
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeClient
+from tests.harness.single_node import single_node
+from tests.harness.waiting import until
+from tests.unit.coordinator.fakes import settings
+from tests.unit.coordinator.shard.kv_kind import ActiveKv, KvShard
+from tests.unit.proxy.transactions.transactions_world import FakeTransactions, end, init, listing
+
+pytestmark = pytest.mark.loops("asyncio")
+
+FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2)),))
+SHARDS = 50
+"""Kafka's default."""
+
+
+class StoredShards(Shards[ActiveKv]):
+    """The shards of ``__transaction_state`` in one process, over their real logs."""
+
+    def __init__(self, parts: Parts, logs: ShardLogs, topic: Callable[[], Awaitable[Topic]]) -> None:
+        super().__init__(TRANSACTIONS, settings(), topic, parts.catalog, parts.joined.view)
+        self.ends: list[str] = []
+        self.broken: dict[ShardId, str] = {}
+        self._logs = logs
+
+    def _new_shard(self, shard: ShardId, ownership: int) -> KvShard:
+        return KvShard(shard, ownership, cast(Any, self._logs), LoopClock(), self._settings, self._loads, self._spawn)
+
+    def not_loaded(self) -> dict[ShardId, str]:
+        return self.broken
+
+    def drain(self) -> None:
+        super().drain()
+        self.ends.append("drained")
+
+    def close(self) -> None:
+        super().close()
+        self.ends.append("closed")
+
+    async def wait_closed(self) -> None:
+        await super().wait_closed()
+        self.ends.append("ended")
+
+
+class StoredTransactions(FakeTransactions):
+    """A coordinator that is ready once the shard is loaded."""
+
+    def __init__(self, parts: Parts, shards: StoredShards) -> None:
+        super().__init__(cast(Any, parts.joined.view), SHARDS)
+        self.shards = shards
+
+    async def ready(self, transactional_id: str) -> None:
+        await self.shards.serving(transactional_id)
+        await super().ready(transactional_id)
+
+
+class World:
+    """A process, and the transaction coordinator that it was made with."""
+
+    def __init__(self, node: Node, transactions: StoredTransactions) -> None:
+        self.node = node
+        self.transactions = transactions
+
+    async def ask(self, message: Any, version: int) -> Any:
+        key = message.API_KEY
+        head = struct.pack(">hhih", key, version, 1, -1) + (b"\0" if is_flexible(key, version) else b"")
+        frame = memoryview(bytearray(head + bytes(message.encode(version=version))))
+        response = self.node.proxy.client_endpoints["PLAINTEXT"](frame, cast(Client, FakeClient()))
+        if isinstance(response, Awaitable):
+            response = await asyncio.wait_for(response, 60)
+        assert isinstance(response, Response)
+        data = b"".join(map(bytes, response.buffers))
+        if response.release is not None:
+            response.release()
+        return decode_response(key, version, memoryview(data[5 if response_is_flexible(key, version) else 4 :]))
+
+
+@asynccontextmanager
+async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """Yield a process with the switch on, once the level is in force."""
+    made: list[StoredTransactions] = []
+
+    def make_role(parts: Parts, broker: BrokerRole, offsets_topic: Any) -> coordinator_role.CoordinatorRole:
+        async def topic() -> Topic:
+            found = parts.catalog.topics.get(TRANSACTIONS_TOPIC)
+            if found is None:
+                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the proxy creates it")
+            return found
+
+        def make(logs: ShardLogs) -> coordinator_role.TransactionParts:
+            shards = StoredShards(parts, logs, topic)
+            made.append(StoredTransactions(parts, shards))
+            return coordinator_role.TransactionParts(shards, made[0])
+
+        return coordinator_role.CoordinatorRole(parts, broker, offsets_topic, make)
+
+    monkeypatch.setattr(node_module, "CoordinatorRole", make_role)
+    monkeypatch.setattr(proxy_role, "SERVES_TRANSACTIONS", True)
+    monkeypatch.setattr(proxy_role, "ALL_APIS", ALL_APIS + OF_TRANSACTIONS)
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    async with single_node(NodeConfig(), fs, kv, features=FEATURES) as node:
+        node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
+        await node.start()
+        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
+        yield World(node, made[0])
+
+
+async def test_a_transaction_is_found_begun_listed_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(monkeypatch) as w:
+        listed = await w.ask(m.ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
+        keys = {each.api_key for each in listed.api_keys}
+        assert {api.key for api in OF_TRANSACTIONS} <= keys
+        assert TRANSACTIONS_TOPIC not in w.node.catalog.topics
+
+        found = await w.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 6)
+        (place,) = found.coordinators
+        assert (place.error_code, place.host, place.port) == (0, "here", 9092)
+        assert w.node.catalog.topics[TRANSACTIONS_TOPIC].partitions == SHARDS
+
+        begun = await w.ask(init("tx"), 5)
+        assert (begun.error_code, begun.producer_id, begun.producer_epoch) == (0, 7, 3)
+        states = (await w.ask(listing(), 2)).transaction_states
+        assert [each.transactional_id for each in states] == ["tx"]
+        assert (await w.ask(end("tx"), 5)).error_code == 0
+        shards = w.transactions.shards
+        w.node.drain()
+        assert shards.ends == ["drained"]
+    assert shards.ends == ["drained", "closed", "ended"]
+
+
+async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_those_of_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(monkeypatch) as w:
+        role = w.node.coordinator
+        assert role is not None
+        assert role.shards_not_loaded() == {}
+        w.transactions.shards.broken = {ShardId(TRANSACTIONS, 3): "no owner"}
+        assert role.shards_not_loaded() == {ShardId(TRANSACTIONS, 3): "no owner"}
+        assert set(role.shards_not_loaded_by_reason().values()) == {0}
+
+
+async def test_without_the_switch_a_process_lists_no_api_of_transactions() -> None:
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    async with single_node(NodeConfig(), fs, kv) as node:
+        assert node.proxy.transactions is None
+        assert ApiKey.END_TXN not in {api.key for api in node.proxy.endpoint.scopes.apis}
+        assert node.coordinator is not None
+        assert node.coordinator.transactions is None
