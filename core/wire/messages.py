@@ -49,6 +49,8 @@ from kafka.protocol.admin import (
     DescribeProducersResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
@@ -57,6 +59,8 @@ from kafka.protocol.admin import (
     ListGroupsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafka.protocol.admin.users import (
@@ -94,7 +98,17 @@ from kafka.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+)
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -114,6 +128,10 @@ from bmq.core.wire.delegation_token_messages import (
 )
 
 __all__ = [
+    "AddOffsetsToTxnRequest",
+    "AddOffsetsToTxnResponse",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
     "AlterClientQuotasRequest",
     "AlterClientQuotasResponse",
     "AlterConfigsRequest",
@@ -158,10 +176,14 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
     "DescribeUserScramCredentialsRequest",
     "DescribeUserScramCredentialsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
+    "EndTxnRequest",
+    "EndTxnResponse",
     "ExpireDelegationTokenRequest",
     "ExpireDelegationTokenResponse",
     "FindCoordinatorRequest",
@@ -182,6 +204,8 @@ __all__ = [
     "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
     "ListPartitionReassignmentsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetCommitRequest",
@@ -211,6 +235,8 @@ __all__ = [
 _REQUESTS: dict[int, Any] = {
     request.API_KEY: request
     for request in (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
         AlterClientQuotasRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
@@ -233,8 +259,10 @@ _REQUESTS: dict[int, Any] = {
         DescribeLogDirsRequest,
         DescribeProducersRequest,
         DescribeTopicPartitionsRequest,
+        DescribeTransactionsRequest,
         DescribeUserScramCredentialsRequest,
         ElectLeadersRequest,
+        EndTxnRequest,
         ExpireDelegationTokenRequest,
         FindCoordinatorRequest,
         HeartbeatRequest,
@@ -245,6 +273,7 @@ _REQUESTS: dict[int, Any] = {
         ListGroupsRequest,
         ListOffsetsRequest,
         ListPartitionReassignmentsRequest,
+        ListTransactionsRequest,
         MetadataRequest,
         OffsetCommitRequest,
         OffsetDeleteRequest,
