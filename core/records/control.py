@@ -39,6 +39,16 @@ class EndMarker(NamedTuple):
     coordinator_epoch: int
 
 
+class TransactionMarker(NamedTuple):
+    """The end of one producer's transaction, as its coordinator sends it to partitions."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int  # the shard's ownership number, int32
+    marker: Marker  # COMMIT or ABORT
+    version: int  # the transaction's version, 0 to 2 (transaction.version at its beginning; KIP-1228)
+
+
 def marker_of(batch: Batch) -> Marker:
     """Return a control batch's type.  Raises FormatError if its record cannot be read."""
     return _type_of(next(read_records(batch), None))
