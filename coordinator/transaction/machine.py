@@ -9,8 +9,8 @@ Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and 
 * A transaction that is aborted for its producer (time-out, InitProducerId) ends by the version of its own client.
   Kafka ends it by the level of the feature transaction.version.
 
-**Epochs.**  Three events bump a producer's epoch, each once: an InitProducerId that is no repetition, an end by EndTxn
-5, and an abort without a request for it.  Epoch 32,766 is a producer's last.  Only markers have 32,767.  An end with
+**Epochs.**  Three events bump a producer's epoch, each once: a first InitProducerId, an end by EndTxn 5, and an abort
+without a request for it.  Epoch 32,766 is a producer's last.  Only markers have 32,767.  An end with
 such markers takes a new producer id along (``next_id``).  The producer has this id from the end on, with epoch 0.
 
 **Repetitions.**  An EndTxn 5 of the epoch before the bump, or of epoch 32,766 of the producer id before the change, is
@@ -45,7 +45,7 @@ _NOTHING = StoredTransaction(NO_PRODUCER_ID, NO_EPOCH, 0, TransactionState.DEAD)
 
 
 class Transaction:
-    """A transactional id during one event: made from the stored value, None for an id that is not stored."""
+    """A transactional id during one event: made from the stored value, None if there is none."""
 
     __slots__ = ("state", "value")
 

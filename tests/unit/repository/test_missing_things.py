@@ -47,7 +47,6 @@ MISSING = (
         "transactions",
         words=r"(?i)\btransactions?\b|transactional|not there yet",
         apis=frozenset({24, 25, 26, 27, 28, 65, 66}),
-        settings=r"transaction",
         refusals={"proxy/handlers/init_producer_id.py": "refused a client that asks for transactions"},
         sentences={
             "docs/clients.md": ("| transactions | no `transactional.id`", "| not there yet | instead |"),

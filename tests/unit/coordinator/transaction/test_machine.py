@@ -217,8 +217,8 @@ def test_an_end_by_version_2_bumps_the_epoch_once_and_version_0_does_not() -> No
         assert response(value, of(event)) == ev.Respond(E.NONE, ID, EPOCH + 1)
         done = after(made, ev.MarkersWritten())
         assert (done.epoch, done.last_epoch, done.partitions, done.client_version) == (EPOCH + 1, EPOCH, (), 2)
-    for event in (ev.Commit, ev.Abort):
-        made = after(value, of(event))
+    for old in (ev.Commit, ev.Abort):
+        made = after(value, of(old))
         assert (made.epoch, made.client_version) == (EPOCH, 0)
         assert after(made, ev.MarkersWritten()).epoch == EPOCH
 
