@@ -79,7 +79,7 @@ class AbortV2(OfProducer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOut(Event):
+class Overdue(Event):
     """Time to look whether the open transaction has taken longer than its time-out."""
 
 

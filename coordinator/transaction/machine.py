@@ -245,7 +245,7 @@ class Transaction:
 
     # ------------------------------------------------------------------------------------------------------- time
 
-    def _on_timed_out(self, event: ev.TimedOut, now_ms: int) -> list[Effect]:
+    def _on_overdue(self, event: ev.Overdue, now_ms: int) -> list[Effect]:
         """Abort, with a bumped epoch, if the time-out is over since the transaction began."""
         if self.value.started_ms + self.value.timeout_ms >= now_ms:
             return []
@@ -382,7 +382,7 @@ TABLE: Mapping[tuple[TransactionState, type[Any]], Handler[Any] | Cell] = {
         },
         otherwise=_T._on_empty_abort,
     ),
-    **_on(ev.TimedOut, {_S.ONGOING: _T._on_timed_out}, otherwise=Cell.LATE),
+    **_on(ev.Overdue, {_S.ONGOING: _T._on_overdue}, otherwise=Cell.LATE),
     **_on(
         ev.MarkersWritten,
         {_S.PREPARE_COMMIT: _T._on_committed, _S.PREPARE_ABORT: _T._on_aborted},

@@ -271,7 +271,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
 
     async def _abort_if_overdue(self, transactional_id: str) -> bool:
         """Decide to abort the transaction if it is overdue.  Return False if it is not, or there is no producer id."""
-        event: ev.Event = ev.TimedOut()
+        event: ev.Event = ev.Overdue()
         effects = self._decide(transactional_id, event)
         if ev.NeedProducerId() in effects:
             try:

@@ -88,5 +88,7 @@ class TransactionsState:
 
     def facts(self) -> dict[object, object]:
         """Return all stored facts by key.  States with equal facts are equal after a failover."""
-        found: dict[object, object] = dict(self._values)
-        return found | dict(self._unknown)
+        found: dict[object, object] = {}
+        found.update(self._values.items())
+        found.update(self._unknown.items())
+        return found

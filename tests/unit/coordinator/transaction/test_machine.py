@@ -160,7 +160,7 @@ def test_an_end_of_the_epoch_before_is_the_last_one_repeated(
 def test_an_open_transaction_alone_times_out(state: S, is_over: bool) -> None:
     now = STARTED + TIMEOUT + is_over
     expected = ("PREPARE_ABORT", None) if state is S.ONGOING and is_over else ("", None)
-    assert outcome(stored(state), ev.TimedOut(), now) == expected
+    assert outcome(stored(state), ev.Overdue(), now) == expected
 
 
 @pytest.mark.parametrize("state", S)
@@ -225,10 +225,10 @@ def test_an_end_by_version_2_bumps_the_epoch_once_and_version_0_does_not() -> No
 
 def test_an_abort_by_time_out_bumps_once() -> None:
     late = STARTED + TIMEOUT + 1
-    old = after(stored(S.ONGOING, last_epoch=EPOCH - 1), ev.TimedOut(), late)
+    old = after(stored(S.ONGOING, last_epoch=EPOCH - 1), ev.Overdue(), late)
     assert (old.epoch, old.last_epoch, old.client_version) == (EPOCH + 1, -1, 0)
     assert after(old, ev.MarkersWritten(), late).epoch == EPOCH + 1
-    new = after(stored(S.ONGOING, client_version=2), ev.TimedOut(), late)
+    new = after(stored(S.ONGOING, client_version=2), ev.Overdue(), late)
     assert (new.epoch, new.last_epoch, new.client_version) == (EPOCH + 1, EPOCH, 2)
     done = after(new, ev.MarkersWritten(), late)
     assert done.epoch == EPOCH + 1
@@ -275,7 +275,7 @@ def test_epochs_run_out_at_an_end_of_version_2() -> None:
         assert response(done, of(ev.AddPartitions, NEXT, 0)).error is E.NONE
 
 
-@pytest.mark.parametrize("event", [ev.TimedOut(), ev.InitProducerId(timeout_ms=1)])
+@pytest.mark.parametrize("event", [ev.Overdue(), ev.InitProducerId(timeout_ms=1)])
 def test_epochs_run_out_by_fencing(event: Any) -> None:
     late = STARTED + TIMEOUT + 1
     value = stored(S.ONGOING, epoch=PRODUCER_EPOCH_MAX, client_version=2)
@@ -305,7 +305,7 @@ def test_epochs_run_out_at_an_init_producer_id_that_is_repeated() -> None:
 
 def test_the_largest_epoch_is_never_passed() -> None:
     value = stored(S.ONGOING, epoch=EPOCH_MAX, client_version=2)
-    made = after(value, ev.TimedOut(fresh_id=NEXT), STARTED + TIMEOUT + 1)
+    made = after(value, ev.Overdue(fresh_id=NEXT), STARTED + TIMEOUT + 1)
     assert (made.epoch, made.next_id) == (EPOCH_MAX, NEXT)
 
 
@@ -339,12 +339,12 @@ def test_no_history_gives_a_producer_epoch_to_two_producers(seed: int) -> None:
         now += chance.choice((1, 1_000, TIMEOUT))
         known = value or StoredTransaction(ID, EPOCH, 1, S.EMPTY)
         epoch = known.epoch - chance.choice((0, 0, 0, 1, 2))
-        kind = chance.choice((*CHANGING, ev.TimedOut, ev.MarkersWritten, None))
+        kind = chance.choice((*CHANGING, ev.Overdue, ev.MarkersWritten, None))
         event: Any
         if kind is None:
             event = ev.InitProducerId(timeout_ms=TIMEOUT)
-        elif kind is ev.TimedOut:
-            event = ev.TimedOut()
+        elif kind is ev.Overdue:
+            event = ev.Overdue()
         elif kind is ev.MarkersWritten:
             if value is None or not value.state.is_prepare:
                 continue

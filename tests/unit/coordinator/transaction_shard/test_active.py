@@ -69,6 +69,18 @@ async def test_rule_11_no_marker_before_prepare_is_durable() -> None:
         assert world.partitions.calls == 0
 
 
+async def test_rule_11_no_marker_of_a_decision_whose_write_failed() -> None:
+    async with running(World()) as world:
+        producer = await world.a.begin(1)
+        serving = await world.a.serving()
+        serving._markers.close = lambda: None  # type: ignore[method-assign]  # the sender itself must not be asked
+        world.log.fail_next = 1
+        assert (await world.a.end(producer, commit=True)).error_code == E.NOT_COORDINATOR
+        await asyncio.sleep(1)
+        assert world.partitions.calls == 0
+        assert await world.a.state() == "Ongoing"
+
+
 async def test_rule_11_the_next_coordinator_sends_the_same_markers() -> None:
     async with running(World()) as world:
         producer = await world.a.begin(1, 2, version=5)
