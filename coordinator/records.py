@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from bmq.coordinator.record_fields import STRING_BYTES_MAX, FieldReader, compact, string
 from bmq.coordinator.stored_members import (
     MEMBER_NUMBERS,
     TIMEOUTS,
@@ -41,8 +42,6 @@ from bmq.coordinator.stored_members import (
 from bmq.core.errors import FormatError
 from bmq.core.wire.primitives import uvarint
 
-STRING_BYTES_MAX = 0x7FFF
-"""Most bytes of a string in a record.  Compact strings may be longer, but older Kafka versions could not read them."""
 NO_EXPIRY = -1
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -130,10 +129,10 @@ CoordinatorRecord = OffsetRecord | GroupRecord | Unknown
 def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """Return key and value as bytes.  Raises FormatError if a string is longer than ``STRING_BYTES_MAX``."""
     if isinstance(record, OffsetRecord):
-        key = _I16.pack(1) + _string(record.group_id) + _string(record.topic) + _I32.pack(record.partition)
+        key = _I16.pack(1) + string(record.group_id) + string(record.topic) + _I32.pack(record.partition)
         return key, None if record.value is None else _encode_offset(record.value)
     if isinstance(record, GroupRecord):
-        key = _I16.pack(2) + _string(record.group_id)
+        key = _I16.pack(2) + string(record.group_id)
         return key, None if record.value is None else _encode_group(record.value)
     return record
 
@@ -148,7 +147,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
             found = _usual_offset(key, value)
             if found is not None:
                 return found
-        reader = _Reader(key)
+        reader = FieldReader(key)
         version = reader.i16()
         if version in (0, 1):
             group_id, topic, partition = reader.string(), reader.string(), reader.i32()
@@ -198,7 +197,7 @@ def _encode_offset(value: Offset) -> bytes:
 
 
 def _decode_offset(data: bytes) -> Offset:
-    reader = _Reader(data)
+    reader = FieldReader(data)
     version = reader.version("OffsetCommitValue", 0, 4)
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else NO_LEADER_EPOCH
@@ -226,20 +225,20 @@ def _encode_group(value: StoredGroup) -> bytes:
         return _encode_owned_group(value)
     parts = [
         _I16.pack(3),
-        _string(value.protocol_type),
+        string(value.protocol_type),
         _I32.pack(value.generation),
-        _string(value.protocol),
-        _string(value.leader),
+        string(value.protocol),
+        string(value.leader),
         _I64.pack(value.state_timestamp),
         _I32.pack(len(value.members)),
     ]
     pack = _I32.pack
     for member_id, instance_id, client_id, host, rebalance_ms, session_ms, subscription, assignment in value.members:
         parts += (
-            _string(member_id),
-            _string(instance_id),
-            _string(client_id),
-            _string(host),
+            string(member_id),
+            string(instance_id),
+            string(client_id),
+            string(host),
             MEMBER_NUMBERS.pack(rebalance_ms, session_ms, len(subscription)),
             subscription,
             pack(len(assignment)),
@@ -252,19 +251,19 @@ def _encode_owned_group(value: StoredGroup) -> bytes:
     """Encode a group that has a principal: version 4."""
     parts = [
         _I16.pack(4),
-        _compact(value.protocol_type),
+        compact(value.protocol_type),
         _I32.pack(value.generation),
-        _compact(value.protocol),
-        _compact(value.leader),
+        compact(value.protocol),
+        compact(value.leader),
         _I64.pack(value.state_timestamp),
         uvarint(len(value.members) + 1),
     ]
     for member_id, instance_id, client_id, host, rebalance_ms, session_ms, subscription, assignment in value.members:
         parts += (
-            _compact(member_id),
-            _compact(instance_id),
-            _compact(client_id),
-            _compact(host),
+            compact(member_id),
+            compact(instance_id),
+            compact(client_id),
+            compact(host),
             TIMEOUTS.pack(rebalance_ms, session_ms),
             uvarint(len(subscription) + 1),
             subscription,
@@ -272,13 +271,13 @@ def _encode_owned_group(value: StoredGroup) -> bytes:
             assignment,
             b"\0",
         )
-    principal = _compact(value.principal)
+    principal = compact(value.principal)
     parts += (_PRINCIPAL_HEAD, uvarint(len(principal)), principal)
     return b"".join(parts)
 
 
 def _decode_group(data: bytes) -> StoredGroup:
-    reader = _Reader(data)
+    reader = FieldReader(data)
     version = reader.version("GroupMetadataValue", 0, 4)
     protocol_type, generation = reader.string(), reader.i32()
     protocol, leader = reader.nullable(), reader.nullable()
@@ -291,11 +290,11 @@ def _decode_group(data: bytes) -> StoredGroup:
     if members is None:
         members = tuple(_decode_member(reader, version) for _ in range(count))
     field = reader.tags().get(_PRINCIPAL_TAG) if version >= 4 else None
-    principal = "" if field is None else sys.intern(_Reader(field, is_flexible=True).string())
+    principal = "" if field is None else sys.intern(FieldReader(field, is_flexible=True).string())
     return StoredGroup(protocol_type, generation, protocol, leader, timestamp, members, principal)
 
 
-def _decode_member(reader: _Reader, version: int) -> StoredMember:
+def _decode_member(reader: FieldReader, version: int) -> StoredMember:
     member_id = reader.string()
     instance_id = reader.nullable() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
@@ -308,116 +307,3 @@ def _decode_member(reader: _Reader, version: int) -> StoredMember:
     return StoredMember(
         member_id, instance_id, client_id, client_host, rebalance_ms, session_ms, subscription, assignment
     )
-
-
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    data = text.encode()
-    if len(data) > STRING_BYTES_MAX:
-        raise FormatError(f"a string of {len(data)} bytes: the format takes {STRING_BYTES_MAX}")
-    return _I16.pack(len(data)) + data
-
-
-def _compact(text: str | None) -> bytes:
-    if text is None:
-        return b"\0"
-    data = text.encode()
-    if len(data) > STRING_BYTES_MAX:
-        raise FormatError(f"a string of {len(data)} bytes: the format takes {STRING_BYTES_MAX}")
-    return uvarint(len(data) + 1) + data
-
-
-class _Reader:
-    """Cursor over one key or value.  After ``version`` it reads strings in the form of that version, compact or not."""
-
-    def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
-        self._data = data
-        self._at = 0
-        self._is_flexible = is_flexible
-
-    @property
-    def at(self) -> int:
-        """The position of the next byte."""
-        return self._at
-
-    def skip_to(self, at: int) -> None:
-        self._at = at
-
-    def version(self, name: str, least: int, most: int) -> int:
-        version = self.i16()
-        if not least <= version <= most:
-            raise FormatError(f"{name} has version {version}, only {least} to {most} are known")
-        self._is_flexible = version >= 4
-        return version
-
-    def i16(self) -> int:
-        return self._number(_I16)
-
-    def i32(self) -> int:
-        return self._number(_I32)
-
-    def i64(self) -> int:
-        return self._number(_I64)
-
-    def string(self) -> str:
-        text = self.nullable()
-        if text is None:
-            raise FormatError(f"null at byte {self._at}, where a string must be")
-        return text
-
-    def nullable(self) -> str | None:
-        if self._is_flexible:
-            length = self._varint() - 1
-        else:  # inlined: a record may have 10,000 members with four strings each
-            (length,) = _I16.unpack_from(self._data, self._at)
-            self._at += 2
-        return None if length == -1 else self._take(length).decode()
-
-    def data(self) -> bytes:
-        length = self._varint() - 1 if self._is_flexible else self.i32()
-        return b"" if length == -1 else self._take(length)
-
-    def count(self) -> int:
-        count = self._varint() - 1 if self._is_flexible else self.i32()
-        if not 0 <= count <= len(self._data):
-            raise FormatError(f"an array of {count} in {len(self._data)} bytes")
-        return count
-
-    def skip_tags(self) -> None:
-        """Skip tagged fields: additions that readers may ignore (KIP-915)."""
-        if self._is_flexible:
-            self.tags()
-
-    def tags(self) -> dict[int, bytes]:
-        """Read the tagged fields at this position; return them by tag."""
-        found = {}
-        for _ in range(self._varint()):
-            tag = self._varint()
-            found[tag] = self._take(self._varint())
-        return found
-
-    def _number(self, form: struct.Struct) -> int:
-        value: int
-        (value,) = form.unpack_from(self._data, self._at)
-        self._at += form.size
-        return value
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise FormatError(f"a varint of over five bytes at byte {self._at}")
-
-    def _take(self, length: int) -> bytes:
-        end = self._at + length
-        if length < 0 or end > len(self._data):
-            raise FormatError(f"{length} bytes at byte {self._at} of {len(self._data)}")
-        part = self._data[self._at : end]
-        self._at = end
-        return part

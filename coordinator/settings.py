@@ -22,6 +22,18 @@ class CoordinatorSettings:
     expiry_interval_s: float
     shards: int
     """Partitions of ``__consumer_offsets`` if it has yet to be created."""
+    transaction_shards: int = 50
+    """Partitions of ``__transaction_state`` if it has yet to be created."""
+    transaction_timeout_max_ms: int = 900_000
+    """Largest time-out that a producer may ask for."""
+    transactional_id_retention_ms: int = 604_800_000
+    """A transactional id without a transaction is forgotten after this, since its last use."""
+    transactional_id_expiry_interval_s: float = 3_600.0
+    """Time between two searches for transactional ids to forget."""
+    marker_retry_s: Backoff[float] = Backoff(0.1, 5.0)
+    """Pause before markers are sent again."""
+    marker_timeout_s: float = 30.0
+    """A call that sends markers is given up after this, and made again."""
     commit_timeout_s: float = 5.0
     """A write that takes longer to become durable gets COORDINATOR_NOT_AVAILABLE (Kafka: offsets.commit.timeout.ms)."""
     load_timeout_s: float = 5.0
@@ -53,4 +65,8 @@ class CoordinatorSettings:
             retention_ms=config.offsets_retention_minutes * 60_000,
             expiry_interval_s=config.offsets_retention_check_interval_ms / 1000,
             shards=config.offsets_topic_num_partitions,
+            transaction_shards=config.transaction_state_log_num_partitions,
+            transaction_timeout_max_ms=config.transaction_max_timeout_ms,
+            transactional_id_retention_ms=config.transactional_id_expiration_ms,
+            transactional_id_expiry_interval_s=config.transaction_remove_expired_interval_ms / 1000,
         )

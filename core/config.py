@@ -350,6 +350,26 @@ class NodeConfig(SecuritySettings):
         3_000, "wait for more members at a group's first rebalance", kafka="group.initial.rebalance.delay.ms"
     )
     group_max_size: int = _option(2_147_483_647, "members of one group at most", kafka="group.max.size")
+    # Kafka's: transactions.
+    transaction_state_log_num_partitions: int = _option(
+        50, "partitions of __transaction_state, fixed once it exists", kafka="transaction.state.log.num.partitions"
+    )
+    transaction_state_log_segment_bytes: int = _option(
+        100 << 20, "segment.bytes of __transaction_state", kafka="transaction.state.log.segment.bytes"
+    )
+    transaction_max_timeout_ms: int = _option(
+        900_000, "largest time-out of a transaction that a producer may ask for", kafka="transaction.max.timeout.ms"
+    )
+    transactional_id_expiration_ms: int = _option(
+        604_800_000,
+        "a transactional id without an open transaction is forgotten after this, since its last use",
+        kafka="transactional.id.expiration.ms",
+    )
+    transaction_remove_expired_interval_ms: int = _option(
+        3_600_000,
+        "time between two searches for transactional ids to forget",
+        kafka="transaction.remove.expired.transaction.cleanup.interval.ms",
+    )
 
     listener_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     """Settings of single listeners, by their whole keys: see ``core.security.listener_settings``.  Some are secrets."""
@@ -562,12 +582,18 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "producer_id_expiration_ms": 1,
     "offsets_topic_segment_bytes": 1 << 20,
     "offsets_retention_check_interval_ms": 1,
+    "transaction_state_log_num_partitions": 1,
+    "transaction_state_log_segment_bytes": 1 << 20,
+    "transaction_max_timeout_ms": 1,
+    "transactional_id_expiration_ms": 1,
+    "transaction_remove_expired_interval_ms": 1,
 }
 _MOST = {
     "workers": 1_000,
     "default_replication_factor": (1 << 15) - 1,
     "num_partitions": 100_000,
     "offsets_topic_num_partitions": 100_000,
+    "transaction_state_log_num_partitions": 100_000,
 }
 """Largest values, where they are below the type's.  A topic has at most 100,000 partitions
 (``topic_rules.PARTITIONS_MAX``)."""

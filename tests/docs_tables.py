@@ -253,6 +253,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "design/partition-states.md": _machine(machine_tables.PARTITION),
     "design/assignment-states.md": _machine(machine_tables.ASSIGNED),
     "design/journal-states.md": _machine(machine_tables.JOURNAL),
+    "design/transaction-states.md": _machine(machine_tables.TRANSACTION),
     "design/controller.md": {
         "members' states": lambda: machine_tables.states(machine_tables.MEMBER),
         "members' table": lambda: machine_tables.pairs(machine_tables.MEMBER),

@@ -17,6 +17,8 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.states import TERMINAL, PartitionState
 from bmq.controller import failures
 from bmq.controller.failures import MemberState
+from bmq.coordinator.transaction import machine as transaction_machine
+from bmq.coordinator.transaction.states import TransactionState
 from bmq.core.transitions import Cell
 from bmq.proxy.routing import produce_route
 from bmq.proxy.routing.produce_route import RouteState
@@ -53,6 +55,7 @@ ASSIGNED = Machine(
 )
 MEMBER = Machine(MemberState, frozenset(), failures.TABLE, failures.FailureDetector)
 JOURNAL = Machine(JournalState, frozenset(journal_states.TERMINAL), journal_machine.TABLE, JournalMachine)
+TRANSACTION = Machine(TransactionState, frozenset(), transaction_machine.TABLE, transaction_machine.Transaction)
 ROUTE = Machine(RouteState, frozenset(), produce_route.TABLE, produce_route.ProduceRoute)
 
 

@@ -66,8 +66,6 @@ VIEW_S = 5.0
 REPLICAS_MAX = 32_767
 """Largest replication factor where storage has no bound: Kafka's type for it is int16."""
 INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
-TRANSACTIONS_TOPIC_PARTITIONS = 50
-TRANSACTIONS_TOPIC_SEGMENT_BYTES = 100 << 20
 
 
 class TopicAdmin:
@@ -501,7 +499,7 @@ def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:
     """Return how many partitions an internal topic is created with, and the setting for that."""
     if name == OFFSETS_TOPIC:
         return config.offsets_topic_num_partitions, "offsets.topic.num.partitions"
-    return TRANSACTIONS_TOPIC_PARTITIONS, "Kafka's default; transactions are not served yet"
+    return config.transaction_state_log_num_partitions, "transaction.state.log.num.partitions"
 
 
 def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
@@ -517,7 +515,7 @@ def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": str(
-            config.offsets_topic_segment_bytes if name == OFFSETS_TOPIC else TRANSACTIONS_TOPIC_SEGMENT_BYTES
+            config.offsets_topic_segment_bytes if name == OFFSETS_TOPIC else config.transaction_state_log_segment_bytes
         ),
         "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
     }

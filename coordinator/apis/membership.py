@@ -12,7 +12,7 @@ from bmq.coordinator.group.members import metadata_bytes
 from bmq.coordinator.group.messages import Join, JoinResponse, Sync, SyncResponse
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.manager import GroupShards
-from bmq.coordinator.records import STRING_BYTES_MAX
+from bmq.coordinator.record_fields import STRING_BYTES_MAX
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.core.aio.turns import ELEMENTS_A_TURN, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError

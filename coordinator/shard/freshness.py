@@ -8,6 +8,7 @@ log's confirmation that it would take one.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from bmq.core.clock import Clock
@@ -35,6 +36,10 @@ class Freshness:
     def prove(self) -> None:
         """Record that a batch was acknowledged just now."""
         self._proven_s = self._clock.monotonic()
+
+    def doubt(self) -> None:
+        """Forget the last proof: another process speaks as if it were the shard's owner."""
+        self._proven_s = -math.inf
 
     async def renew(self) -> None:
         """Return once the shard may respond from memory; ask the log if the last proof is too old.

@@ -29,7 +29,13 @@ def test_the_tests_that_the_rules_name_exist() -> None:
     assert all(f"test_rule_{number}_" in section for number, section in enumerate(sections, 1))
 
 
-MACHINES = [machine_tables.PARTITION, machine_tables.ASSIGNED, machine_tables.MEMBER, machine_tables.ROUTE]
+MACHINES = [
+    machine_tables.PARTITION,
+    machine_tables.ASSIGNED,
+    machine_tables.MEMBER,
+    machine_tables.ROUTE,
+    machine_tables.TRANSACTION,
+]
 
 
 @pytest.mark.parametrize("machine", MACHINES)

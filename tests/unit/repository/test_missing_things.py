@@ -47,7 +47,7 @@ MISSING = (
         "transactions",
         words=r"(?i)\btransactions?\b|transactional|not there yet",
         apis=frozenset({24, 25, 26, 28, 65, 66}),  # 27 ends hanging transactions, and begins none
-        settings=r"transaction",
+        settings=r"^transaction\.state\.log\.min\.isr$",
         refusals={"proxy/handlers/init_producer_id.py": "refused a client that asks for transactions"},
         sentences={
             "docs/clients.md": ("| transactions | no `transactional.id`", "| not there yet | instead |"),

@@ -1,0 +1,1 @@
+"""Transactions of one transactional id: their states, and their records.  Pure."""

@@ -1,0 +1,1 @@
+"""Shards of transactions: their state, the decisions on it, and the markers that end transactions."""

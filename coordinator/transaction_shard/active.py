@@ -1,0 +1,304 @@
+"""Loaded shard of transactions: decides by the pure machine, writes, responds once durable, and ends transactions.
+
+State changes when a record is handed to the writer (``coordinator.shard.active``).  Markers of a transaction are sent
+once its Prepare is durable (rule 11).  If the log fails, all requests that wait get NOT_COORDINATOR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Set
+from dataclasses import replace
+from typing import Any
+
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.active import ActiveShard
+from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.writer import Writer
+from bmq.coordinator.transaction import events as ev
+from bmq.coordinator.transaction.machine import Transaction
+from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
+from bmq.coordinator.transaction_shard.markers import Ending, MarkerSender, WriteMarkers
+from bmq.coordinator.transaction_shard.state import TransactionsState
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.meta.catalog import Catalog
+from bmq.meta.shard_kinds import ShardId
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+ADD_WAIT_S = 0.1
+"""An add waits this long for the end of the transaction before (Kafka: add.partitions.to.txn.retry.backoff.max.ms)."""
+TIMEOUT_LOOK_S = 10.0
+"""Most time between two looks at open transactions, as Kafka's: the wall clock may jump."""
+TIMEOUT_LOOK_MIN_S = 0.5
+"""Least time between two looks: each passes all open transactions of the shard."""
+_LATER_BYTES = 64
+"""Bytes by which a later record of the same transaction may be larger: Prepare has further tagged fields."""
+
+
+class ActiveTransactions(ActiveShard[TransactionsState]):
+    """The transactions of a shard, under a single ownership of its log."""
+
+    def __init__(
+        self,
+        state: TransactionsState,
+        writer: Writer,
+        clock: Clock,
+        settings: CoordinatorSettings,
+        freshness: Freshness,
+        *,
+        shard: ShardId,
+        coordinator_epoch: int,
+        catalog: Catalog,
+        producer_ids: Callable[[], Awaitable[int]],
+        write_markers: WriteMarkers,
+        spawn: Spawn,
+    ) -> None:
+        super().__init__(state, writer, clock, settings, freshness)
+        self.coordinator_epoch = coordinator_epoch
+        """The shard's ownership number, which markers and confirmations carry."""
+        self._producer_ids = producer_ids
+        self._spawn = spawn
+        self._markers = MarkerSender(
+            shard, coordinator_epoch, write_markers, catalog, clock, settings, spawn,
+            done=self._markers_written, confirm=self._confirm,
+        )  # fmt: skip
+        self._waiting_for_end: dict[str, list[asyncio.Future[None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0  # when it expires, monotonic
+        self._is_looking = False
+
+    def begin(self) -> None:
+        """Send the markers of transactions in Prepare, and set the timer of open transactions."""
+        for transactional_id, value in self.state.values.items():
+            if value.state.is_prepare:
+                self._markers.begin(transactional_id, value)
+        if self.state.open_ids:
+            self._arm(TIMEOUT_LOOK_MIN_S)
+
+    def close(self, error: ErrorCode) -> None:
+        if self._is_closed:
+            return
+        super().close(error)
+        self._markers.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for transactional_id in list(self._waiting_for_end):
+            self._ended(transactional_id)
+
+    @property
+    def endings(self) -> Iterable[Ending]:
+        """The transactions whose markers are on their way."""
+        return self._markers.endings.values()
+
+    def missing(self, transactional_id: str) -> Set[tuple[uuid.UUID, int]] | None:
+        """Return the partitions without a marker, of a transaction that is ending; None if that is not known."""
+        ending = self._markers.endings.get(transactional_id)
+        if ending is None or any(each.topic_id is None for each in self.state.values[transactional_id].partitions):
+            return None
+        return {(key.topic_id, key.partition) for key in ending.missing}
+
+    # ----------------------------------------------------------------------------------------------------- requests
+
+    async def handle(self, transactional_id: str, event: ev.Event) -> ev.Respond:
+        """Handle a request; return the response once its content is durable and the ownership proven.
+
+        Raises RequestError:
+
+        | code | reason |
+        |---|---|
+        | NOT_COORDINATOR | the log has failed, or has another owner |
+        | COORDINATOR_NOT_AVAILABLE | the write takes too long, or there is no producer id now |
+        | INVALID_REQUEST | the id is too long for a record |
+        | UNKNOWN_SERVER_ERROR | the transaction is too large for a record, as in Kafka |
+        """
+        deadline = self._deadline()
+        await self.room(deadline)
+        effects = self._decide(transactional_id, event)
+        if ev.NeedProducerId() in effects:
+            event = replace(event, fresh_id=await self._in_time(self._producer_ids(), deadline))
+            await self.room(deadline)
+            effects = self._decide(transactional_id, event)
+        response = next(effect for effect in effects if isinstance(effect, ev.Respond))
+        durable = self._perform(transactional_id, effects)
+        if durable is not None:
+            await self._in_time(durable, deadline)
+        else:
+            await self.settled(transactional_id, deadline)
+        return response
+
+    async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
+        """Handle an add as ``handle`` does; wait ``ADD_WAIT_S`` for the end of the transaction before."""
+        until = asyncio.get_running_loop().time() + ADD_WAIT_S
+        while self._is_ending(transactional_id):
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiting = self._waiting_for_end.setdefault(transactional_id, [])
+            waiting.append(ended)
+            try:
+                async with asyncio.timeout_at(until):
+                    await ended
+            except TimeoutError:
+                break
+            finally:
+                if ended in waiting:
+                    waiting.remove(ended)
+                if not waiting and self._waiting_for_end.get(transactional_id) is waiting:
+                    del self._waiting_for_end[transactional_id]
+        return await self.handle(transactional_id, event)
+
+    async def settled(self, transactional_id: str, deadline: float | None = None) -> None:
+        """Wait until the id's value is durable, and the ownership of this process proven.
+
+        Raises RequestError as ``durable`` and ``Freshness.renew`` do.
+        """
+        if self.writer.has_open_writes(transactional_id):
+            await self.durable(deadline)
+            return
+        await self.freshness.renew()
+        if self.is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the request")
+
+    def _is_ending(self, transactional_id: str) -> bool:
+        value = self.state.get(transactional_id)
+        return not self.is_closed and value is not None and value.state.is_prepare
+
+    def _decide(self, transactional_id: str, event: ev.Event) -> list[ev.Effect]:
+        return Transaction(self.state.get(transactional_id)).handle(event, self._clock.now_ms())
+
+    def _perform(self, transactional_id: str, effects: list[ev.Effect]) -> asyncio.Future[None] | None:
+        """Write the value of a ``Store``; return the future of its durability, None without a ``Store``.
+
+        Raises RequestError, and changes nothing, if the record cannot be written.
+        """
+        stored = next((effect for effect in effects if isinstance(effect, ev.Store)), None)
+        if stored is None:
+            return None
+        record = TransactionRecord(transactional_id, stored.value)
+        try:
+            key, value = encode(record)
+        except FormatError as error:
+            raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        if not self.writer.fits((key, (value or b"") + bytes(_LATER_BYTES))) and self._may_refuse(stored.value):
+            message = f"the transaction's record has {len(value or b'')} bytes, more than its topic takes"
+            raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        durable.add_done_callback(_retrieve)
+        is_end = ev.SendMarkers() in effects
+
+        def done(error: RequestError | None) -> None:
+            if is_end and error is None and stored.value is not None:
+                self._markers.begin(transactional_id, stored.value)
+            if durable.done():
+                return  # the request was cancelled; the record is written all the same
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        self.state.apply(record)
+        self.writer.write([(key, value)], transactional_id, done)
+        if stored.value is not None and not stored.value.state.is_prepare:
+            self._ended(transactional_id)
+        if transactional_id in self.state.open_ids and stored.value is not None:
+            overdue_ms = stored.value.started_ms + stored.value.timeout_ms - self._clock.now_ms()
+            self._arm(overdue_ms / 1000)
+        return durable
+
+    def _may_refuse(self, value: StoredTransaction | None) -> bool:
+        """Return True for a record that may be refused: an end must not be."""
+        return value is not None and not value.state.is_prepare and value.partitions != ()
+
+    def _ended(self, transactional_id: str) -> None:
+        for future in self._waiting_for_end.pop(transactional_id, ()):
+            if not future.done():
+                future.set_result(None)
+
+    # ------------------------------------------------------------------------------------------------------ markers
+
+    def _markers_written(self, transactional_id: str) -> None:
+        if self.is_closed:
+            return
+        value = self.state.get(transactional_id)
+        assert value is not None, transactional_id
+        assert value.state.is_prepare, value
+        self._perform(transactional_id, self._decide(transactional_id, ev.MarkersWritten()))
+
+    async def _confirm(self) -> None:
+        self.freshness.doubt()
+        await self.freshness.renew()
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def _arm(self, delay_s: float) -> None:
+        """Set the shard's one timer, unless it expires before; none is set while no transaction is open."""
+        delay_s = min(max(delay_s, TIMEOUT_LOOK_MIN_S), TIMEOUT_LOOK_S)
+        at = self._clock.monotonic() + delay_s
+        if self._is_closed or self._is_looking or (self._timer is not None and self._timer_s <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = at
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._is_looking = True
+        self._spawn(self._abort_overdue())
+
+    async def _abort_overdue(self) -> None:
+        """Abort the open transactions whose time-out is over, in turns of the event loop; set the timer again."""
+        turns, next_ms = Turns(), None
+        try:
+            for transactional_id in list(self.state.open_ids):
+                await self._breathe(turns, 1)
+                value = self.state.get(transactional_id)
+                if self.is_closed:
+                    return
+                if value is None or transactional_id not in self.state.open_ids:
+                    continue
+                if not await self._abort_if_overdue(transactional_id):
+                    deadline_ms = value.started_ms + value.timeout_ms
+                    next_ms = deadline_ms if next_ms is None else min(next_ms, deadline_ms)
+        except RequestError:
+            return  # the log has failed: the shard is loaded again, and looks then
+        finally:
+            self._is_looking = False
+        if self.state.open_ids:
+            now_ms = self._clock.now_ms()
+            self._arm(TIMEOUT_LOOK_S if next_ms is None else (next_ms + 1 - now_ms) / 1000)
+
+    async def _abort_if_overdue(self, transactional_id: str) -> bool:
+        """Decide to abort the transaction if it is overdue.  Return False if it is not, or there is no producer id."""
+        event: ev.Event = ev.Overdue()
+        effects = self._decide(transactional_id, event)
+        if ev.NeedProducerId() in effects:
+            try:
+                event = replace(event, fresh_id=await self._in_time(self._producer_ids()))
+            except RequestError:
+                return False  # the next look tries again
+            effects = self._decide(transactional_id, event)
+        return self._perform(transactional_id, effects) is not None
+
+    async def expire(self) -> int:
+        """Forget unused transactional ids; return how many.  Raises RequestError if the log fails."""
+        count, turns = 0, Turns()
+        event = ev.Unused(retention_ms=self._settings.transactional_id_retention_ms)
+        last: asyncio.Future[None] | None = None
+        for transactional_id in list(self.state.values):
+            await self._breathe(turns, 1)
+            effects = self._decide(transactional_id, event)
+            if effects:
+                last = self._perform(transactional_id, effects)
+                count += 1
+        if last is not None:
+            await last
+        await next_turn()
+        return count
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Mark the exception as retrieved: nobody may wait for the record."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,82 @@
+"""All shards of transactions in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.transaction.states import TransactionState
+from bmq.coordinator.transaction_shard.active import ActiveTransactions
+from bmq.coordinator.transaction_shard.markers import Ending, WriteMarkers
+from bmq.coordinator.transaction_shard.shard import TransactionShard
+from bmq.core.clock import Clock
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.cluster.view import ClusterView
+from bmq.meta.group_placement import shard_of
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, shard_count
+
+
+class TransactionShards(Shards[ActiveTransactions]):
+    """The shards of ``__transaction_state`` in this process."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        clock: Clock,
+        logs: ShardLogs,
+        topic: Callable[[], Awaitable[Topic]],
+        catalog: Catalog,
+        view: ClusterView,
+        *,
+        producer_ids: Callable[[], Awaitable[int]],
+        write_markers: WriteMarkers,
+    ) -> None:
+        """``producer_ids`` returns a new producer id, and raises RequestError if there is none now."""
+        settings = replace(settings, expiry_interval_s=settings.transactional_id_expiry_interval_s)
+        super().__init__(TRANSACTIONS, settings, topic, catalog, view)
+        self._clock = clock
+        self._logs = logs
+        self._producer_ids = producer_ids
+        self._write_markers = write_markers
+
+    @property
+    def settings(self) -> CoordinatorSettings:
+        return self._settings
+
+    def shard_of(self, key: str) -> ShardId:
+        """Return the shard of a transactional id, also before the topic exists."""
+        count = self._count or shard_count(TRANSACTIONS, self._catalog, 0) or self._settings.transaction_shards
+        return ShardId(TRANSACTIONS, shard_of(key, count))
+
+    def drain(self) -> None:
+        """Note that the process shuts down.  No request is parked, and markers are sent until ``close``."""
+        self.is_draining = True
+
+    def transactions_by_state(self) -> dict[str, int]:
+        """Count the loaded transactional ids by Kafka's name of their state, states without any included."""
+        counts = {state.kafka_name: 0 for state in TransactionState if state is not TransactionState.DEAD}
+        for serving in self._loaded():
+            for value in serving.state.values.values():
+                counts[value.state.kafka_name] += 1
+        return counts
+
+    def endings(self) -> list[Ending]:
+        """Return the transactions of the loaded shards whose markers are on their way."""
+        return [ending for serving in self._loaded() for ending in serving.endings]
+
+    def _new_shard(self, shard: ShardId, ownership: int) -> TransactionShard:
+        return TransactionShard(
+            shard,
+            ownership,
+            self._logs,
+            self._clock,
+            self._settings,
+            self._loads,
+            self._spawn,
+            catalog=self._catalog,
+            producer_ids=self._producer_ids,
+            write_markers=self._write_markers,
+        )

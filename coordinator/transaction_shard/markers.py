@@ -1,0 +1,260 @@
+"""Markers of a shard's transactions: sent until no partition lacks its marker.
+
+A call sends a transaction's marker to the partitions without it, or to a slice of them.  Failed partitions are tried
+again for ever, after growing pauses.  A transaction takes no room from others during its pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.transaction.records import StoredTransaction
+from bmq.coordinator.transaction.states import TransactionState
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.logging.fields import fields
+from bmq.core.model import PartitionKey
+from bmq.core.records.control import Marker, TransactionMarker
+from bmq.meta.catalog import Catalog
+from bmq.meta.shard_kinds import ShardId
+
+_log = logging.getLogger(__name__)
+
+WriteMarkers = Callable[[TransactionMarker, Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, ErrorCode]]]
+"""Sends a marker to partitions, and returns their results.  A partition without a result is tried again.
+
+| result | meaning |
+|---|---|
+| NONE | the partition has the marker |
+| UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION | the topic of this id is gone, and the marker needless |
+| TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH | a later coordinator has decided, or a later epoch is there |
+| any other | to be tried again |
+"""
+CALLS_MAX = 100
+"""Calls of one shard under way at most; further transactions wait."""
+PARTITIONS_A_CALL = 1_000
+LATE_S = 30.0
+"""A transaction whose markers are missing for longer is named in a log line."""
+_DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_FENCED = frozenset({ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+@dataclass(slots=True, eq=False)
+class Ending:
+    """A transaction whose markers are on their way.
+
+    ``missing``: the partitions without a marker, each with its topic's name.  ``error``: why the last call failed.
+    """
+
+    transactional_id: str
+    marker: TransactionMarker
+    missing: dict[PartitionKey, str]
+    began_s: float
+    failures: int = 0
+    error: str = ""
+    is_reported: bool = False
+    is_refused: bool = False
+    timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+
+class MarkerSender:
+    """Sender of a shard under a single ownership.
+
+    ``done`` is called with the id of a transaction once no partition lacks a marker, never from within ``begin``.
+    ``confirm`` returns if this process is still the shard's owner; else it raises RequestError.
+    """
+
+    def __init__(
+        self,
+        shard: ShardId,
+        coordinator_epoch: int,
+        write_markers: WriteMarkers,
+        catalog: Catalog,
+        clock: Clock,
+        settings: CoordinatorSettings,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        done: Callable[[str], None],
+        confirm: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._shard = shard
+        self._coordinator_epoch = coordinator_epoch
+        self._write_markers = write_markers
+        self._catalog = catalog
+        self._clock = clock
+        self._settings = settings
+        self._spawn = spawn
+        self._done = done
+        self._confirm = confirm
+        self._endings: dict[str, Ending] = {}
+        self._queue: deque[Ending] = deque()
+        self._calls = 0
+        self._is_closed = False
+
+    @property
+    def endings(self) -> Mapping[str, Ending]:
+        """The transactions whose markers are on their way, by transactional id."""
+        return self._endings
+
+    def begin(self, transactional_id: str, value: StoredTransaction) -> None:
+        """Send the markers of a value in Prepare, which must be durable."""
+        assert value.state.is_prepare, value
+        assert transactional_id not in self._endings, f"{transactional_id} is ending already"
+        if self._is_closed:
+            return
+        is_commit = value.state is TransactionState.PREPARE_COMMIT
+        marker = TransactionMarker(
+            value.producer_id,
+            value.epoch,
+            self._coordinator_epoch,
+            Marker.COMMIT if is_commit else Marker.ABORT,
+            value.client_version,
+        )
+        ending = self._endings[transactional_id] = Ending(transactional_id, marker, {}, self._clock.monotonic())
+        unresolved = []
+        for topic, topic_id, partitions in value.partitions:
+            if topic_id is None:
+                unresolved.append((topic, partitions))
+            else:
+                ending.missing.update((PartitionKey(topic_id, each), topic) for each in partitions)
+        if unresolved:
+            self._spawn(self._resolve(ending, unresolved))
+        else:
+            self._enqueue(ending)
+
+    def close(self) -> None:
+        """Send nothing more.  Calls under way may still have an effect."""
+        self._is_closed = True
+        self._queue.clear()
+        for ending in self._endings.values():
+            if ending.timer is not None:
+                ending.timer.cancel()
+
+    async def _resolve(self, ending: Ending, topics: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+        """Find the topics of a record without topic ids: Kafka has written it."""
+        while not self._is_closed:
+            try:
+                for name, partitions in topics:
+                    topic = await self._catalog.refresh(name)
+                    if topic is not None:
+                        ending.missing.update((PartitionKey(topic.topic_id, each), name) for each in partitions)
+            except Exception as error:  # noqa: BLE001  # the store does not answer, or has what cannot be read
+                ending.error, ending.failures = f"cannot look up its topics: {error}", ending.failures + 1
+                await asyncio.sleep(self._settings.marker_retry_s.pause(ending.failures))
+            else:
+                self._enqueue(ending)
+                return
+
+    def _enqueue(self, ending: Ending) -> None:
+        ending.timer = None
+        if not self._is_closed:
+            self._queue.append(ending)
+            self._next()
+
+    def _next(self) -> None:
+        while self._queue and self._calls < CALLS_MAX:
+            self._calls += 1
+            self._spawn(self._send(self._queue.popleft()))
+
+    async def _send(self, ending: Ending) -> None:
+        try:
+            is_fenced = await self._send_all(ending)
+        finally:
+            self._calls -= 1
+        if self._is_closed:
+            return
+        if not ending.missing:
+            del self._endings[ending.transactional_id]
+            self._done(ending.transactional_id)
+        else:
+            if is_fenced:
+                await self._look_fenced(ending)
+            pause = self._pause(ending)
+            if not self._is_closed:
+                delay_s = self._settings.marker_retry_s.most if is_fenced else pause
+                ending.timer = asyncio.get_running_loop().call_later(delay_s, self._enqueue, ending)
+        if not self._is_closed:
+            self._next()
+
+    async def _send_all(self, ending: Ending) -> bool:
+        """Send to each partition without a marker.  Return whether one is fenced."""
+        is_fenced = False
+        for keys in _slices(list(ending.missing)):
+            try:
+                async with asyncio.timeout(self._settings.marker_timeout_s):
+                    results = await self._write_markers(ending.marker, keys)
+            except TimeoutError:
+                ending.error = f"no response in {self._settings.marker_timeout_s} s"
+                continue
+            except RequestError as error:
+                ending.error = str(error)
+                continue
+            failed = ErrorCode.NONE
+            for key in keys:
+                code = results.get(key, ErrorCode.REQUEST_TIMED_OUT)
+                if code in _DONE:
+                    del ending.missing[key]
+                elif code in _FENCED:
+                    is_fenced, failed = True, code
+                elif failed not in _FENCED:
+                    failed = code
+            if failed is not ErrorCode.NONE:
+                ending.error = failed.name
+        return is_fenced
+
+    async def _look_fenced(self, ending: Ending) -> None:
+        """Ask the log for the owner, since a partition has said that another coordinator has decided.
+
+        A shard that is lost is closed by its log.  If it is not lost, the partition must be wrong.
+        """
+        try:
+            await self._confirm()
+        except RequestError as error:
+            ending.error = str(error)
+            return
+        if ending.is_refused or self._is_closed:
+            return
+        ending.is_refused = True
+        _log.error(
+            "a partition refuses a transaction's markers, though this process is the shard's coordinator: its"
+            " transaction stays open until it takes them",
+            extra=fields(
+                topic=self._shard.kind.topic,
+                shard=self._shard.number,
+                key=ending.transactional_id,
+                error=f"{ending.error}; missing: {_shown(ending)}",
+            ),
+        )
+
+    def _pause(self, ending: Ending) -> float:
+        ending.failures += 1
+        if not ending.is_reported and self._clock.monotonic() - ending.began_s >= LATE_S:
+            ending.is_reported = True
+            _log.warning(
+                "a transaction's markers are missing for %.0f s, its readers wait",
+                LATE_S,
+                extra=fields(
+                    topic=self._shard.kind.topic,
+                    shard=self._shard.number,
+                    key=ending.transactional_id,
+                    error=f"{ending.error}; missing: {_shown(ending)}",
+                ),
+            )
+        return self._settings.marker_retry_s.pause(ending.failures)
+
+
+def _shown(ending: Ending) -> str:
+    """Return the first of the partitions without a marker, as ``name-number``."""
+    names = [f"{topic}-{key.partition}" for key, topic in ending.missing.items()]
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _slices(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
+    """Split ``keys`` by calls; a transaction without partitions needs none."""
+    return (keys[at : at + PARTITIONS_A_CALL] for at in range(0, len(keys), PARTITIONS_A_CALL))

@@ -1,0 +1,389 @@
+"""The transaction coordinator, as handlers see it: one method an API, Kafka's request in, Kafka's response out.
+
+InitProducerId 0-5, AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5, DescribeTransactions 0, ListTransactions
+0-2.  A request is checked in Kafka's order (``KafkaApis``, ``TransactionCoordinator``): the transactional id, then the
+other fields, then the shard, then the transaction.  Versions without PRODUCER_FENCED get INVALID_PRODUCER_EPOCH.
+
+Clients try again after the errors in ``coordinator.coordinator``, and after CONCURRENT_TRANSACTIONS: the transaction
+before is still ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import Any, NamedTuple
+
+from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.transaction import events as ev
+from bmq.coordinator.transaction.id_pattern import IdPattern
+from bmq.coordinator.transaction.partitions import contains, ordered
+from bmq.coordinator.transaction.records import NO_EPOCH, NO_PRODUCER_ID, StoredTransaction, TopicPartitions
+from bmq.coordinator.transaction.states import KAFKA_NAMES
+from bmq.coordinator.transaction_shard.active import ActiveTransactions
+from bmq.coordinator.transaction_shard.manager import TransactionShards
+from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.clock import Clock
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
+from bmq.meta.group_placement import shard_of
+from bmq.meta.shard_kinds import ShardId
+
+FENCED_SINCE = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
+"""First version of each API with PRODUCER_FENCED."""
+BATCHED_SINCE = 4
+"""First version of AddPartitionsToTxn with several transactions, and with questions (``verify_only``)."""
+BUMPING_SINCE = 5
+"""First version of AddPartitionsToTxn and EndTxn with a new epoch at every end (KIP-890)."""
+AT_ONCE_MAX = 100
+"""Transactions of an AddPartitionsToTxn under way at the same time."""
+
+_TopicResult = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_PartitionResult = _TopicResult.AddPartitionsToTxnPartitionResult
+_TransactionResult = m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_Described = m.DescribeTransactionsResponse.TransactionState
+_Listed = m.ListTransactionsResponse.TransactionState
+
+
+class _Addition(NamedTuple):
+    """One transaction of an AddPartitionsToTxn."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    topics: Sequence[Any]
+    is_question: bool = False
+
+
+class TransactionApis:
+    """The ``TransactionCoordinator`` of this process, for the shards that it owns."""
+
+    def __init__(
+        self,
+        shards: TransactionShards,
+        catalog: Catalog,
+        clock: Clock,
+        offsets_topic: Callable[[], Awaitable[Topic]],
+    ) -> None:
+        """``offsets_topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError."""
+        self._shards = shards
+        self._catalog = catalog
+        self._clock = clock
+        self._offsets_topic = offsets_topic
+
+    @property
+    def shards(self) -> TransactionShards:
+        return self._shards
+
+    def shard_of(self, transactional_id: str) -> ShardId:
+        """Return the shard of a transactional id: the partition of ``__transaction_state`` that Kafka chooses."""
+        return self._shards.shard_of(transactional_id)
+
+    async def ready(self, transactional_id: str) -> None:
+        """Wait until the shard of the transactional id is served; create the topic if it is missing.
+
+        Raises RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
+        """
+        serving = await self._shards.serving(transactional_id)
+        await serving.freshness.renew()
+        if self._shards.is_draining:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is shutting down")
+
+    # ---------------------------------------------------------------------------------------------- InitProducerId
+
+    async def init_producer_id(self, request: m.InitProducerIdRequest, client: ClientInfo) -> m.InitProducerIdResponse:
+        """Serve an InitProducerId with a transactional id; INVALID_REQUEST for one without."""
+        version = request.API_VERSION
+        resumed = (request.producer_id, request.producer_epoch) if version >= 3 else (NO_PRODUCER_ID, NO_EPOCH)
+        try:
+            if not request.transactional_id or (resumed[0] < 0) != (resumed[1] < 0):
+                raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id, or a producer id without epoch")
+            if not 0 < request.transaction_timeout_ms <= self._shards.settings.transaction_timeout_max_ms:
+                raise RequestError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "past transaction.max.timeout.ms, or below 1")
+            event = ev.InitProducerId(
+                timeout_ms=request.transaction_timeout_ms,
+                producer_id=max(resumed[0], NO_PRODUCER_ID),
+                epoch=max(resumed[1], NO_EPOCH),
+            )
+            serving = await self._shards.serving(request.transactional_id)
+            found = await serving.handle(request.transactional_id, event)
+        except RequestError as error:
+            found = ev.Respond(error.code)
+        return m.InitProducerIdResponse(
+            throttle_time_ms=0,
+            error_code=_for_client("InitProducerId", version, found.error),
+            producer_id=found.producer_id,
+            producer_epoch=found.epoch,
+        )
+
+    # --------------------------------------------------------------------------------------------------- partitions
+
+    async def add_partitions(
+        self, request: m.AddPartitionsToTxnRequest, client: ClientInfo
+    ) -> m.AddPartitionsToTxnResponse:
+        """Add partitions to transactions, or verify that they are added.
+
+        All partitions of a transaction are added, or none.  If one is unknown (UNKNOWN_TOPIC_OR_PARTITION), the others
+        get OPERATION_NOT_ATTEMPTED.  From version 4 on each transaction has a result, in the request's order.
+        """
+        version = request.API_VERSION
+        if version < BATCHED_SINCE:
+            addition = _Addition(
+                request.v3_and_below_transactional_id,
+                request.v3_and_below_producer_id,
+                request.v3_and_below_producer_epoch,
+                request.v3_and_below_topics,
+            )
+            results = await self._add_to_one(addition, version)
+            return m.AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
+        additions = [
+            _Addition(each.transactional_id, each.producer_id, each.producer_epoch, each.topics, each.verify_only)
+            for each in request.transactions
+        ]
+        results = []
+        for at in range(0, len(additions), AT_ONCE_MAX):
+            some = additions[at : at + AT_ONCE_MAX]
+            found = await asyncio.gather(*(self._add_to_one(each, version) for each in some))
+            results += [
+                _TransactionResult(transactional_id=each.transactional_id, topic_results=topics)
+                for each, topics in zip(some, found, strict=True)
+            ]
+        return m.AddPartitionsToTxnResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, results_by_transaction=results
+        )
+
+    async def _add_to_one(self, addition: _Addition, version: int) -> list[Any]:
+        turns = Turns()
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        found: list[TopicPartitions] = []
+        for topic in addition.topics:
+            if turns.is_over(1 + len(topic.partitions)):
+                await next_turn()
+            known = self._catalog.topics.get(topic.name)
+            for number in topic.partitions:
+                is_known = known is not None and 0 <= number < known.partitions
+                codes[topic.name, number] = ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if known is not None:
+                found.append(TopicPartitions(topic.name, known.topic_id, tuple(sorted(set(topic.partitions)))))
+        if all(code is ErrorCode.NONE for code in codes.values()):
+            codes.update(await self._add_known(addition, ordered(found), version))
+        else:
+            codes = {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
+        return [
+            _TopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    _PartitionResult(partition_index=number, partition_error_code=codes[topic.name, number])
+                    for number in topic.partitions
+                ],
+            )
+            for topic in addition.topics
+        ]
+
+    async def _add_known(
+        self, addition: _Addition, topics: tuple[TopicPartitions, ...], version: int
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Add partitions, or verify them; return the result of each."""
+        keys = [(topic, number) for topic, _, numbers in topics for number in numbers]
+        try:
+            if not addition.transactional_id:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
+            serving = await self._shards.serving(addition.transactional_id)
+            if addition.is_question:
+                return await _verify(serving, addition, topics)
+            client_version = 2 if version >= BUMPING_SINCE else 0
+            code = await _add(serving, addition, topics, client_version)
+        except RequestError as error:
+            code = error.code
+        return dict.fromkeys(keys, _for_client("AddPartitionsToTxn", version, code))
+
+    async def add_offsets(self, request: m.AddOffsetsToTxnRequest, client: ClientInfo) -> m.AddOffsetsToTxnResponse:
+        """Add the group's partition of ``__consumer_offsets`` to the transaction."""
+        try:
+            if not request.transactional_id or not request.group_id:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id or no group id")
+            serving = await self._shards.serving(request.transactional_id)
+            topic = self._catalog.topics.get(OFFSETS_TOPIC) or await self._offsets_topic()
+            number = shard_of(request.group_id, topic.partitions)
+            addition = _Addition(request.transactional_id, request.producer_id, request.producer_epoch, ())
+            code = await _add(serving, addition, (TopicPartitions(topic.name, topic.topic_id, (number,)),), 0)
+        except RequestError as error:
+            code = error.code
+        return m.AddOffsetsToTxnResponse(
+            throttle_time_ms=0, error_code=_for_client("AddOffsetsToTxn", request.API_VERSION, code)
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- end
+
+    async def end_txn(self, request: m.EndTxnRequest, client: ClientInfo) -> m.EndTxnResponse:
+        """Decide how the transaction ends; respond once the decision is durable.  Markers follow."""
+        version = request.API_VERSION
+        kind: type[ev.OfProducer]
+        if version >= BUMPING_SINCE:
+            kind = ev.CommitV2 if request.committed else ev.AbortV2
+        else:
+            kind = ev.Commit if request.committed else ev.Abort
+        try:
+            if not request.transactional_id:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
+            serving = await self._shards.serving(request.transactional_id)
+            event = kind(producer_id=request.producer_id, epoch=request.producer_epoch)
+            found = await serving.handle(request.transactional_id, event)
+        except RequestError as error:
+            found = ev.Respond(error.code)
+        return m.EndTxnResponse(
+            throttle_time_ms=0,
+            error_code=_for_client("EndTxn", version, found.error),
+            producer_id=found.producer_id,
+            producer_epoch=found.epoch,
+        )
+
+    # -------------------------------------------------------------------------------------------------------- reads
+
+    async def describe_transactions(
+        self, request: m.DescribeTransactionsRequest, client: ClientInfo
+    ) -> m.DescribeTransactionsResponse:
+        """Describe transactions.  The response has a state for each id of the request, in the request's order."""
+        ids = list(request.transactional_ids)
+        found = await self._shards.serving_each(ids)
+        turns, states = Turns(), []
+        for transactional_id, serving in zip(ids, found, strict=True):
+            if turns.is_over():
+                await next_turn()
+            try:
+                states.append(await _describe(transactional_id, serving))
+            except RequestError as error:
+                states.append(_described(transactional_id, error.code))
+        return m.DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+
+    async def list_transactions(
+        self, request: m.ListTransactionsRequest, client: ClientInfo
+    ) -> m.ListTransactionsResponse:
+        """List the transactional ids of this process's shards."""
+        return await self._list(request, None)
+
+    async def list_transactions_of(
+        self, request: m.ListTransactionsRequest, client: ClientInfo, shards: Set[int]
+    ) -> m.ListTransactionsResponse:
+        """List the transactional ids of ``shards`` only.
+
+        The error is NOT_COORDINATOR if another process has a shard of them, COORDINATOR_LOAD_IN_PROGRESS while a shard
+        of them is loading.
+        """
+        return await self._list(request, shards)
+
+    async def _list(self, request: m.ListTransactionsRequest, only: Set[int] | None) -> m.ListTransactionsResponse:
+        states = set(request.state_filters)
+        unknown = sorted(states - KAFKA_NAMES)
+        producers = set(request.producer_id_filters)
+        longer_ms = request.duration_filter if request.API_VERSION >= 1 else -1
+        text = request.transactional_id_pattern if request.API_VERSION >= 2 else None
+        try:
+            pattern = IdPattern(text) if text else None
+        except FormatError:
+            return _listing(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown)
+        now_ms = self._clock.now_ms()
+
+        def is_wanted(transactional_id: str, value: StoredTransaction) -> bool:
+            if (producers and value.producer_id not in producers) or (states and value.state.kafka_name not in states):
+                return False
+            if longer_ms >= 0 and now_ms - value.started_ms <= longer_ms:
+                return False
+            return pattern is None or pattern.matches(transactional_id)
+
+        listed, turns = [], Turns()
+        for serving in (await self._shards.all_serving(only)).values():
+            if isinstance(serving, RequestError):
+                return _listing(serving.code, unknown)
+            if serving is None:
+                continue
+            for transactional_id, value in list(serving.state.values.items()):
+                if turns.is_over(1 if pattern is None else 1 + len(transactional_id)):
+                    await next_turn()
+                if is_wanted(transactional_id, value):
+                    listed.append(
+                        _Listed(
+                            transactional_id=transactional_id,
+                            producer_id=value.producer_id,
+                            transaction_state=value.state.kafka_name,
+                        )
+                    )
+            if serving.is_closed:
+                return _listing(ErrorCode.NOT_COORDINATOR, unknown)
+        return _listing(ErrorCode.NONE, unknown, listed)
+
+
+async def _add(
+    serving: ActiveTransactions, addition: _Addition, topics: tuple[TopicPartitions, ...], client_version: int
+) -> ErrorCode:
+    event = ev.AddPartitions(
+        producer_id=addition.producer_id, epoch=addition.epoch, partitions=topics, client_version=client_version
+    )
+    return (await serving.add(addition.transactional_id, event)).error
+
+
+async def _verify(
+    serving: ActiveTransactions, addition: _Addition, topics: tuple[TopicPartitions, ...]
+) -> dict[tuple[str, int], ErrorCode]:
+    event = ev.Verify(producer_id=addition.producer_id, epoch=addition.epoch)
+    code = (await serving.handle(addition.transactional_id, event)).error
+    value = serving.state.get(addition.transactional_id)
+    found = {}
+    for topic, topic_id, numbers in topics:
+        for number in numbers:
+            is_there = value is not None and contains(value.partitions, (TopicPartitions(topic, topic_id, (number,)),))
+            found[topic, number] = code or (ErrorCode.NONE if is_there else ErrorCode.TRANSACTION_ABORTABLE)
+    return found
+
+
+async def _describe(transactional_id: str, serving: ActiveTransactions | RequestError) -> Any:
+    if not transactional_id:
+        return _described(transactional_id, ErrorCode.INVALID_REQUEST)
+    if isinstance(serving, RequestError):
+        raise serving
+    value = serving.state.get(transactional_id)
+    await serving.settled(transactional_id)
+    if value is None:
+        return _described(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    missing = serving.missing(transactional_id) if value.state.is_prepare else None
+    partitions: dict[str, list[int]] = {}
+    for topic, topic_id, numbers in value.partitions:
+        kept = [each for each in numbers if missing is None or (topic_id, each) in missing]
+        if kept:
+            partitions.setdefault(topic, []).extend(kept)
+    return _described(
+        transactional_id,
+        ErrorCode.NONE,
+        transaction_state=value.state.kafka_name,
+        transaction_timeout_ms=value.timeout_ms,
+        transaction_start_time_ms=value.started_ms,
+        producer_id=value.producer_id,
+        producer_epoch=value.epoch,
+        topics=[_Described.TopicData(topic=topic, partitions=numbers) for topic, numbers in partitions.items()],
+    )
+
+
+def _described(transactional_id: str, error: ErrorCode, **more: Any) -> Any:
+    empty: dict[str, Any] = {
+        "transaction_state": "",
+        "transaction_timeout_ms": 0,
+        "transaction_start_time_ms": 0,
+        "producer_id": 0,
+        "producer_epoch": 0,
+        "topics": [],
+    }
+    return _Described(transactional_id=transactional_id, error_code=error, **{**empty, **more})
+
+
+def _listing(error: ErrorCode, unknown: list[str], listed: Sequence[Any] = ()) -> m.ListTransactionsResponse:
+    return m.ListTransactionsResponse(
+        throttle_time_ms=0, error_code=error, unknown_state_filters=unknown, transaction_states=list(listed)
+    )
+
+
+def _for_client(api: str, version: int, code: ErrorCode) -> ErrorCode:
+    """Return the code as the client's version knows it."""
+    if code is ErrorCode.PRODUCER_FENCED and version < FENCED_SINCE[api]:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
