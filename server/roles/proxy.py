@@ -12,7 +12,6 @@ from functools import partial
 
 from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.controller.topics.topics import TRANSACTIONS_TOPIC_PARTITIONS
 from bmq.core.aio.subscribers import no_op
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.levels import LogLevels
@@ -83,7 +82,7 @@ class ProxyRole:
         if SERVES_TRANSACTIONS:
             self.transactions = RoutedTransactions(
                 joined.view, views.first.proxies, joined.peers, parts.catalog,
-                partial(admin.ensure_topic, TRANSACTIONS_TOPIC), shards=TRANSACTIONS_TOPIC_PARTITIONS,
+                partial(admin.ensure_topic, TRANSACTIONS_TOPIC), shards=config.transaction_state_log_num_partitions,
                 local=coordinator.transactions if coordinator else None,
             )  # fmt: skip
         self._routers = (self.coordinator,) if self.transactions is None else (self.coordinator, self.transactions)
