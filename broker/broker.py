@@ -304,6 +304,8 @@ class Broker:
         if held is not None and held.machine.state not in TERMINAL:
             raise ValueError(f"{path} is open already")
         async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
+            if held is not None:  # the journal keeps its last checkpoint until the log is read again
+                self._forget(key, held)
             driver = PartitionDriver(self.shared, path, key, config or LogConfig())
             self._partitions[key] = driver
             began_ms = self.shared.now_ms()

@@ -15,11 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bmq.controller.kv_commit import Guard, commit_settled, deposed, is_deposed
+from bmq.core.urls import without_userinfo
 from bmq.meta.kv import Compare, KeyValue, KvUnavailable, Put
-from bmq.meta.root import decode_root, encode_root, root_key
+from bmq.meta.root import RootRecord, decode_root, encode_root, root_key
 from bmq.storage.cluster_files import put_feature_levels
 from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileSystem
+from bmq.storage.root_id import make_root_id
 
 
 async def file_levels(kv: KeyValue, cluster: str, fs: FileSystem, levels: StoredLevels, guard: Guard) -> None:
@@ -28,21 +30,25 @@ async def file_levels(kv: KeyValue, cluster: str, fs: FileSystem, levels: Stored
     Raises KvError, StorageError or FormatError, and RequestError if another process leads.
     """
     if levels.levels:
-        await _mark_root(kv, cluster, guard)
+        await _mark_root(kv, cluster, fs, guard)
     await put_feature_levels(fs, levels)
 
 
-async def _mark_root(kv: KeyValue, cluster: str, guard: Guard) -> None:
-    """Give the root's record format 2.
+async def _mark_root(kv: KeyValue, cluster: str, fs: FileSystem, guard: Guard) -> None:
+    """Give the root's record format 2; write the record if the store has none.
 
-    Without a record, a process that joins again checks the whole root, including ``cluster.json``.
+    A process with an earlier ``cluster.json`` in hand may be about to bind a root without a record: its record would be
+    of format 1, for good.  The store takes one of the two records, and a record of format 1 is found and marked.
     """
     key = root_key(cluster)
     entry = await kv.get(key)
-    if entry is None or (record := decode_root(entry)).has_levels:
+    if entry is None:
+        record = RootRecord(root_id=await make_root_id(fs), url=without_userinfo(fs.url))
+    elif (record := decode_root(entry)).has_levels:
         return
+    revision = 0 if entry is None else entry.revision
     compares, put = guard(), Put(key, encode_root(replace(record, has_levels=True)))
-    done, _ = await commit_settled(kv, [*compares, Compare(key, entry.revision)], [put])
+    done, _ = await commit_settled(kv, [*compares, Compare(key, revision)], [put])
     if done.succeeded:
         return
     if is_deposed(compares, done):

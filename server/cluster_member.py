@@ -22,8 +22,9 @@ from bmq.meta.cluster.admission import MemberAdmission
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import PROXY, Address, Member
 from bmq.meta.cluster.membership import TTL_S, Membership
+from bmq.meta.cluster.ownership_numbers import has_next
 from bmq.meta.cluster.unregistered import RegistrationCheck
-from bmq.meta.cluster.view import ViewChange
+from bmq.meta.cluster.view import ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.meta.open import is_shared
 from bmq.meta.shard_kinds import GROUPS, ShardId
@@ -57,7 +58,7 @@ class ClusterMember:
         self.is_serving: Callable[[], bool] = _never
         self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
         self.view.subscribe(self._members_changed)  # first, so that `peers` has a member before others connect to it
-        admission = MemberAdmission(kv, config.cluster, self.view)
+        admission = MemberAdmission(kv, config.cluster, self.view, clock)
         self._cluster = config.cluster
         self._secret = secret = config.shared_secret()
         self.endpoint = InternalEndpoint(
@@ -180,7 +181,9 @@ class ClusterMember:
         if leader is None:
             return False
         stay = [member for member in others if not member.is_draining and member.supports(view.levels.levels)]
-        has_shards = any(owner.incarnation == own and _moves(leader, shard) for shard, owner in view.shards.items())
+        has_shards = any(
+            owner.incarnation == own and _moves(leader, shard, owner) for shard, owner in view.shards.items()
+        )
         return (has_partitions() and any(member.has("broker") for member in stay)) or (
             has_shards and any(member.has("coordinator") for member in stay)
         )
@@ -208,9 +211,13 @@ def _concerns(change: ViewChange) -> bool:
     return bool(change.members or change.partitions or change.shards or change.is_controller or change.are_levels)
 
 
-def _moves(leader: Member, shard: ShardId) -> bool:
-    """Return whether the leader moves the shard.  A version before levels of features knows shards of groups alone."""
-    return shard.kind is GROUPS or bool(leader.features)
+def _moves(leader: Member, shard: ShardId, owner: ShardOwner) -> bool:
+    """Return whether the leader moves the shard.
+
+    A shard without a further ownership number stays with its last owner.  A version before levels of features knows
+    shards of groups alone.
+    """
+    return has_next(owner.number) and (shard.kind is GROUPS or bool(leader.features))
 
 
 def _never() -> bool:

@@ -198,6 +198,8 @@ class FetchOperation:
         for number, part in enumerate(batched(tuple(self.watch.changed), PARTITIONS_A_TURN)):
             if number:
                 yield
+            if self.turn.is_overtaken:
+                return  # the events are for the session's later request
             if not self._check(part):
                 return
 

@@ -66,6 +66,8 @@ class PartitionChecks:
             key = PartitionKey(topic.topic_id, wanted.partition)
         if follows:
             self._poll.follow(wanted, key)
+        elif wanted.key != key:
+            self._poll.leave(wanted)  # the former topic's partition, which nobody would leave later
         wanted.key = key
         if self.sends_away:
             return PartitionRead(wanted, topic, limit).fails(ErrorCode.NOT_LEADER_OR_FOLLOWER)

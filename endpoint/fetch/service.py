@@ -165,10 +165,15 @@ class FetchService:
         on_park: Callable[[], None],
     ) -> FetchResult:
         """Serve a request that names many partitions, in turns of the loop.  ``on_park`` is called before it waits."""
-        now_ms = int(self._clock.monotonic() * 1000)
-        turn = await run_in_turns(
-            self.sessions.begin_in_steps(session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms)
+        now_ms, turn = int(self._clock.monotonic() * 1000), Turn()
+        steps = self.sessions.begin_in_steps(
+            session_id, session_epoch, listed, forgotten, by_id=by_id, now_ms=now_ms, turn=turn
         )
+        try:
+            await run_in_turns(steps)
+        except BaseException:  # the client has gone in a pause
+            self._leave_ended(turn)
+            raise
         refused = self._begun(turn, params)
         if refused is not None:
             return refused
@@ -179,11 +184,7 @@ class FetchService:
 
         The service's own bound of bytes applies from here on.
         """
-        if turn.left:
-            self.leave(turn.left)
-        for session in turn.closed:
-            self._unfollow(session)
-        self.metrics.fetch_sessions = len(self.sessions)
+        self._leave_ended(turn)
         if turn.error:
             params.metrics.api(ApiKey.FETCH).failed(turn.error)
             return FetchResult(turn.error)
@@ -192,6 +193,14 @@ class FetchService:
         params.max_bytes = min(params.max_bytes, self._bytes_max)
         params.min_bytes = min(params.min_bytes, params.max_bytes)
         return None
+
+    def _leave_ended(self, turn: Turn) -> None:
+        """Leave the partitions and the sessions that a request has ended."""
+        if turn.left:
+            self.leave(turn.left)
+        for session in turn.closed:
+            self._unfollow(session)
+        self.metrics.fetch_sessions = len(self.sessions)
 
     def _respond_now(self, operation: FetchOperation) -> FetchResult | None:
         """Return the response, if it needs neither storage nor a wait, and no more than one turn of the loop.

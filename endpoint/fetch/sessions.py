@@ -137,13 +137,15 @@ class FetchSessions:
         *,
         by_id: bool,
         now_ms: int,
+        turn: Turn | None = None,
     ) -> Steps[Turn]:
         """Begin a request, with a pause after each PARTITIONS_A_STEP partitions.  Returns its turn.
 
         ``listed`` are the partitions that it names, by topic id if ``by_id``; ``forgotten`` those that it removes.
         Other requests may begin in a pause.  If one of them ends this session, the turn has FETCH_SESSION_ID_NOT_FOUND.
+        A caller that may stop in a pause gives an empty ``turn``, which has the ended partitions and sessions by then.
         """
-        turn = Turn()
+        turn = turn or Turn()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._replace(turn, session_id)
             by_identity = yield from _list_in_steps(turn, listed)

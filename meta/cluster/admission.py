@@ -7,6 +7,8 @@ since the view may be behind.
 
 A member without support of a feature's level in force is refused: it would misread the records of other members.
 
+A refused process tries again for as long as it lives, so its refusal is logged once, and again after ``AGAIN_S``.
+
 A process that is refused because its key is gone receives the revision at which that was found: it may be cut off from
 the store, and not have noticed (``meta.cluster.unregistered``).
 """
@@ -14,8 +16,10 @@ the store, and not have noticed (``meta.cluster.unregistered``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Hashable
 
+from bmq.core.aio.lru import LruCache
+from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.features import unsupported
 from bmq.core.logging.fields import fields
@@ -31,15 +35,37 @@ from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.shard_kinds import SHARD_KINDS, ShardId
 
 _log = logging.getLogger(__name__)
+AGAIN_S = 600.0
+"""Pause in seconds before a warning about the same member, for the same reason, is logged again."""
+SUBJECTS_MAX = 1024
+"""Pairs of a member and a reason whose warnings are remembered; of more, the oldest are forgotten."""
+
+
+class _Warnings:
+    """Warnings that were logged: a subject is due once, and again after ``AGAIN_S``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logged_at: LruCache[Hashable, float] = LruCache(SUBJECTS_MAX)
+
+    def is_due(self, subject: Hashable) -> bool:
+        """Return whether a warning about the subject is to be logged now; it counts as logged then."""
+        now = self._clock.monotonic()
+        logged_at = self._logged_at.get(subject)
+        if logged_at is not None and now - logged_at < AGAIN_S:
+            return False
+        self._logged_at.put(subject, now)
+        return True
 
 
 class MemberAdmission:
     """Checks of processes that say Hello: ``admit`` for ``InternalEndpoint``."""
 
-    def __init__(self, kv: KeyValue, cluster: str, view: ClusterView) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, view: ClusterView, clock: Clock) -> None:
         self._kv = kv
         self._cluster = cluster
         self._view = view
+        self._warnings = _Warnings(clock)
 
     def admit(self, incarnation: str) -> Admission | Awaitable[Admission]:
         """Return the admission of a process: from the view if it is a member there, else read from the store."""
@@ -52,10 +78,11 @@ class MemberAdmission:
         if not gaps:
             return Admission(roles=member.roles)
         text = "; ".join(gap.text(member.incarnation) for gap in gaps)
-        _log.warning(
-            "a member is refused, it does not support a feature's level",
-            extra=fields(member=member.incarnation, error=text),
-        )
+        if self._warnings.is_due((member.incarnation, text)):
+            _log.warning(
+                "a member is refused, it does not support a feature's level",
+                extra=fields(member=member.incarnation, error=text),
+            )
         return Admission(refusal=text)
 
     async def _look_up(self, incarnation: str) -> Admission:
@@ -70,10 +97,11 @@ class MemberAdmission:
                 return refusal._replace(unregistered=Unregistered(revision, self._roles_to_give()))
             return self._admission(decode_member(entry.value))
         except KvError as error:
-            _log.warning(
-                "a process is admitted unchecked, the metadata store does not answer",
-                extra=fields(member=incarnation, error=error),
-            )
+            if self._warnings.is_due((incarnation, "unchecked")):
+                _log.warning(
+                    "a process is admitted unchecked, the metadata store does not answer",
+                    extra=fields(member=incarnation, error=error),
+                )
             return ANYBODY
         except FormatError as error:
             return Admission(refusal=f"{incarnation} is not a member that this version can read: {error}")

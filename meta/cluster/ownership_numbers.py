@@ -29,6 +29,11 @@ def next_number(before: int, rebuild_count: int) -> int | None:
     return number if number <= LAST else None
 
 
+def has_next(before: int) -> bool:
+    """Return True if the shard can be assigned once more after number ``before``, under any rebuild count."""
+    return before < LAST
+
+
 def is_past_its_count(number: int, rebuild_count: int) -> bool:
     """Return True if a store of the next rebuild count may give the number again."""
     return number >> COUNT_BITS > rebuild_count

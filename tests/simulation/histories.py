@@ -12,6 +12,8 @@ import pytest
 from tests.harness.loop import run
 
 T = TypeVar("T")
+ACTS_WITHIN = 8
+"""Histories of which one at least does something: a single one may meet faults until its end."""
 REPLAYED = os.environ.get("BMQ_SIM_SEED", "")
 """The one seed that is played, if any."""
 
@@ -29,17 +31,31 @@ class Histories:
     """Its ``__name__``."""
     seeds: int
     blocks: int
+    """Most tests that the seeds are dealt to; a run of fewer seeds has as many tests as seeds."""
     limit_s: float = 7200
     """Virtual seconds that one history may last."""
 
     @property
     def each_block(self) -> pytest.MarkDecorator:
-        """Return the mark of a test that plays the seeds of its argument ``block``."""
-        return pytest.mark.parametrize("block", range(1 if REPLAYED else self.blocks))
+        """Return the mark of a test that plays the seeds of its argument ``block``; no block is without a seed."""
+        return pytest.mark.parametrize("block", range(1 if REPLAYED else self._dealt))
+
+    @property
+    def _dealt(self) -> int:
+        return min(self.blocks, self.seeds)
 
     def seeds_of(self, block: int, seeds: int | None = None) -> Sequence[int]:
         """Return the seeds of a block, out of ``seeds`` if not of all."""
-        return [int(REPLAYED)] if REPLAYED else range(block, self.seeds if seeds is None else seeds, self.blocks)
+        return [int(REPLAYED)] if REPLAYED else range(block, self.seeds if seeds is None else seeds, self._dealt)
+
+    def check_acted(self, block: int, acked: int) -> None:
+        """Check that the histories of a block, with ``acked`` in all, did something, if there are enough of them."""
+        assert acked > 0 or len(self.seeds_of(block)) < ACTS_WITHIN, "the histories did nothing"
+
+    def check_one_acts(self, history: Callable[[int], Coroutine[Any, Any, int]]) -> None:
+        """Check that one of the first histories does something, however few seeds the run is asked for."""
+        seeds = [int(REPLAYED)] if REPLAYED else range(ACTS_WITHIN)
+        assert any(self.play(history, seed) > 0 for seed in seeds) or REPLAYED, "the histories did nothing"
 
     def play(self, history: Callable[[int], Coroutine[Any, Any, T]], seed: int, *, test: str = "") -> T:
         """Run one history; what it raises says how to replay it.  ``test``: part of its name, if there are several."""

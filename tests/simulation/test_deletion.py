@@ -253,6 +253,28 @@ def test_rule_10_a_departed_partitions_log_start_survives_its_journals_rolls() -
     story(body)
 
 
+def test_rule_10_a_log_start_survives_journal_rolls_while_its_fenced_owner_takes_the_partition_over_again() -> None:
+    """Lose the membership and open the partition again at once: until the log is read again, the journal's last
+    checkpoint of it is that of the ended ownership."""
+
+    async def body(world: World) -> None:
+        process = await owner(world)
+        await write(process, range(6), size=600)
+        await asyncio.sleep(10)  # the last segment is closed: its index does not hold the log start
+        await delete_records(process, 5)
+        process.kv.faults = KvFaults(unavailable=1.0)
+        process.broker.fence_all()
+        opening = asyncio.create_task(process.open())
+        await until(lambda: process.broker.get(KEY) is not process.driver)
+        await _roll_journal(process, 3)
+        process.crash()
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert writer_of(await owner(world)).machine.log_start == 5
+
+    story(body)
+
+
 @pytest.mark.parametrize("store", ["answers", "is away at first"])
 def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) -> None:
     """Slow a takeover's fence while its successor deletes expired segments: missing files then mean nothing."""

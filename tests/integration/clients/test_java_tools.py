@@ -177,6 +177,16 @@ def test_cluster(endpoint: Endpoint, tool: Tool, topic: str) -> None:
     assert sum(each["size"] for each in partitions) > 0
 
 
+def test_features(endpoint: Endpoint, tool: Tool) -> None:
+    """Describe lists no feature: no level above 0 is supported. An upgrade is refused, and changes nothing."""
+    described = tool("FeatureCommand", "describe").lines
+    assert [line for line in described if line.startswith("Feature:")] == []
+    refused = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=1", codes=(1,))
+    assert "Could not upgrade transaction.version to 1." in refused.stdout
+    assert "The controller only supports versions 0 to 0." in refused.stdout
+    assert tool("FeatureCommand", "describe").lines == described
+
+
 def test_performance(endpoint: Endpoint, tool: Tool, topic: str) -> None:
     """The producer and the consumer that benchmarks use: every record is acknowledged and consumed."""
     sent = run_tool(

@@ -14,11 +14,12 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.features import Feature, FeatureTable, LevelRange
 from bmq.meta.kv import Commit, Compare, KvUnavailable, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
-from bmq.meta.root import RootRecord, encode_root, read_root, root_key
+from bmq.meta.root import RootRecord, bind_root, encode_root, read_root, root_key
 from bmq.storage.cluster_files import check_cluster, read_cluster
 from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.root_id import make_root_id, read_root_id
 
 ROOT = RootRecord(root_id="r", url="memory:")
 RAISED, LOWERED = StoredLevels(revision=7, levels={"f": 1}), StoredLevels(revision=8)
@@ -90,14 +91,38 @@ async def test_a_former_leader_changes_nothing() -> None:
     assert not file.has_levels
 
 
-async def test_a_root_without_a_record_gets_none() -> None:
-    """Processes that serve such a root read all of it when they join again."""
+async def test_a_root_without_a_record_is_bound_under_format_2() -> None:
     w = await World().start(None)
     await w.file(RAISED)
-    assert await w.format() is None
+    assert await w.format() == 2
+    record = await read_root(w.kv, "c")
+    assert record is not None
+    assert record.root_id == await read_root_id(w.fs) != ""
     file = await read_cluster(w.fs, TABLE)
     assert file is not None
     assert file.levels == {"f": 1}
+
+
+@pytest.mark.parametrize("moment", ["before the filing", "during the filing", "after the filing"])
+async def test_a_process_that_binds_the_root_meanwhile_leaves_no_record_of_format_1(moment: str) -> None:
+    """The process has read ``cluster.json`` before it got format 2, or is of a version that knows no levels."""
+    w = await World(Overtaken(MemoryStore())).start(None)
+    assert isinstance(w.kv, Overtaken)
+    late = RootRecord(root_id=await make_root_id(w.fs), url="memory:")
+    if moment == "before the filing":
+        await bind_root(w.kv, "c", late)
+    elif moment == "during the filing":
+        w.kv.root, w.kv.is_due = late, True
+        with pytest.raises(KvUnavailable, match="changed at the same time"):
+            await w.file(RAISED)
+        assert await w.format() == 1
+        file = await read_cluster(w.fs)
+        assert file is not None
+        assert not file.has_levels, "storage shows nothing before the store refuses"
+    await w.file(RAISED)  # the leader tries again
+    if moment == "after the filing":
+        assert (await bind_root(w.kv, "c", late)).has_levels
+    assert await w.format() == 2
 
 
 async def test_a_write_whose_response_is_lost_is_recognised() -> None:
@@ -136,9 +161,10 @@ class Overtaken(MemoryKeyValue):
     """A client before whose next commit another one writes the root."""
 
     is_due = False
+    root = RootRecord(root_id="r2", url="memory:")
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
         if self.is_due:
             self.is_due = False
-            await super().commit([], [Put(root_key("c"), encode_root(RootRecord(root_id="r2", url="memory:")))])
+            await super().commit([], [Put(root_key("c"), encode_root(self.root))])
         return await super().commit(compares, writes)

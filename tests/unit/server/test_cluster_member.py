@@ -16,6 +16,7 @@ from bmq.meta.cluster.assignment import encode_shards
 from bmq.meta.cluster.keys import controller_key, features_key, member_key, shards_key
 from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.cluster.member import Address, Member, encode_member
+from bmq.meta.cluster.ownership_numbers import LAST
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
@@ -69,6 +70,24 @@ async def test_the_drain_waits_only_for_shards_that_the_leader_moves(
         ]
         if level:
             puts.append(Put(features_key(cluster), encode_record(FeatureLevels(epoch=1, levels={"f": level}))))
+        done = await kv.commit([], puts)
+        await member.view.wait_revision(done.revision)
+        began = now()
+        await member.drain(LIMIT_S, lambda: False, asyncio.Event())
+        assert (now() - began >= LIMIT_S) is waits
+
+
+@pytest.mark.parametrize(("number", "waits"), [(LAST - 1, True), (LAST, False)])
+async def test_the_drain_waits_for_no_shard_that_has_no_further_ownership_number(number: int, waits: bool) -> None:
+    """The leader leaves the shard with its last owner, so nobody takes it over, however long the process waits."""
+    kv = MemoryKeyValue(MemoryStore())
+    async with joined(kv) as member:
+        cluster = CONFIG.cluster
+        puts = [
+            Put(member_key(cluster, "other"), encode_member(other())),
+            Put(controller_key(cluster), b"other"),
+            Put(shards_key(cluster, GROUPS), encode_shards({0: ShardOwner("own", number)})),
+        ]
         done = await kv.commit([], puts)
         await member.view.wait_revision(done.revision)
         began = now()

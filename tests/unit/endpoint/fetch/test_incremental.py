@@ -252,6 +252,23 @@ async def test_a_later_request_of_the_session_overtakes_a_parked_one() -> None:
         release(await later)
 
 
+async def test_an_event_after_a_request_was_overtaken_is_not_lost_to_the_later_one() -> None:
+    """The earlier request wakes first: it must not check the partition, whose deletion ends the later one's wait."""
+    async with serving(1, has_sessions=True) as world:
+        world.topic("u")
+        first = await world.fetch([want("t"), want("u")], session=(0, 0), max_wait_s=0)
+        earlier = asyncio.create_task(world.fetch(session=(first.session_id, 1), max_wait_s=60))
+        await quiesce()
+        later = asyncio.create_task(world.fetch(session=(first.session_id, 2), max_wait_s=60))
+        await asyncio.sleep(0)
+        assert not earlier.done()
+        world.catalog.put("u", None)
+        began = now()
+        assert (await earlier).error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert errors(await later) == {("u", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
+        assert now() - began < 1
+
+
 async def test_a_parked_fetch_whose_session_is_closed_is_answered_and_followed_no_more() -> None:
     async with serving(3, has_sessions=True) as world:
         first = await world.fetch([want("t"), want("t", 1)], session=(0, 0), max_wait_s=0)

@@ -139,3 +139,22 @@ async def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_no
             0,
             0,
         )
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_request_that_is_cancelled_in_a_pause_leaves_what_it_has_ended(turns: int) -> None:
+    """Its client has gone while the session is closed, or while partitions are forgotten: nobody follows them."""
+    async with fetching() as w:
+        first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)
+        gone = [("orders", number) for number in range(MANY)]
+        for session, forgotten in (((first.session_id, 1), gone), ((first.session_id, 0), [])):
+            task = asyncio.ensure_future(large(w, listed() * 2, session, forgotten=forgotten, max_wait_s=60))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.sleep(1)
+        for held in list(w.fetch_service.sessions._sessions.values()):
+            w.fetch_service.end_session(held)
+        await asyncio.sleep(1)
+        assert len(w.fetch_service.poll) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import uuid
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,7 @@ from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from bmq.meta.cluster.admission import MemberAdmission, ShardOwnership
+from bmq.meta.cluster.admission import AGAIN_S, MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
 from bmq.meta.cluster.keys import features_key, member_key, shards_key
 from bmq.meta.cluster.kv_view import KvClusterView
@@ -54,9 +55,8 @@ class World:
         self.store = MemoryStore()
         self.kv = MemoryKeyValue(self.store)
         self.seen = KvClusterView(self.kv, "c", "own")
-        self.endpoint = InternalEndpoint(
-            "own", "c", LoopClock(), is_serving=lambda: True, admit=MemberAdmission(self.kv, "c", self.seen).admit
-        )
+        self.admission = MemberAdmission(self.kv, "c", self.seen, LoopClock())
+        self.endpoint = InternalEndpoint("own", "c", LoopClock(), is_serving=lambda: True, admit=self.admission.admit)
         self.asked: list[str] = []
         self.endpoint.register(ShardOpenRequest, self._answer, role="coordinator")
         self.ownership = ShardOwnership(self.kv, "c", self.seen, catalog_of(OFFSETS_TOPIC, "other"))
@@ -146,6 +146,43 @@ async def test_a_member_that_does_not_support_a_level_is_refused(is_behind: bool
     assert (await Connection(w).hello("new")).error is ErrorCode.NONE
     if not is_behind:
         await w.seen.close()
+
+
+async def test_a_refused_member_that_tries_again_and_again_is_logged_once_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A member without support of a level is refused at every Hello, and says Hello for as long as it lives."""
+    w = World()
+    await w.kv.commit([], [Put(features_key("c"), encode_record(FeatureLevels(levels={"f": 2})))])
+    await w.put_member("old-1", "broker")
+    await w.put_member("old-2", "broker")
+    await w.seen.start()
+
+    async def hellos() -> int:
+        before = len(caplog.records)
+        for name in ("old-1", "old-2", "old-1") * 30:
+            response = await Connection(w).hello(name)
+            assert response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return len(caplog.records) - before
+
+    assert await hellos() == 2, "a line for each member"
+    assert await hellos() == 0
+    revised = await w.kv.commit([], [Put(features_key("c"), encode_record(FeatureLevels(levels={"f": 3})))])
+    await w.seen.wait_revision(revised.revision)
+    assert await hellos() == 2, "another reason"
+    await asyncio.sleep(AGAIN_S)
+    assert await hellos() == 2, "still there after the pause"
+    await w.seen.close()
+
+
+async def test_a_store_that_is_away_is_logged_once_for_a_process_that_is_admitted_unchecked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    w = World()
+    w.store.stop()
+    for _ in range(30):
+        assert (await Connection(w).hello("coordinator-9")).error is ErrorCode.NONE
+    assert caplog.text.count("is admitted unchecked") == 1
 
 
 async def test_who_is_refused_is_told_at_which_revision_its_key_is_absent() -> None:
