@@ -67,6 +67,7 @@ class ClusterApi:
             "records": FLAG,
             "all": FLAG,
             "unreadable_is_lost": FLAG,
+            "abort_hanging": FLAG.optional(default=False),
             "apply": FLAG,
         }
         body = await read_body(request, fields)

@@ -25,6 +25,8 @@ from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.schemas import schema_id
 from bmq.console.state import TopicFacts
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.records.batch import NO_PRODUCER_ID, Batch
+from bmq.core.records.control import marker_of
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import StoredRecord, read_records
 from bmq.core.wire.api_keys import ApiKey
@@ -338,7 +340,7 @@ def _decode(data: bytes, span: _Span, wanted: Wanted, partition: int, schemas: S
             due = record.offset + 1
             if wanted.key is not None and record.key != wanted.key:
                 continue
-            shown = _record(record, partition, wanted, schemas, is_control=batch.is_control)
+            shown = _record(record, partition, wanted, schemas, batch)
             records.append(shown)
             size += _size(shown)
             while span.limit is None and size > span.bytes_max and len(records) > 1:
@@ -365,9 +367,7 @@ def _schema_ids(data: bytes, span: _Span, wanted: Wanted) -> Collection[int]:
     return ids
 
 
-def _record(
-    record: StoredRecord, partition: int, wanted: Wanted, schemas: Schemas, *, is_control: bool
-) -> dict[str, Any]:
+def _record(record: StoredRecord, partition: int, wanted: Wanted, schemas: Schemas, batch: Batch) -> dict[str, Any]:
     def show(data: bytes | None) -> Payload:
         return payloads.show(data, wanted.format, wanted.shown_bytes, schemas)
 
@@ -381,7 +381,9 @@ def _record(
             {"key": name, "value": payloads.show(value, _header_format(wanted.format), wanted.shown_bytes)}
             for name, value in record.headers
         ],
-        "is_control": is_control,
+        "is_control": batch.is_control,
+        "marker": marker_of(batch).value if batch.is_control else None,
+        "producer_id": batch.producer_id if batch.producer_id != NO_PRODUCER_ID else None,
     }
 
 

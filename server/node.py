@@ -19,7 +19,8 @@ from typing import Protocol
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
-from bmq.broker.repair.repair import Repair, RepairReport, RepairRequest, find_partition
+from bmq.broker.repair.log_plan import RepairRequest
+from bmq.broker.repair.repair import Repair, RepairReport, find_partition
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.store_upkeep import maintained
 from bmq.core.aio.subscribers import no_op

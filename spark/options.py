@@ -33,13 +33,16 @@ OPTIONS = {
     "startingOffsetsByTimestampStrategy": "error (default) or latest: what to do when no record is that young",
     "failOnDataLoss": "true (default): fail if selected records are gone; false: warn and continue",
     "includeHeaders": "true: a column headers; default false",
-    "isolationLevel": "read_committed (default) or read_uncommitted",
+    "isolationLevel": "read_committed (default) or read_uncommitted; also as kafka.isolation.level",
     "consistency": "committed (default), or latest: also what was written after the last checkpoint",
     "mode": "FAILFAST (default): corrupt data fails the read; PERMISSIVE: it is skipped and counted",
     "maxPartitionBytes": "bytes of log to an input partition, default 128m",
     "minPartitions": "at least so many input partitions, as far as the data can be cut",
 }
-_BY_FOLDED = {name.casefold(): name for name in OPTIONS}
+_BY_FOLDED = {name.casefold(): name for name in OPTIONS} | {
+    "kafka.isolation.level": "isolationLevel",  # as Spark's Kafka source passes it to its consumer
+    "isolation.level": "isolationLevel",
+}
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
 """Options of streaming queries: a batch ignores them, as Spark's Kafka source does.  See
 ``bmq.spark.streaming.rate_limits``."""
@@ -47,7 +50,6 @@ STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTr
 _SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 _HINTS = {
     "kafka.bootstrap.servers": "no broker is used here: name the storage by root",
-    "kafka.isolation.level": "use isolationLevel",
     "path": "use root, and load() without a path",
 }
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
@@ -203,6 +205,8 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in given.items():
         right = _BY_FOLDED.get(name.casefold())
         if right is not None:
+            if found.get(right, value).strip().casefold() != value.strip().casefold():
+                raise OptionError(f"{right} is given twice: {found[right]!r}, and {value!r} as {name}")
             found[right] = value
         elif name.casefold() not in ignored:
             hint = _HINTS.get(name.casefold(), "unknown option")

@@ -137,6 +137,13 @@ class Inspector:
         except NoSuchFile:
             return None
 
+    async def known(self, name: SegmentName) -> Checkpoint | None:
+        """Return the checkpoint in the segment's index; None if it has none that can be read."""
+        try:
+            return await self._index(name)
+        except (FormatError, CorruptData):
+            return None
+
     async def judge(self, facts: RepairFacts, *, unreadable_is_lost: bool) -> str:
         """Return why a broker would take the partition OFFLINE; "" if it would open it.
 

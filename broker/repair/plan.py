@@ -7,16 +7,16 @@ every reader goes on behind the gap, and no offset is ever given to two records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bmq.broker.partition.producer_state import ProducerTable
+from bmq.broker.repair.transactions import NO_TRANSACTIONS, SegmentEnd, TransactionScan
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch, build_gap
 from bmq.core.records.check import unpack
+from bmq.core.records.control import end_marker_of
 from bmq.core.records.reader import read_records
 from bmq.core.records.walk import WALKER, Fault
 from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches
@@ -56,6 +56,13 @@ class Mended:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenMarker:
+    """The end of a transaction, which the repair writes."""
+
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
 class LostOffsets:
     """Offsets [first, end) that are lost; ``position`` is their place in the old file."""
 
@@ -78,13 +85,14 @@ class SegmentPlan:
     source: str
     length: int
     leader_epoch: int
-    parts: list[Kept | Mended | LostOffsets] = field(default_factory=list)
+    parts: list[Kept | Mended | WrittenMarker | LostOffsets] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     position: int = 0
     end_offset: int = 0
     is_changed: bool = False
     index: SegmentIndex = field(default_factory=SegmentIndex)
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    end: SegmentEnd = NO_TRANSACTIONS
 
     @property
     def gaps(self) -> list[LostOffsets]:
@@ -106,7 +114,7 @@ class Planner:
     """Builder of one ``SegmentPlan`` from the batches and the damage that are found.  Pure.
 
     ``limit``: the next segment's base, None for the last segment; ``with_records``: also check that each batch's
-    records can be read; ``keep``: called with each batch that is kept.
+    records can be read; ``scan``: passes each batch that is kept, and all lost offsets.
     """
 
     def __init__(
@@ -118,15 +126,16 @@ class Planner:
         *,
         with_records: bool,
         interval_bytes: int,
-        keep: Callable[[Batch], None],
+        scan: TransactionScan,
     ) -> None:
         self.plan = SegmentPlan(name, source, length, name.epoch, end_offset=name.base)
         self.plan.index = SegmentIndex(interval_bytes)
         self._limit = limit
         self._with_records = with_records
-        self._keep = keep
+        self._scan = scan
         self._fault = ""
         self._fault_at = 0
+        self._header: Batch | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -135,11 +144,11 @@ class Planner:
 
     def on_damage(self, damage: DamagedPart) -> None:
         """Remember the damage as the cause of a gap that may follow, or keep the batch that could be mended."""
-        self._fault, self._fault_at = damage.fault, damage.position
+        self._fault, self._fault_at, self._header = damage.fault, damage.position, damage.header
         self.plan.is_changed |= not damage.is_tail
         if damage.mended is not None:
             found = FoundBatch(damage.position, damage.mended)
-            self._fault, self._fault_at = "", 0
+            self._fault, self._fault_at, self._header = "", 0, None
             self.plan.notes.append(f"{damage.fault}, at {damage.position}: kept with the right length")
             self.on_batch(found, Mended(damage.mended.data))
 
@@ -154,8 +163,9 @@ class Planner:
             return
         if batch.base_offset > plan.end_offset:
             self._gap(batch.base_offset, self._fault or "a batch is missing", self._fault_at or found.position)
-        why = _unreadable(batch) if self._with_records else ""
+        why = _unreadable(batch) if self._with_records else _unreadable_marker(batch)
         if why:
+            self._header = batch
             self._gap(batch.next_offset, why, found.position)
             return
         last = plan.parts[-1] if plan.parts else None
@@ -166,22 +176,47 @@ class Planner:
         else:
             plan.parts.append(Kept(found.position, batch.size))
         self._note(batch)
-        self._keep(batch)
+        self._scan.keep(batch)
 
-    def finish(self, end_offset: int) -> SegmentPlan:
-        """Return the plan, with a gap for the offsets that are missing up to ``end_offset``, where the segment ends."""
-        if self.plan.end_offset < end_offset:
-            where = self._fault_at if self._fault else self.plan.length
+    def finish(self, end_offset: int, *, aborts_hanging: bool = False) -> SegmentPlan:
+        """Return the plan, with a gap for the offsets that are missing up to ``end_offset``, where the segment ends.
+
+        ``aborts_hanging``: end the transactions behind this gap whose markers may be lost.
+        """
+        plan = self.plan
+        if plan.end_offset < end_offset:
+            where = self._fault_at if self._fault else plan.length
             self._gap(end_offset, self._fault or "the file ends before", where)
-        return self.plan
+        if aborts_hanging:
+            for data in self._scan.abort_hanging(plan.end_offset, plan.leader_epoch):
+                self._write(data)
+        plan.end = self._scan.end(plan.end_offset)
+        return plan
 
     def _gap(self, end: int, why: str, position: int) -> None:
         plan = self.plan
+        header = self._header
+        if header is not None and (header.base_offset, header.next_offset) != (plan.end_offset, end):
+            header = None  # damaged itself, or other offsets are lost too
+        for data in self._scan.lose(plan.end_offset, end, plan.leader_epoch, header):
+            self._lose(Batch(memoryview(data)).base_offset, why, position)
+            self._write(data)
+        self._lose(end, why, position)
+        self._fault, self._fault_at, self._header = "", 0, None
+
+    def _lose(self, end: int, why: str, position: int) -> None:
+        plan = self.plan
+        if plan.end_offset >= end:
+            return
         plan.parts.append(LostOffsets(plan.end_offset, end, position, why, plan.leader_epoch))
         plan.is_changed = True
         for data in build_gap(plan.end_offset, end, plan.leader_epoch):
             self._note(Batch(memoryview(data)))
-        self._fault, self._fault_at = "", 0
+
+    def _write(self, data: bytearray) -> None:
+        self.plan.parts.append(WrittenMarker(memoryview(data)))
+        self.plan.is_changed = True
+        self._note(Batch(memoryview(data)))
 
     def _note(self, batch: Batch) -> None:
         plan = self.plan
@@ -201,12 +236,22 @@ def _unreadable(batch: Batch) -> str:
     if not isinstance(plain, RequestError):
         walked = WALKER.walk(plain, batch.count, batch.base_timestamp, *_LONGS)
         if walked.fault == Fault.FINE:
-            return ""
+            return _unreadable_marker(batch)
     try:
         for _ in read_records(batch):
             pass
     except FormatError as error:
         return f"its records cannot be read: {error}"
+    return _unreadable_marker(batch)
+
+
+def _unreadable_marker(batch: Batch) -> str:
+    """Return why no reader can read a control batch's record; "" if it can, and for a batch of data."""
+    if batch.is_control:
+        try:
+            end_marker_of(batch)
+        except FormatError as error:
+            return f"its marker cannot be read: {error}"
     return ""
 
 
@@ -249,23 +294,17 @@ async def plan_segment(
     *,
     choice: Choice,
     with_records: bool,
+    aborts_hanging: bool,
     interval_bytes: int,
-    producers: ProducerTable,
-    known_offset: int,
-    wall_ms: int,
+    scan: TransactionScan,
 ) -> SegmentPlan:
     """Read one segment completely and return its plan.
 
     ``limit``: the next segment's base, None for the last segment.  ``acknowledged``: for the last segment, the log's
-    end as far as the record and checkpoints show it.  Kept batches from ``known_offset`` on are replayed into
-    ``producers``.  Raises NoSuchFile, and StorageError if bytes may come back.
+    end as far as the record and checkpoints show it.  ``aborts_hanging``: end the transactions whose markers may be
+    lost, at the end of the last segment.  Raises NoSuchFile, and StorageError if bytes may come back.
     """
-
-    def keep(batch: Batch) -> None:
-        if batch.base_offset >= known_offset:
-            producers.replay(batch, wall_ms)
-
-    planner = Planner(name, source, length, limit, with_records=with_records, interval_bytes=interval_bytes, keep=keep)
+    planner = Planner(name, source, length, limit, with_records=with_records, interval_bytes=interval_bytes, scan=scan)
     if source:
         async with aclosing(walk_batches(salvage, source, 0, length, name.base)) as items:
             async for item in items:
@@ -277,4 +316,4 @@ async def plan_segment(
                     planner.on_damage(item)
     if limit is not None:
         return planner.finish(limit)
-    return planner.finish(acknowledged if choice is Choice.SKIP else name.base)
+    return planner.finish(acknowledged if choice is Choice.SKIP else name.base, aborts_hanging=aborts_hanging)

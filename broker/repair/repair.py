@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bmq.broker.assignment.assigned_partition import REPAIR_OWNER
-from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.repair.facts import (
     DAMAGED,
     REPLACING,
@@ -34,20 +32,22 @@ from bmq.broker.repair.facts import (
     vanished_unseen,
     without_data,
 )
-from bmq.broker.repair.plan import Choice, LostOffsets, Mended, Salvage, SegmentPlan, plan_segment
+from bmq.broker.repair.log_plan import LogPlanner, RepairRequest
+from bmq.broker.repair.plan import LostOffsets, Mended, SegmentPlan, WrittenMarker
 from bmq.broker.repair.rebuilt_record import SILENCE
 from bmq.broker.repair.rebuilt_record import record as rebuilt
 from bmq.broker.repair.scan import newest_index, read_all_journals, read_folder
+from bmq.broker.repair.transactions import TouchedTransaction
 from bmq.core.clock import Clock
 from bmq.core.errors import FormatError
 from bmq.core.file_access import Access
-from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.model import PartitionKey
 from bmq.core.records.batch import build_gap
 from bmq.meta import ownership
 from bmq.meta.catalog import decode_topic, topic_key
 from bmq.meta.kv import KeyValue, KvUnknown
 from bmq.meta.ownership import PartitionRecord
-from bmq.storage.checkpoint import Checkpoint, ProducerState
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import (
     CreateOptions,
     FileSystem,
@@ -55,8 +55,6 @@ from bmq.storage.filesystem import (
     write_once,
 )
 from bmq.storage.layout import PartitionPath, base_name
-from bmq.storage.log_segments import walk
-from bmq.storage.recovery import Found, ends
 from bmq.storage.segment import encode_idx
 
 COPY_BYTES = 4 << 20
@@ -64,39 +62,11 @@ COPY_BYTES = 4 << 20
 SETTLE_ATTEMPTS = 10
 SETTLE_S = 0.5
 """Attempts, and seconds between them, to store a record when the store does not report whether it did."""
-INTERVAL_BYTES = 65_536
-"""Kafka's index.interval.bytes of the indexes that a repair writes."""
 _MB = 1 << 20
 
 
 class NotRepaired(Exception):
     """Raised when the repair cannot be done, or another process has taken the partition; the text says what to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairRequest:
-    """The repair that an operator requests."""
-
-    topic: str
-    partition: int
-    choice: Choice = Choice.SKIP
-    with_records: bool = False
-    all_segments: bool = False
-    unreadable_is_lost: bool = False
-    is_dry: bool = True
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> RepairRequest:
-        """Return the repair that the body of an HTTP request, or the flags of a command, request."""
-        return cls(
-            topic=body["topic"],
-            partition=body["partition"],
-            choice=Choice(body["choice"]),
-            with_records=body["records"],
-            all_segments=body["all"],
-            unreadable_is_lost=body["unreadable_is_lost"],
-            is_dry=not body["apply"],
-        )
 
 
 @dataclass(slots=True)
@@ -111,6 +81,7 @@ class RepairReport:
     older: list[SegmentPlan]
     plans: list[SegmentPlan]
     notes: list[str]
+    transactions: list[TouchedTransaction]
     set_aside: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -142,6 +113,7 @@ class RepairReport:
                 }
                 for plan in plans
             ],
+            "transactions": [each.to_json() for each in self.transactions],
             "set_aside": self.set_aside,
             "notes": self.notes,
         }
@@ -167,6 +139,7 @@ class Repair:
         self._kv = kv
         self._clock = clock
         self._inspector = Inspector(fs, place)
+        self._planner = LogPlanner(fs, place.path, clock, self._inspector)
         self._key = place.key
         self._path = place.path
         self._replication = place.replication
@@ -184,48 +157,54 @@ class Repair:
         await self._check_store(facts)
         if not wanted.is_dry:
             await self._inspector.put_back(facts)
-        producers, report = await self._inspect(facts, wanted)
+        report = await self._inspect(facts, wanted)
         if wanted.is_dry:
             return report
         for plan in report.older:
-            await self._rewrite(plan, facts, (), report)
+            await self._rewrite(plan, facts, report)
         if report.reason or any(plan.is_changed for plan in report.plans):
-            older, aside = report.older, report.set_aside
+            first = report
             facts = await self._inspector.gather(*await self._claim(record, revision), is_fenced=True)
-            producers, report = await self._inspect(facts, replace(wanted, all_segments=False))
-            report.older, report.set_aside = older, aside
-            await self._apply(facts, report.plans, producers, report)
+            report = await self._inspect(facts, replace(wanted, all_segments=False), first.transactions)
+            report.older, report.set_aside = first.older, first.set_aside
+            again = {(each.producer_id, each.first_offset) for each in report.transactions}
+            before = [each for each in first.transactions if (each.producer_id, each.first_offset) not in again]
+            report.transactions = before + report.transactions
+            await self._apply(facts, report.plans, report)
         return report
 
-    async def _inspect(self, facts: RepairFacts, wanted: RepairRequest) -> tuple[ProducerTable, RepairReport]:
+    async def _inspect(
+        self, facts: RepairFacts, wanted: RepairRequest, carried: Sequence[TouchedTransaction] = ()
+    ) -> RepairReport:
+        """Return the report of what is found.  ``carried``: the transactions that older segments' losses touched."""
         try:
             reason = self._undecodable or await self._inspector.judge(
                 facts, unreadable_is_lost=wanted.unreadable_is_lost
             )
-            producers = ProducerTable(facts.base.producers if facts.base is not None else ())
-            plans = await self._plan(facts, wanted, producers)
-            older = await self._plan_older(facts, wanted) if wanted.all_segments else []
+            planned = await self._planner.plan(facts, wanted, carried)
         except StorageUnavailable as error:
             raise NotRepaired(
                 f"{self._path} cannot be read now: {error}; bring the datanodes back that have it, or give up the bytes"
                 " that only they have with --unreadable-is-lost"
             ) from error
-        end = max((plan.end_offset for plan in plans), default=facts.base.end_offset if facts.base else 0)
+        base_end = facts.base.end_offset if facts.base is not None else 0
+        end = max((plan.end_offset for plan in planned.listed), default=base_end)
         vanished = vanished_unseen(facts)
         if reason and vanished is not None:
             facts.notes.append(
                 f"{self._path.log(vanished.name)} is missing, and no checkpoint shows its length: the log ends at its"
                 f" base, and offsets from {vanished.name.base} are given out again; put the file back to keep them"
             )
-        return producers, RepairReport(
+        return RepairReport(
             wanted=wanted,
             reason=reason,
             owner=facts.record.owner,
             log_start=facts.log_start,
             end_offset=end,
-            older=older,
-            plans=plans,
+            older=planned.older,
+            plans=planned.listed,
             notes=facts.notes,
+            transactions=planned.transactions,
         )
 
     # ------------------------------------------------------------------------------------------------- the record
@@ -286,93 +265,12 @@ class Repair:
                 " cluster rebuild` (docs/rebuild.md)"
             )
 
-    # ------------------------------------------------------------------------------------------------- planning
-
-    async def _plan(self, facts: RepairFacts, wanted: RepairRequest, producers: ProducerTable) -> list[SegmentPlan]:
-        """Return one plan for each listed segment that holds, or should hold, any batches."""
-        entries = sorted(facts.record.segments, key=lambda entry: entry.name.order)
-        files = {segment.name: segment for segment in facts.segments}
-        acknowledged = max((entry.end_offset for entry in entries), default=0)
-        known_offset = 0
-        if facts.base is not None:
-            acknowledged = max(acknowledged, facts.base.end_offset)
-            known_offset = facts.base.end_offset
-        plans = []
-        for entry, limit in zip(entries, ends([entry.name for entry in entries]), strict=True):
-            file = files[entry.name]
-            is_superseded = limit is not None and limit <= entry.name.base
-            is_deleted = file.found is Found.NOWHERE and (limit or acknowledged) <= facts.log_start
-            if is_superseded or is_deleted:
-                continue
-            source, length = {Found.FINAL: self._path.log(entry.name), Found.SPARE: entry.spare}.get(file.found, ""), 0
-            if not source:
-                source = await self._inspector.aside(entry.name)
-            if source:
-                length = await self._fs.visible_length(source)
-            plans.append(
-                await self._plan_one(
-                    facts, wanted, entry.name, source, length, limit, acknowledged, producers, known_offset
-                )
-            )
-        return plans
-
-    async def _plan_older(self, facts: RepairFacts, wanted: RepairRequest) -> list[SegmentPlan]:
-        """Return plans for the closed segments that the record does not list."""
-        floor = min((entry.name.order for entry in facts.record.segments), default=None)
-        first = min((entry.name.base for entry in facts.record.segments), default=None)
-        plans = []
-        async with aclosing(walk(self._fs, self._path)) as listing:
-            async for listed in listing:
-                if not listed.is_live or (floor is not None and listed.name.order >= floor):
-                    continue
-                limit = listed.end if listed.end is not None else first
-                if limit is None or limit <= facts.log_start:
-                    continue
-                source = self._path.log(listed.name)
-                length = await self._fs.visible_length(source)
-                plans.append(
-                    await self._plan_one(
-                        facts, wanted, listed.name, source, length, limit, limit, ProducerTable(), limit
-                    )
-                )
-        return plans
-
-    async def _plan_one(
-        self,
-        facts: RepairFacts,
-        wanted: RepairRequest,
-        name: SegmentName,
-        source: str,
-        length: int,
-        limit: int | None,
-        acknowledged: int,
-        producers: ProducerTable,
-        known_offset: int,
-    ) -> SegmentPlan:
-        return await plan_segment(
-            Salvage(self._fs, unreadable_is_lost=wanted.unreadable_is_lost),
-            name,
-            source,
-            length,
-            limit,
-            acknowledged,
-            choice=wanted.choice,
-            with_records=wanted.with_records,
-            interval_bytes=INTERVAL_BYTES,
-            producers=producers,
-            known_offset=known_offset,
-            wall_ms=self._clock.now_ms(),
-        )
-
     # ------------------------------------------------------------------------------------------------- carrying out
 
-    async def _apply(
-        self, facts: RepairFacts, plans: Sequence[SegmentPlan], producers: ProducerTable, report: RepairReport
-    ) -> None:
-        states = producers.snapshot()
+    async def _apply(self, facts: RepairFacts, plans: Sequence[SegmentPlan], report: RepairReport) -> None:
         held = [plan for plan in plans if not plan.is_empty]
         for plan in held:
-            await self._rewrite(plan, facts, states if plan is held[-1] else (), report)
+            await self._rewrite(plan, facts, report)
         epoch = facts.record.epoch
         if not held:  # only names without data, or data that retention has deleted: the same record without an owner
             segments = without_data(facts) if report.reason else facts.record.segments
@@ -387,9 +285,7 @@ class Repair:
         )
         await self._store(released, facts.revision)
 
-    async def _rewrite(
-        self, plan: SegmentPlan, facts: RepairFacts, producers: tuple[ProducerState, ...], report: RepairReport
-    ) -> None:
+    async def _rewrite(self, plan: SegmentPlan, facts: RepairFacts, report: RepairReport) -> None:
         """Replace the segment's file if its bytes change, and write its index."""
         final, idx = self._path.log(plan.name), self._path.idx(plan.name)
         is_listed = any(entry.name == plan.name for entry in facts.record.segments)
@@ -408,7 +304,7 @@ class Repair:
         elif plan.source != final:
             await self._check_ours(facts)
             await self._fs.rename(plan.source, final)
-        await self._write_index(plan, facts.log_start, producers)
+        await self._write_index(plan, facts.log_start)
 
     async def _write_draft(self, plan: SegmentPlan) -> str:
         """Write the new file under a draft's name, which the sweeper deletes if the repair dies.  Returns its path.
@@ -427,7 +323,7 @@ class Repair:
                     for gap in build_gap(part.first, part.end, part.leader_epoch):
                         appender.write(gap)
                     continue
-                if isinstance(part, Mended):
+                if isinstance(part, Mended | WrittenMarker):
                     appender.write(part.data)
                     await appender.flush()
                     continue
@@ -471,7 +367,7 @@ class Repair:
             )
         return aside
 
-    async def _write_index(self, plan: SegmentPlan, log_start: int, producers: tuple[ProducerState, ...]) -> None:
+    async def _write_index(self, plan: SegmentPlan, log_start: int) -> None:
         checkpoint = Checkpoint(
             key=self._key,
             segment=plan.name,
@@ -481,9 +377,11 @@ class Repair:
             is_closed=True,
             max_timestamp=plan.index.max_timestamp,
             max_timestamp_offset=plan.index.max_timestamp_offset,
+            first_open_txn=plan.end.first_open,
             index=plan.index.entries,
             epochs=tuple(plan.epochs),
-            producers=producers,
+            producers=plan.end.producers,
+            aborted=plan.end.aborted,
         )
         draft = f"{self._path.folder}/.idx-{plan.name}-{self._name}"
         options = CreateOptions(block_bytes=_MB, replication=self._replication, access=await self._folder_access())

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from kafka import TopicPartition
-from kafka.protocol.consumer import OffsetSpec
+from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
 from bmq.cli.admin_client import DENIED, AdminClient, RequestRefused, describe_code
 
@@ -19,17 +19,21 @@ class PartitionEnds(NamedTuple):
     leader_epoch: int
 
 
-def ends_of(admin: AdminClient, keys: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
+def ends_of(
+    admin: AdminClient, keys: Collection[TopicPartition], *, is_committed: bool = False
+) -> dict[TopicPartition, PartitionEnds]:
     """Return the ends of those partitions that exist and have a leader.
 
-    A group may have offsets of a topic that was deleted.
+    With ``is_committed`` the latest offset is the last stable one: readers of committed records come no further.  A
+    group may have offsets of a topic that was deleted.
     """
     led = led_partitions(admin, {key.topic for key in keys})
     wanted = [key for key in keys if led.get(key)]
     if not wanted:
         return {}
     earliest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.EARLIEST))
-    latest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
+    level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+    latest = admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST), isolation_level=level)
     return {key: PartitionEnds(earliest[key].offset, latest[key].offset, latest[key].leader_epoch) for key in wanted}
 
 

@@ -28,11 +28,11 @@ from bmq.cli.progress import Progress
 from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
 from bmq.cli.store_command import settings
 from bmq.cli.usage import UsageError
-from bmq.controller.topics.topics import internal_configs
+from bmq.controller.topics.topics import internal_configs, internal_partitions
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.urls import without_userinfo
-from bmq.meta.catalog import OFFSETS_TOPIC, Topic
+from bmq.meta.catalog import INTERNAL_TOPICS, Topic
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import REBUILD_COUNT_MAX
@@ -129,9 +129,9 @@ async def rebuild(
 def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, StoredTopic]:
     """Return the topics whose file may be missing, with what is known of them.
 
-    The list has the topics that the operator names, and the internal topic: it can never have been deleted.
+    The list has the topics that the operator names, and the internal topics: they can never have been deleted.
     """
-    partitions = {**wanted, OFFSETS_TOPIC: config.offsets_topic_num_partitions}
+    partitions = {**wanted, **{name: internal_partitions(name, config)[0] for name in sorted(INTERNAL_TOPICS)}}
     return {
         name: StoredTopic(
             name=name, topic_id=_NO_ID, partitions=count, configs=internal_configs(name, config), revision=0

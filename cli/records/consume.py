@@ -105,8 +105,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     which.add_argument(
         "--isolation-level",
         choices=("read_uncommitted", "read_committed"),
-        default="read_uncommitted",
-        help="default: %(default)s",
+        default="read_committed",
+        help="read_uncommitted: also records of aborted and open transactions (default: %(default)s)",
     )
     which.add_argument("--no-commit", action="store_true", help="in a group: commit nothing")
     writing = parser.add_argument_group("output")
@@ -280,7 +280,7 @@ def _wanted(known: Collection[TopicPartition], arguments: argparse.Namespace) ->
 def _plan(admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[TopicPartition]) -> Plan:
     start: Position = arguments.start or Position(PositionKind.EARLIEST)
     end: Position | None = arguments.end
-    found = ends_of(admin, keys)
+    found = ends_of(admin, keys, is_committed=arguments.isolation_level == "read_committed")
 
     def bounds(place: Position) -> dict[TopicPartition, LogBounds]:
         at_time: Mapping[TopicPartition, Any] = {}

@@ -35,6 +35,11 @@ delete it when it is not needed any more.
   --choice shorter  end the log at its last record that can be read: lost offsets there are given to new records, and
                     consumers that had come further are reset
 
+Each transaction whose records or end may be lost is named. One whose end may be lost stays open, and readers of
+committed records wait at its first offset until its coordinator ends it. Where the coordinator has ended it before,
+nothing else ever does: --abort-hanging ends such transactions by an ABORT marker at the log's end, and their records
+are not committed. On an open partition, `kafka-transactions.sh abort` does this without a change of owners.
+
 A server on the same metadata store does the repair (--http). Where none runs, as with a stopped single process, name
 root and store (--root and --meta, or --config). The partition's owner is fenced first.
 """
@@ -69,6 +74,11 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         action="store_true",
         help="give up data that no datanode returns now, although it may come back",
     )
+    parser.add_argument(
+        "--abort-hanging",
+        action="store_true",
+        help="abort the transactions that are open because their end may be lost",
+    )
     parser.add_argument("--yes", action="store_true", help="repair it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--timeout", type=float, default=REPAIR_S, metavar="S", help="seconds (default: %(default)g)")
@@ -101,7 +111,7 @@ def _repair(arguments: argparse.Namespace) -> int:
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
+    body = {
         "topic": arguments.topic,
         "partition": arguments.partition,
         "choice": arguments.choice,
@@ -110,6 +120,9 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
         "unreadable_is_lost": arguments.unreadable_is_lost,
         "apply": arguments.yes,
     }
+    if arguments.abort_hanging:  # a server of an earlier version refuses the field
+        body["abort_hanging"] = True
+    return body
 
 
 def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
@@ -143,7 +156,7 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
     if not is_damaged(report):
         start, end = report["log_start"], report["end_offset"]
         holds = f"offsets {start} to {end - 1}" if end > start else f"it is empty, its next offset is {end}"
-        return [f"{name}: nothing is damaged; {holds}", *_notes(report)]
+        return [f"{name}: nothing is damaged; {holds}", *_transactions(report), *_notes(report)]
     out = [f"{name}: OFFLINE because of {report['offline_reason']}" if report["offline_reason"] else f"{name}: damaged"]
     for segment in report["segments"]:
         if not (segment["is_changed"] or segment["notes"]):
@@ -155,6 +168,7 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
             what = f"offset {gap['first']} is" if count == 1 else f"offsets {gap['first']} to {gap['last']} are"
             out.append(f"    {what} lost, at byte {gap['position']}: {gap['why']}")
         out += [f"    {note}" for note in segment["notes"]]
+    out += _transactions(report)
     out += _notes(report)
     lost = report["lost_offsets"]
     if report["is_done"]:
@@ -165,6 +179,39 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
     out.append(f"--choice {report['choice']} loses {lost} offsets; the log continues at {report['end_offset']}")
     out.append("nothing was changed; add --yes to repair it")
     return out
+
+
+def _transactions(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the transactions that lose batches, with advice for open transactions."""
+    touched = report.get("transactions", ())
+    out = [line for each in touched for line in _transaction(each, is_done=report["is_done"])]
+    hanging = [each for each in touched if each["is_open"]]
+    if hanging:
+        out.append(
+            f"  if a transaction stays open, --abort-hanging aborts it, or: kafka-transactions.sh abort --topic"
+            f" {report['topic']} --partition {report['partition']} --start-offset {hanging[0]['first_offset']}"
+        )
+    return out
+
+
+def _transaction(touched: Mapping[str, Any], *, is_done: bool) -> list[str]:
+    name = f"producer {touched['producer_id']}, epoch {touched['producer_epoch']}"
+    lost = ", ".join(_offsets(gap["first"], gap["last"]) for gap in touched["lost"])
+    out = [f"  a transaction of {name}, from offset {touched['first_offset']} on, has lost {lost or 'earlier offsets'}"]
+    out += [f"    {dropped} was dropped" for dropped in touched["dropped"]]
+    if touched["is_open"]:
+        out.append("    its end may be lost: it is open, and readers of committed records wait before it")
+    elif touched["is_marker_written"]:
+        did = "was" if is_done else "will be"
+        out.append(f"    its {touched['marker'].upper()} marker {did} written at offset {touched['marker_offset']}")
+    else:
+        marker = f"{touched['marker'].upper()} marker at offset {touched['marker_offset']}"
+        out.append(f"    the {marker} ends all that is left of it")
+    return out
+
+
+def _offsets(first: int, last: int) -> str:
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
 
 
 def _notes(report: Mapping[str, Any]) -> list[str]:

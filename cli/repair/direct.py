@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from bmq.broker.repair.repair import NotRepaired, Repair, RepairRequest, find_partition
+from bmq.broker.repair.log_plan import RepairRequest
+from bmq.broker.repair.repair import NotRepaired, Repair, find_partition
 from bmq.cli.store_command import check_store_file, settings
 from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.core.clock import SystemClock

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 from bmq.cli.output import format_time, json_bytes, print_json, printable, text_bytes
 from bmq.cli.segment.batch_records import BatchReader, batch_reader
+from bmq.cli.segment.isolation import READ_COMMITTED, LogTransactions, Outcome, find_transactions
 from bmq.cli.segment.targets import PartitionFiles, Targets, TargetSegment
 from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError
+from bmq.core.records.batch import Batch
+from bmq.core.records.control import Marker, marker_of
 from bmq.core.records.reader import StoredRecord
 from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches
 from bmq.storage.filesystem import FileSystem
@@ -28,6 +31,7 @@ class _Wanted:
     left: int | None
     bytes_max: int
     as_json: bool
+    is_committed: bool
     is_damaged: bool = False
 
     @property
@@ -47,14 +51,28 @@ async def cat(fs: FileSystem, targets: Targets, arguments: Namespace) -> int:
         left=arguments.max_records,
         bytes_max=arguments.batch_bytes_max,
         as_json=arguments.json,
+        is_committed=arguments.isolation_level == READ_COMMITTED,
     )
     for files, segments in targets.partitions:
+        transactions: LogTransactions | None = None
         for segment in segments:
             if wanted.is_done:
                 break
             if not _misses(segment, wanted):
-                await _cat_segment(fs, files, segment, wanted)
+                if transactions is None:
+                    transactions = await find_transactions(fs, files, max(wanted.offset, segment.name.base))
+                await _cat_segment(fs, files, segment, wanted, transactions)
+        if wanted.is_committed and transactions is not None and not wanted.is_done:
+            _note_open(files, transactions, wanted)
     return int(wanted.is_damaged)
+
+
+def _note_open(files: PartitionFiles, transactions: LogTransactions, wanted: _Wanted) -> None:
+    stable = transactions.first_open
+    if stable >= 0 and not wanted.is_past(stable):
+        topic, partition = files.label
+        text = f"a transaction is open from offset {stable} on: --isolation-level read_uncommitted shows what follows"
+        print(printable(f"bmq: note: {topic}-{partition}: {text}"), file=sys.stderr)
 
 
 def _misses(segment: TargetSegment, wanted: _Wanted) -> bool:
@@ -63,7 +81,10 @@ def _misses(segment: TargetSegment, wanted: _Wanted) -> bool:
     return segment.is_superseded or ends_before or wanted.is_past(segment.name.base)
 
 
-async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: TargetSegment, wanted: _Wanted) -> None:
+async def _cat_segment(
+    fs: FileSystem, files: PartitionFiles, segment: TargetSegment, wanted: _Wanted, transactions: LogTransactions
+) -> None:
+    stable = transactions.first_open
     length = await fs.visible_length(segment.log)
     due, start = await _start(fs, segment, wanted.offset)
     read = batch_reader(length - start, wanted.bytes_max)
@@ -75,10 +96,13 @@ async def _cat_segment(fs: FileSystem, files: PartitionFiles, segment: TargetSeg
                 _complain(segment, item, wanted)
                 continue
             due = item.batch.next_offset
-            if wanted.is_past(item.batch.base_offset):
+            if wanted.is_past(item.batch.base_offset) or (
+                wanted.is_committed and 0 <= stable <= item.batch.base_offset
+            ):
                 return
-            if due > wanted.offset:
-                _print_batch(files, segment, item, read, wanted)
+            outcome = transactions.outcome_of(item.batch)
+            if due > wanted.offset and not (wanted.is_committed and outcome is Outcome.ABORTED):
+                _print_batch(files, segment, item, read, wanted, outcome)
 
 
 async def _start(fs: FileSystem, segment: TargetSegment, offset: int) -> tuple[int, int]:
@@ -104,7 +128,12 @@ def _complain(segment: TargetSegment, damage: DamagedPart, wanted: _Wanted) -> N
 
 
 def _print_batch(
-    files: PartitionFiles, segment: TargetSegment, found: FoundBatch, read: BatchReader, wanted: _Wanted
+    files: PartitionFiles,
+    segment: TargetSegment,
+    found: FoundBatch,
+    read: BatchReader,
+    wanted: _Wanted,
+    outcome: Outcome,
 ) -> None:
     batch = found.batch
     try:
@@ -113,7 +142,7 @@ def _print_batch(
                 return
             if record.offset < wanted.offset:
                 continue
-            _print_record(files, record, wanted, is_control=batch.is_control)
+            _print_record(files, record, wanted, batch, outcome)
             if wanted.left is not None:
                 wanted.left -= 1
     except FormatError as error:
@@ -122,7 +151,7 @@ def _print_batch(
         print(printable(f"bmq: {segment.log}: {where}: {error}"), file=sys.stderr)
 
 
-def _print_record(files: PartitionFiles, record: StoredRecord, wanted: _Wanted, *, is_control: bool) -> None:
+def _print_record(files: PartitionFiles, record: StoredRecord, wanted: _Wanted, batch: Batch, outcome: Outcome) -> None:
     topic, partition = files.label
     if wanted.as_json:
         fields: dict[str, object] = {
@@ -134,13 +163,24 @@ def _print_record(files: PartitionFiles, record: StoredRecord, wanted: _Wanted, 
             "value": json_bytes(record.value),
             "headers": [{"key": name, "value": json_bytes(value)} for name, value in record.headers],
         }
-        if is_control:
-            fields["isControl"] = True
+        if batch.is_control:
+            fields |= {"isControl": True, "marker": _marker(batch), "producerId": batch.producer_id}
+        elif outcome is not Outcome.DECIDED:
+            fields |= {"transaction": outcome.value, "producerId": batch.producer_id}
         print_json(fields)
         return
     headers = ",".join(f"{text_bytes(name.encode())}={text_bytes(value)}" for name, value in record.headers)
     cells = [str(partition), str(record.offset), format_time(record.timestamp)]
     cells += [text_bytes(record.key), text_bytes(record.value), headers]
-    if is_control:
-        cells.append("[control]")
+    if batch.is_control:
+        marker = _marker(batch)
+        cells.append(f"[{marker} marker of producer {batch.producer_id}]" if marker else "[control]")
+    elif outcome is not Outcome.DECIDED:
+        cells.append(f"[{outcome.value} transaction of producer {batch.producer_id}]")
     print("\t".join(cells))
+
+
+def _marker(batch: Batch) -> str:
+    """Return COMMIT or ABORT; "" for another control record."""
+    marker = marker_of(batch)
+    return "" if marker is Marker.OTHER else marker.name

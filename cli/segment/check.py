@@ -6,16 +6,18 @@ and its meaning for the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bmq.cli.segment.findings import Finding
 from bmq.cli.segment.index_check import IndexCheck
 from bmq.cli.segment.targets import TargetSegment
 from bmq.core.errors import FormatError
+from bmq.core.records.batch import Batch
 from bmq.core.records.reader import read_records
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.damage_reader import DamagedPart, FoundBatch
+from bmq.storage.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,11 @@ class SegmentCheck:
         *,
         with_records: bool = False,
         shows_open_files: bool = True,
+        opened: Mapping[int, int] | None = None,
     ) -> None:
         """Begin the check.  ``shows_open_files`` is False if an open file may hold more than ``length``.
+
+        ``opened``: by producer id, first offsets of the transactions open at the segment's base; None if unknown.
 
         An index that covers as many offsets as the checkpoint wins: a repair may have made the file shorter since, and
         the index describes it as it is now.
@@ -59,7 +64,8 @@ class SegmentCheck:
         self._may_be_longer = index is None and not shows_open_files
         self._epoch = segment.name.epoch
         self._tail: DamagedPart | None = None
-        self._index = IndexCheck(segment, index, length, add) if index is not None else None
+        self._index = IndexCheck(segment, index, length, add, opened) if index is not None else None
+        self._transactions = Transactions(opened.items()) if opened is not None else None
         self._index_position = index.position if index is not None else 0
         self._seen_covered = covered is None or covered.position == 0
 
@@ -98,6 +104,7 @@ class SegmentCheck:
             self._check_records(found)
         if self._index is not None:
             self._index.on_batch(found)
+        self._pass_transactions(batch)
         self.batches += 1
         self.position, self.end_offset = found.end, max(self.end_offset, batch.next_offset)
         self.offset = batch.next_offset
@@ -110,6 +117,7 @@ class SegmentCheck:
         if damage.is_tail:
             self._tail = damage
             return
+        self._transactions = None  # the damaged bytes may hold anything
         if damage.mended is not None:
             what = damage.fault
         else:
@@ -128,6 +136,22 @@ class SegmentCheck:
             self.position, self.offset = damage.position + damage.size, damage.mended.next_offset
             self.end_offset = max(self.end_offset, self.offset)
             self._check_covered()
+
+    @property
+    def opened(self) -> dict[int, int] | None:
+        """The transactions that are open at the segment's end, as ``opened`` of the next check; None if unknown."""
+        is_whole = self.segment.limit is None or self.end_offset >= self.segment.limit
+        return dict(self._transactions.opened) if self._transactions is not None and is_whole else None
+
+    def _pass_transactions(self, batch: Batch) -> None:
+        if self._transactions is None:
+            return
+        try:
+            self._transactions.pass_batch(batch)
+        except FormatError:
+            self._transactions = None  # `--records` reports the batch
+        if not batch.count:
+            self._transactions = None  # the gap of a repair may hold anything
 
     def finish(self) -> None:
         """End the check when the file, or the part of it that counts, has been read."""

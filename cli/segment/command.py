@@ -16,6 +16,7 @@ from bmq.cli.profile import profiles
 from bmq.cli.repair import command as repair
 from bmq.cli.segment.cat import cat
 from bmq.cli.segment.dump import dump
+from bmq.cli.segment.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from bmq.cli.segment.targets import Targets, check_folder, find_targets
 from bmq.cli.segment.verify import verify
 from bmq.cli.usage import UsageError, whole_number
@@ -109,6 +110,12 @@ def _add_cat(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--end-offset", type=whole_number, metavar="N", help="stop before this offset")
     parser.add_argument("--max-records", type=whole_number, metavar="N", help="stop after so many records")
+    parser.add_argument(
+        "--isolation-level",
+        choices=(READ_COMMITTED, READ_UNCOMMITTED),
+        default=READ_COMMITTED,
+        help="read_uncommitted: also records of aborted and open transactions, marked (default: %(default)s)",
+    )
     parser.add_argument(
         "--batch-bytes-max",
         type=whole_number,

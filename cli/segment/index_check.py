@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bmq.cli.segment.findings import Finding
@@ -23,7 +23,18 @@ _SHOWN_MAX = 10
 class IndexCheck:
     """A check of the entries, one batch of the log after the other."""
 
-    def __init__(self, segment: TargetSegment, index: Checkpoint, length: int, add: Callable[[Finding], None]) -> None:
+    def __init__(
+        self,
+        segment: TargetSegment,
+        index: Checkpoint,
+        length: int,
+        add: Callable[[Finding], None],
+        opened: Mapping[int, int] | None = None,
+    ) -> None:
+        """Begin the check.
+
+        ``opened``: by producer id, first offsets of the transactions open at the segment's base; None if unknown.
+        """
         self._segment = segment
         self._index = index
         self._length = length
@@ -33,7 +44,8 @@ class IndexCheck:
         self._max_timestamp = -1
         self._max_timestamp_offset = -1
         self._epochs: list[tuple[int, int]] = []
-        self._transactions = Transactions(_open_at_start(index))
+        self._opened = opened
+        self._transactions = Transactions(_open_at_start(index) if opened is None else opened.items())
         self._is_decidable = True  # every marker so far could be read
         self._end: tuple[int, int] | None = (0, segment.name.base) if index.position == 0 else None
         self._check_head()
@@ -117,10 +129,10 @@ class IndexCheck:
     def _check_transactions(self) -> None:
         """Check the aborted and the open transactions.
 
-        Transactions that began before the segment are known from the index alone. So an entry's last stable offset may
-        lie below the segment, where a transaction began that was committed in it.
+        Without the segments before it, transactions that began there are known from the index alone. Then an entry's
+        last stable offset may lie below the segment, where a transaction began that was committed in it.
         """
-        index, base = self._index, self._segment.name.base
+        index, base = self._index, self._segment.name.base if self._opened is None else 0
         found = self._transactions.take_aborted()
         pairs = itertools.zip_longest(index.aborted, found)
         if not all(said and seen and _agree(said, seen, base) for said, seen in pairs):

@@ -20,7 +20,10 @@ from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches, wal
 from bmq.storage.filesystem import FileSystem, NoSuchFile
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from bmq.storage.segment import decode_idx
+from bmq.storage.transactions import Transactions
 
+Opened = dict[int, int]
+"""First offsets of open transactions, by producer id."""
 Checkpoints = dict[tuple[PartitionKey, SegmentName], FlushedEnd]
 
 
@@ -42,10 +45,22 @@ async def _verify(
     for files, _ in targets.partitions:
         _check_names(files, report)
     read = _BytesRead(progress)
+    opened: Opened | None = None
+    before: TargetSegment | None = None
     for number, (files, segment) in enumerate(chosen, 1):
+        if (
+            segment.is_superseded
+            or before is None
+            or (before.folder, before.limit) != (segment.folder, segment.name.base)
+        ):
+            known = None
+        else:
+            known = opened
         covered = checkpoints.get((files.key, segment.name)) if files.key is not None else None
         read.note = f"file {number} of {len(chosen) + len(targets.journals)}"
-        await _verify_segment(fs, segment, covered, report, read, with_records=with_records)
+        found = await _verify_segment(fs, segment, covered, report, read, known, with_records=with_records)
+        if not segment.is_superseded:
+            opened, before = found, segment
     for number, path in enumerate(targets.journals, len(chosen) + 1):
         read.note = f"file {number} of {len(chosen) + len(targets.journals)}"
         await _verify_journal(fs, path, report, read)
@@ -126,17 +141,19 @@ async def _verify_segment(
     covered: FlushedEnd | None,
     report: FindingsPrinter,
     read: _BytesRead,
+    opened: Opened | None,
     *,
     with_records: bool,
-) -> None:
+) -> Opened | None:
+    """Verify a segment; ``opened`` and the result: the transactions open at its beginning and its end, if known."""
     index = await _read_index(fs, segment, report) if segment.has_idx else None
     if not segment.has_log:
-        return
+        return None
     length = await fs.visible_length(segment.log)
     faults = report.faults
     if segment.is_superseded:
         _check_superseded(segment, length, index, covered, report)
-        return
+        return None
     check = SegmentCheck(
         segment,
         length,
@@ -145,6 +162,7 @@ async def _verify_segment(
         report.add,
         with_records=with_records,
         shows_open_files=not fs.url.startswith("webhdfs:"),
+        opened=opened,
     )
     async with aclosing(walk_batches(fs, segment.log, 0, length, segment.name.base)) as items:
         async for item in items:
@@ -172,6 +190,9 @@ async def _verify_segment(
     report.file_done(
         fields, f"{verdict} {segment.log}: {check.batches} batches, {offsets}, {check.position} of {length} bytes"
     )
+    if check.opened is not None or index is None or index.end_offset != segment.limit:
+        return check.opened
+    return dict(Transactions.of(index.producers).opened)  # as good as what is known of the segments before it
 
 
 def _check_superseded(

@@ -50,8 +50,8 @@ NOT_ADMINISTRATIVE: frozenset[Route] = frozenset(
 )
 """Log-ins and log-outs, which are events of their own, and records, which are never in the audit log."""
 _TOLD = (
-    "member", "topic", "partition", "logger", "level", "choice", "records", "all", "unreadable_is_lost", "apply", "to",
-    "dry_run", "topics",
+    "member", "topic", "partition", "logger", "level", "choice", "records", "all", "unreadable_is_lost",
+    "abort_hanging", "apply", "to", "dry_run", "topics",
 )  # fmt: skip
 """Fields of a request's body that the act has: names and numbers, all of them."""
 

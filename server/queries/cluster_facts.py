@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from bmq.broker.repair.repair import NotRepaired, RepairRequest
+from bmq.broker.repair.log_plan import RepairRequest
+from bmq.broker.repair.repair import NotRepaired
 from bmq.console.operations import (
     NAMED_MAX,
     DrainFacts,

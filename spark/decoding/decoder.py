@@ -35,11 +35,11 @@ from bmq.core.records.batch import (
     Batch,
 )
 from bmq.core.records.control import Marker, marker_of
+from bmq.core.records.isolation import Aborted
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.spark.decoding import compiled
 from bmq.spark.decoding.columns import BYTES_MAX, COLUMNS, ROWS_MAX, Constants, Memory, schema, wants
 from bmq.spark.decoding.damage import FAULTS, Corrupt, CorruptSegment, Damage, misplaced, next_batch
-from bmq.spark.decoding.isolation import Aborted
 from bmq.spark.decoding.scratch import Scratch
 from bmq.storage.layout import parse_segment
 from bmq.storage.segment import decode_idx

@@ -7,6 +7,7 @@ acknowledged, seen or committed stays.  The rebuilding itself is killed at each 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from random import Random
 from typing import Any
 
@@ -14,17 +15,19 @@ import pytest
 
 from bmq.cli.rebuild.run import Outcome, rebuild
 from bmq.cli.rebuild.store import NotLost, mark_key
+from bmq.controller.topics.topics import internal_partitions
 from bmq.core.clock import LoopClock
-from bmq.core.model import PartitionKey
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records.batch import Record, build_batch
 from bmq.meta import ownership
-from bmq.meta.catalog import KvCatalog, topic_key
+from bmq.meta.catalog import INTERNAL_TOPICS, KvCatalog, decode_topic, topic_key
 from bmq.meta.cluster.assignment import decode_shards
 from bmq.meta.cluster.keys import member_key, shards_key
 from bmq.meta.kv import KeyValue, KvError, Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.shard_kinds import GROUPS
 from bmq.storage.cluster_files import WrongCluster, check_cluster, read_cluster, read_topic
-from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.filesystem import FileSystem, StorageError, write_once
 from bmq.storage.layout import PartitionPath, topic_json
 from bmq.storage.memory import Faults, MemoryFileSystem
 from tests.harness.loop import run
@@ -312,6 +315,31 @@ async def test_topics_that_storage_was_never_told_of() -> None:
     assert outcome.topics == 3
     assert len(outcome.notes) == 2
     await judge(world)
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+async def test_an_internal_topic_without_a_file_comes_back_by_itself(name: str) -> None:
+    """Without ``__transaction_state`` open transactions would stay open, and old producers would not be fenced."""
+
+    world = KafkaWorld(7)
+    await story(world)
+    fs, topic_id = MemoryFileSystem(world.storage, "look"), uuid.UUID(int=77)
+    stored = await read_topic(fs, name)
+    if stored is not None:
+        topic_id = stored.topic_id
+        await fs.delete(topic_json(name, stored.revision))
+    else:
+        segment = PartitionPath(name, str(topic_id), 3).log(SegmentName(0, 1, 0))
+        await write_once(fs, segment, build_batch([Record(key=b"id")]))
+    world.store = MemoryStore()
+    kv = MemoryKeyValue(world.store)
+    outcome = await rebuild(fs, kv, world.config)
+    entry = await kv.get(topic_key("bmq", name))
+    assert entry is not None
+    topic = decode_topic(name, entry)
+    assert (topic.topic_id, topic.partitions) == (topic_id, internal_partitions(name, world.config)[0])
+    assert topic.configs["cleanup.policy"] == "compact"
+    assert any(note.startswith(f"topic {name}: its file is missing") for note in outcome.notes)
 
 
 async def test_a_moved_log_start_stays() -> None:

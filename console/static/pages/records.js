@@ -136,9 +136,13 @@ function columnsOf(app, open) {
     { name: "partition", title: "Part.", align: "right", cell: (each) => count(each.partition) },
     { name: "time", title: "Time", class: "nowrap", cell: (each) => time(each.timestamp) },
     { name: "key", title: "Key", cell: (each) => preview(each.key) },
-    { name: "value", title: "Value", class: "wide", cell: (each) => (each.is_control ? badge("control record", "info") : preview(each.value)) },
+    { name: "value", title: "Value", class: "wide", cell: (each) => (each.is_control ? badge(markerText(each), "info") : preview(each.value)) },
     { name: "size", title: "Size", align: "right", class: "nowrap", cell: (each) => bytes(each.value.bytes) },
   ];
+}
+
+function markerText({ marker, producer_id: producer }) {
+  return marker === "other" ? "control record" : `${marker.toUpperCase()} marker of producer ${producer}`;
 }
 
 function preview({ format, text }) {

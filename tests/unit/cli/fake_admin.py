@@ -136,7 +136,9 @@ class FakeAdmin:
         self.topics[name] += [FakePartition() for _ in range(count - len(self.topics[name]))]
         return SimpleNamespace(results=[SimpleNamespace(error_code=0, error_message=None)])
 
-    def list_partition_offsets(self, topic_partition_specs: Mapping[Any, Any]) -> dict[Any, Any]:
+    def list_partition_offsets(
+        self, topic_partition_specs: Mapping[Any, Any], isolation_level: Any = 0
+    ) -> dict[Any, Any]:
         return {
             key: OffsetAndTimestamp(self._offset(partition, spec), -1, partition.given_epoch)
             for key, spec in topic_partition_specs.items()

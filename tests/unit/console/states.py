@@ -114,6 +114,19 @@ REPAIRED = {
             "notes": [],
         }
     ],
+    "transactions": [
+        {
+            "producer_id": 7,
+            "producer_epoch": 2,
+            "first_offset": 1,
+            "lost": [{"first": 3, "last": 5}],
+            "dropped": ["a marker at offset 4"],
+            "is_open": True,
+            "marker": None,
+            "marker_offset": None,
+            "is_marker_written": False,
+        }
+    ],
     "set_aside": [],
     "notes": ["the journal of b is not read"],
 }

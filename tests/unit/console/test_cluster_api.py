@@ -56,7 +56,7 @@ async def test_a_page_of_another_site_cannot_set_a_log_level(headers: Mapping[st
             ("move", "orders", 1, "broker"),
             {"topic": "orders", "partition": 1, "member": PROCESS["incarnation"]},
         ),
-        ("repair", ("repair", "orders", 1, "skip", False, True, False, False), REPAIRED),
+        ("repair", ("repair", False, "orders", 1, "skip", False, True, False, False), REPAIRED),
     ],
 )
 async def test_an_act_is_passed_on_and_its_response_is_as_openapi_says(

@@ -13,8 +13,10 @@ from bmq.console.records_api import RecordsApi, partition_of
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
+from bmq.core.records.control import Marker
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.console.asked import Called, get, post, refused
 from tests.unit.console.served import NO_SCHEMA, ORDERS, TOPIC, create, serving
 from tests.unit.console.states import NOW_MS, FakeRequests, list_offsets_response, state
@@ -364,3 +366,17 @@ async def test_nothing_is_produced_to_an_internal_topic() -> None:
         400,
         "internal_topic",
     )
+
+
+async def test_a_control_record_names_its_marker_and_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[Any] = [data(0, pid=7, base=5).data, marker(Marker.ABORT, pid=7, base=6).data]
+
+    async def fetch(topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+        return FetchedPartition(partition, 0, 7, 7, 5, batches)
+
+    requests = Log(7)
+    monkeypatch.setattr(requests, "fetch", fetch)
+    handler = Called(RecordsApi(state(requests=requests)), requests)
+    response: Any = await handler.read(get("/?partition=0&offset=earliest", name="orders"))
+    shown = [(each["is_control"], each["marker"], each["producer_id"]) for each in response["records"]]
+    assert shown == [(False, None, 7), (True, "abort", 7)]

@@ -82,12 +82,24 @@ def test_bytes(value: str, expected: int) -> None:
     assert parse(maxPartitionBytes=value).max_partition_bytes == expected
 
 
+@pytest.mark.parametrize("name", ["isolationLevel", "kafka.isolation.level", "isolation.level"])
+def test_the_isolation_level_has_kafkas_names_too(name: str) -> None:
+    given = {"root": "file:///r", "topic": "t"}
+    assert ReadOptions.parse(given).committed
+    assert not ReadOptions.parse({**given, name: "read_uncommitted"}).committed
+    assert not ReadOptions.parse_stream({**given, name: "READ_UNCOMMITTED"}).committed
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ({"topicc": "t"}, "'topicc': unknown option"),
         ({"kafka.bootstrap.servers": "h:1"}, "no broker is used"),
-        ({"kafka.isolation.level": "read_committed"}, "use isolationLevel"),
+        ({"kafka.isolation.level": "none"}, "isolationLevel='none'"),
+        (
+            {"kafka.isolation.level": "read_committed", "isolationLevel": "read_uncommitted"},
+            "isolationLevel is given twice: 'read_committed', and 'read_uncommitted' as isolationLevel",
+        ),
         ({"path": "/x"}, "load\\(\\) without a path"),
         ({"subscribe": "u"}, "exactly one of topic, subscribe, subscribePattern, assign; there is topic, subscribe"),
         ({"topicId": "7"}, "topicId='7' is not of the form 0000"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bmq.broker.partition.older_producers import OlderProducers
+from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.repair.plan import Kept, LostOffsets, Mended, Planner, Salvage, SegmentPlan
+from bmq.broker.repair.transactions import TransactionScan
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, build_gap
 from bmq.storage.damage_reader import DamagedPart, FoundBatch
@@ -23,6 +26,18 @@ def batch(base: int, count: int = 1, epoch: int = 3) -> Batch:
 SIZE = batch(0).size
 
 
+class Noting(TransactionScan):
+    """A scan that notes the first offset of each batch that is kept."""
+
+    def __init__(self, kept: list[int]) -> None:
+        super().__init__(OlderProducers(ProducerTable(), is_complete=True), 0)
+        self._kept = kept
+
+    def keep(self, batch: Batch) -> None:
+        super().keep(batch)
+        self._kept.append(batch.base_offset)
+
+
 class Planning:
     """A planner of a segment that begins at offset 10, and the batches that it kept."""
 
@@ -30,7 +45,7 @@ class Planning:
         self.kept: list[int] = []
         self.planner = Planner(
             NAME, "/log", 10_000, limit, with_records=with_records, interval_bytes=1,
-            keep=lambda found: self.kept.append(found.base_offset),
+            scan=Noting(self.kept),
         )  # fmt: skip
         self.position = 0
 

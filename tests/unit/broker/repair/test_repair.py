@@ -14,8 +14,9 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
 from bmq.broker.repair.facts import PartitionIdentity
+from bmq.broker.repair.log_plan import RepairRequest
 from bmq.broker.repair.plan import Choice
-from bmq.broker.repair.repair import NotRepaired, Repair, RepairReport, RepairRequest
+from bmq.broker.repair.repair import NotRepaired, Repair, RepairReport
 from bmq.cli.segment.targets import find_targets
 from bmq.cli.segment.verify import verify
 from bmq.core.clock import SystemClock

@@ -7,6 +7,9 @@ import base64
 import pytest
 
 from bmq.core.records.batch import CODECS
+from bmq.core.records.control import Marker
+from bmq.storage.checkpoint import AbortedTransaction, ProducerState
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.cli.segment.roots import FIRST, NOW, SIZE, THREE, Root, batch, described, spoil
 from tests.unit.core.records.test_reader import built_by_kafka
 
@@ -80,3 +83,54 @@ def test_a_batch_that_decompresses_to_too_much_is_left_out(root: Root) -> None:
     root.log(0, batch(0, codec=4, value=bytes(1 << 20)), batch(3))
     status, lines = root.run_json("cat", "--topic", "orders", "--batch-bytes-max", "100000")
     assert (status, [line["offset"] for line in lines]) == (1, [3, 4, 5])
+
+
+def transactional_log(root: Root, *, with_idx: bool) -> None:
+    """Two segments: producer 7 commits and aborts, 8 aborts over both, 9 leaves one open before a plain record."""
+    first = [
+        data(0, pid=7, base=0), data(0, pid=8, base=1), marker(pid=7, base=2), data(1, pid=7, base=3),
+        marker(Marker.ABORT, pid=7, base=4),
+    ]  # fmt: skip
+    second = [
+        marker(Marker.ABORT, pid=8, base=5), data(1, pid=8, base=6), marker(pid=8, base=7), data(0, pid=9, base=8),
+        data(-1, pid=-1, base=9, is_transactional=False),
+    ]  # fmt: skip
+    for each in (*first, *second):
+        each.assign(each.base_offset, 1)
+    root.log(0, *(bytes(each.data) for each in first))
+    root.log(5, *(bytes(each.data) for each in second), n=1)
+    if with_idx:
+        aborted = (AbortedTransaction(7, 3, 4, 1),)
+        opened = (ProducerState(8, 0, 0, 0, 1, ()),)
+        raw = [bytes(each.data) for each in first]
+        root.idx(described(FIRST, *raw, first_open_txn=1, aborted=aborted, producers=opened))
+
+
+@pytest.mark.parametrize("with_idx", [False, True])
+def test_records_of_aborted_and_open_transactions_are_no_data(root: Root, with_idx: bool) -> None:
+    transactional_log(root, with_idx=with_idx)
+    status, lines = root.run_json("cat", "--topic", "orders")
+    assert status == 0
+    assert [line["offset"] for line in lines] == [0, 2, 4, 5, 6, 7]
+    assert [line["offset"] for line in lines if not line.get("isControl")] == [0, 6]
+    markers = {line["offset"]: (line["marker"], line["producerId"]) for line in lines if line.get("isControl")}
+    assert markers == {2: ("COMMIT", 7), 4: ("ABORT", 7), 5: ("ABORT", 8), 7: ("COMMIT", 8)}
+    _, _, err = root.run("cat", "--topic", "orders")
+    assert "orders-0: a transaction is open from offset 8 on: --isolation-level read_uncommitted" in err
+    _, later = root.run_json("cat", "--topic", "orders", "--offset", "5")
+    assert [line["offset"] for line in later] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("with_idx", [False, True])
+def test_uncommitted_records_are_shown_with_a_mark(root: Root, with_idx: bool) -> None:
+    transactional_log(root, with_idx=with_idx)
+    _, lines = root.run_json("cat", "--topic", "orders", "--isolation-level", "read_uncommitted")
+    marked = {line["offset"]: (line["transaction"], line["producerId"]) for line in lines if "transaction" in line}
+    assert marked == {1: ("aborted", 8), 3: ("aborted", 7), 8: ("open", 9)}
+    assert [line["offset"] for line in lines] == list(range(10))
+    _, out, err = root.run("cat", "--topic", "orders", "--isolation-level", "read_uncommitted")
+    texts = out.splitlines()
+    assert texts[1].endswith("[aborted transaction of producer 8]")
+    assert texts[4].endswith("[ABORT marker of producer 7]")
+    assert texts[8].endswith("[open transaction of producer 9]")
+    assert err == ""

@@ -8,9 +8,11 @@ import pytest
 
 from bmq.cli import progress
 from bmq.core.model import SegmentName
+from bmq.core.records.control import Marker
 from bmq.storage import batch_search
-from bmq.storage.checkpoint import encode
+from bmq.storage.checkpoint import AbortedTransaction, ProducerState, encode
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.cli.segment.roots import FIRST, SIZE, THREE, Root, batch, described, spoil
 
 pytestmark = pytest.mark.slow
@@ -140,3 +142,26 @@ def test_a_root_with_a_level_that_this_version_would_misread_is_refused(root: Ro
     assert (status, out) == (2, "")
     assert "transaction.version 2 is in force, this version supports 0 to 0. Use a version of BMQ" in err
     assert err.count("\n") == 1
+
+
+def test_an_index_that_forgot_what_was_open_before_its_segment_is_at_fault(root: Root) -> None:
+    """The index of the first segment says what is open; the second index lists neither it nor its abort."""
+    first = [data(0, pid=7, base=0), data(0, pid=8, base=1)]
+    second = [marker(Marker.ABORT, pid=7, base=2), data(0, pid=9, base=3)]
+    for each in (*first, *second):
+        each.assign(each.base_offset, 1)
+    raw = [[bytes(each.data) for each in part] for part in (first, second)]
+    name = SegmentName(2, 1, 1)
+    root.log(0, *raw[0])
+    root.log(2, *raw[1], n=1)
+    begun = tuple(ProducerState(pid, 0, 0, 0, start, ()) for pid, start in ((7, 0), (8, 1)))
+    root.idx(described(FIRST, *raw[0], first_open_txn=0, producers=begun))
+    opened = (begun[1], ProducerState(9, 0, 0, 0, 3, ()))
+    right = {"first_open_txn": 1, "producers": opened, "aborted": (AbortedTransaction(7, 0, 2, 1),)}
+    root.idx(described(name, *raw[1], **right))
+    assert root.verify() == (0, [])
+    root.idx(described(name, *raw[1], **{**right, "producers": opened[1:], "aborted": (), "first_open_txn": 3}))
+    status, lines = root.verify()
+    assert status == 1
+    assert "aborted transactions []; in the log they are [7: 0 to 2, stable to 1]" in lines[0]
+    assert "open transactions {9: 3}, the oldest from offset 3 on; in the log they are {8: 1, 9: 3}" in lines[1]

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 class Aborted:
     """The aborted transactions of a stretch of a partition, for calls batch by batch in offset order.
 
-    A transaction is aborted from its first offset to the producer's next abort marker.  So those that ended before the
-    stretch must not be among ``transactions``: their markers will not be seen.
+    A transaction is aborted from its first offset to the producer's next abort marker.  So ``transactions`` must not
+    have a transaction from before the stretch: its marker will not be seen.
     """
 
     __slots__ = ("_coming", "_open")
@@ -20,7 +20,7 @@ class Aborted:
         self._open: set[int] = set()
 
     def hides(self, producer_id: int, last_offset: int) -> bool:
-        """Return whether a transactional batch that ends at ``last_offset`` belongs to one of them."""
+        """Return whether a transactional batch with this last offset belongs to an aborted transaction."""
         self._begin(last_offset)
         return producer_id in self._open
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.spark.decoding.isolation import Aborted
+from bmq.core.records.isolation import Aborted
 
 
 def test_a_transaction_is_hidden_from_its_first_offset_to_its_marker() -> None:
