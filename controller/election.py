@@ -169,15 +169,17 @@ class Election:
             revision = found.revision  # written by an earlier try whose response was lost
         return Leadership(self._key, revision, lease, before + self._ttl_s - self._margin_s, self._clock)
 
-    async def vacate(self, revision: int) -> None:
-        """Remove the key of a leader whose process has ended, if it is still that of this revision.
+    async def vacate(self, revision: int) -> bool:
+        """Remove the key of another leader, if the key still has this revision.
 
-        If the store does not answer, the key goes with its lease.
+        Returns False if the store does not answer: the key may stay until the end of its lease.
         """
         try:
             await self._kv.commit([Compare(self._key, revision)], [Delete(self._key)])
         except KvError as error:
-            _log.info("could not remove the key of a leader that has ended; it expires", extra=fields(error=error))
+            _log.info("could not remove the key of another leader; it expires", extra=fields(error=error))
+            return False
+        return True
 
     async def keep(self, leadership: Leadership) -> None:
         """Renew the lease three times per ttl; once, where it lasts as long as this process.

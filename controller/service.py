@@ -120,6 +120,8 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         self._looking = OwnedTasks()
         self._vacated: LruCache[str, None] = LruCache(VACATED_MAX)
+        self._unfit = 0
+        """Revision of the election key whose leader was removed last, for want of a level."""
         self._forgets: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -133,6 +135,7 @@ class Controller:
             self._view.subscribe(self._view_changed),
         ]
         self._keep_leader()
+        self._remove_unfit()
         self._task = asyncio.create_task(self._run(), name="controller")
         self._task.add_done_callback(self._ended)
 
@@ -299,6 +302,33 @@ class Controller:
         leader = self._view.controller
         if change.is_controller or (leader is not None and leader.incarnation in change.members):
             self._keep_leader()
+        if change.is_controller or change.are_levels or change.members:
+            self._remove_unfit()
+
+    def _remove_unfit(self) -> None:
+        """Make room for another leader if the present leader is not a member with support of all levels in force.
+
+        A version before levels checks no level when it is elected, and its process may have lost its member key.  Only
+        a member with support removes a leader: processes without keys do not remove each other in turn.
+        """
+        view, levels = self._view, self._view.levels.levels
+        own, leader = view.members.get(view.own), view.controller
+        if not levels or view.elected in ("", view.own) or own is None or not own.supports(levels):
+            return
+        revision = view.revision_of(controller_key(self._config.cluster))
+        if revision == self._unfit or (leader is not None and leader.supports(levels)):
+            return
+        self._unfit = revision
+        _log.warning(
+            "the leader is not a member with support of all levels of features in force: it is removed, and another"
+            " controller is to lead",
+            extra=fields(member=view.elected),
+        )
+        self._looking.start(self._remove(revision), f"remove {view.elected}")
+
+    async def _remove(self, revision: int) -> None:
+        if not await self._election.vacate(revision):
+            self._unfit = 0  # the next change of the view tries again
 
     def _other_leader(self) -> Member | None:
         """Return the leader, if that is another process and listens.

@@ -83,6 +83,11 @@ class KvClusterView:
     def controller(self) -> Member | None:
         return self._members.get(self._controller)
 
+    @property
+    def elected(self) -> str:
+        """The incarnation under the election key, a member or not; "" for none."""
+        return self._controller
+
     def owner_of(self, key: PartitionKey) -> str:
         chunk = self._chunks.get((key.topic_id, key.partition // CHUNK))
         place = key.partition % CHUNK

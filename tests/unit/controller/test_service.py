@@ -16,7 +16,9 @@ from bmq.controller.probing import LAST_RESORT_S
 from bmq.controller.service import FOLLOWED_S
 from bmq.controller.share_rounds import ROOMY_ROUND_S, SHARE_ROUND_S
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.cluster.keys import controller_key, member_key
+from bmq.core.features import LevelRange
+from bmq.meta.cluster.keys import controller_key, features_key, member_key
+from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.cluster.member import CONTROLLER, Address, Member
 from bmq.meta.kv import Put
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue
@@ -86,6 +88,44 @@ async def test_a_leader_to_which_connections_are_refused_and_that_lives_is_remov
             w.members.broken[-1](first.name, "refused")
             await asyncio.sleep(1)
         assert w.led_by() is first
+
+
+@pytest.mark.parametrize(
+    ("level", "leader", "stays"),
+    [
+        pytest.param(1, None, False, id="a process that has lost its key, perhaps of a version before levels"),
+        pytest.param(1, 0, False, id="a member of a version before levels"),
+        pytest.param(1, 1, True, id="a member that supports the level"),
+        pytest.param(0, None, True, id="no level is in force"),
+    ],
+)
+async def test_an_elected_process_that_may_not_support_a_level_in_force_is_removed(
+    level: int, leader: int | None, stays: bool
+) -> None:
+    """A version before levels checks no level when it is elected: it may stand for election until it joins again."""
+    async with world("a", "b", "c", controllers=("c1", "c2")) as w:
+        first = w.led_by()
+        second = next(each for each in w.standbys if each is not first)
+
+        async def join(name: str, highest: int) -> None:
+            await w.join(name, roles=(CONTROLLER,))
+            features = (("f", LevelRange(0, highest)),) if highest else ()
+            address = Address(host=name, port=1)
+            await w.put(Member(incarnation=name, roles=frozenset({CONTROLLER}), internal=address, features=features))
+
+        await join(second.name, 1)
+        if leader is not None:
+            await join(first.name, leader)
+        if level:
+            levels = FeatureLevels(epoch=1, levels={"f": level})
+            w.store.commit([], [Put(features_key("c"), encode_record(levels))], asyncio.get_running_loop().time())
+        if stays:
+            await asyncio.sleep(10)
+            assert w.led_by() is first
+        else:
+            assert await w.until(lambda: w.leader is second) < 1
+            await asyncio.sleep(10)
+            assert w.led_by() is second, "the former leader does not remove a member that supports the level"
 
 
 async def test_a_leader_that_does_not_listen_yet_is_not_looked_at() -> None:

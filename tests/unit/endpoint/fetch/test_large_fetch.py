@@ -143,7 +143,7 @@ async def test_a_session_that_ends_in_a_pause_refuses_the_request_and_follows_no
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_request_that_is_cancelled_in_a_pause_leaves_what_it_has_ended(turns: int) -> None:
-    """Lose the client while its session is closed, or while partitions are forgotten: nobody follows them."""
+    """End the client while its session is closed, or while partitions are forgotten: nobody follows them then."""
     async with fetching() as w:
         first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)
         gone = [("orders", number) for number in range(MANY)]
