@@ -70,6 +70,7 @@ OF_TRANSACTIONS: tuple[Api[ProxyScopes], ...] = tuple(
         describe_transactions,
         list_transactions,
         txn_offset_commit,
+        write_txn_markers,
     )
     for api in module.APIS
 )
@@ -97,7 +98,6 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         delete_topics,
         delete_records,
         init_producer_id,
-        write_txn_markers,
         offset_for_leader_epoch,
         describe_acls,
         create_acls,

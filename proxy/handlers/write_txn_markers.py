@@ -10,7 +10,9 @@ Version notes: both flexible; 2 has the transaction's version, which is 0 in a r
 
 Departures: a repeated or late marker of version 2 is not written, and has no error.  Partitions of
 ``__consumer_offsets`` have NOT_LEADER_OR_FOLLOWER unless a coordinator of groups takes markers
-(``ProxyServices.end_group_transaction``); partitions of ``__transaction_state`` have it always.
+(``ProxyServices.end_group_transaction``); partitions of ``__transaction_state`` have it always.  At level 0 of
+``transaction.version`` no log has a transaction, and a member may be of a version that cannot read markers: every
+partition has UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.net.request import Request
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -86,6 +89,8 @@ async def _list(message: Any, *, has_version: bool) -> list[Ended]:
 
 
 async def _end(scopes: ProxyScopes, one: Ended) -> ErrorCode:
+    if not scopes.process.levels().of(TRANSACTION_VERSION):
+        return ErrorCode.UNSUPPORTED_VERSION
     topic = scopes.process.catalog.topics.get(one.topic)
     try:
         if topic is not None and topic.is_internal and 0 <= one.partition < topic.partitions:

@@ -46,7 +46,7 @@ MISSING = (
     Missing(
         "transactions",
         words=r"(?i)\btransactions?\b|transactional|not there yet",
-        apis=frozenset({24, 25, 26, 28, 65, 66}),  # 27 ends hanging transactions, and begins none
+        apis=frozenset({24, 25, 26, 27, 28, 65, 66}),
         settings=r"^transaction\.state\.log\.min\.isr$",
         refusals={"proxy/handlers/init_producer_id.py": "refused a client that asks for transactions"},
         sentences={

@@ -175,16 +175,6 @@ def elect() -> Any:
     )
 
 
-def write_markers() -> Any:
-    Marker = m.WriteTxnMarkersRequest.WritableTxnMarker
-    topic = Marker.WritableTxnMarkerTopic(name="t", partition_indexes=[0])
-    marker = Marker(
-        producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic], coordinator_epoch=0,
-        transaction_version=0,
-    )  # fmt: skip
-    return m.WriteTxnMarkersRequest(markers=[marker])
-
-
 def update_features() -> Any:
     update = m.UpdateFeaturesRequest.FeatureUpdateKey(
         feature="transaction.version", max_version_level=0, upgrade_type=1
@@ -322,9 +312,6 @@ CASES: dict[ApiKey, Case] = {
         2, lambda: m.DeleteGroupsRequest(groups_names=["g"]), [[(Op.DELETE, GROUP)]], {GROUP_FAILED}
     ),
     ApiKey.UPDATE_FEATURES: Case(2, update_features, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
-    ApiKey.WRITE_TXN_MARKERS: Case(
-        2, write_markers, [[(Op.ALTER, CLUSTER)], [(Op.CLUSTER_ACTION, CLUSTER)]], {CLUSTER_FAILED}
-    ),
     ApiKey.ELECT_LEADERS: Case(2, elect, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Case(0, reassign, [[(Op.ALTER, CLUSTER)]], {CLUSTER_FAILED}),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Case(
@@ -351,6 +338,8 @@ OF_THEIR_OWN = {
     ApiKey.END_TXN,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.WRITE_TXN_MARKERS,
     ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,

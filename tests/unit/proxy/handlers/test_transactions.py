@@ -129,6 +129,7 @@ def test_the_apis_are_registered_in_kafkas_versions() -> None:
         "DESCRIBE_TRANSACTIONS": (0, 0),
         "LIST_TRANSACTIONS": (0, 2),
         "TXN_OFFSET_COMMIT": (0, 5),
+        "WRITE_TXN_MARKERS": (1, 2),
     }
 
 
@@ -272,7 +273,36 @@ def test_the_needs_are_those_that_the_tests_give() -> None:
         ApiKey.DESCRIBE_TRANSACTIONS: {(Op.DESCRIBE, TX), (Op.DESCRIBE, TOPIC)},
         ApiKey.LIST_TRANSACTIONS: {(Op.DESCRIBE, TX)},
         ApiKey.TXN_OFFSET_COMMIT: {(Op.WRITE, TX), (Op.READ, GROUP), (Op.READ, TOPIC)},
+        ApiKey.WRITE_TXN_MARKERS: {(Op.ALTER, CLUSTER), (Op.CLUSTER_ACTION, CLUSTER)},
     }
+
+
+def write_marker() -> m.WriteTxnMarkersRequest:
+    Marker = m.WriteTxnMarkersRequest.WritableTxnMarker
+    marker = Marker(
+        producer_id=1,
+        producer_epoch=0,
+        transaction_result=False,
+        topics=[Marker.WritableTxnMarkerTopic(name="unknown", partition_indexes=[0])],
+        coordinator_epoch=0,
+        transaction_version=0,
+    )
+    return m.WriteTxnMarkersRequest(version=2, markers=[marker])
+
+
+@pytest.mark.parametrize(
+    ("rights", "code"),
+    [
+        ((), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (((Op.DESCRIBE, CLUSTER, CLUSTER_NAME),), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (((Op.ALTER, CLUSTER, CLUSTER_NAME),), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (((Op.CLUSTER_ACTION, CLUSTER, CLUSTER_NAME),), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_markers_need_a_right_on_the_cluster(
+    rights: tuple[tuple[AclOperation, ResourceType, str], ...], code: ErrorCode
+) -> None:
+    assert errors(await Caller(*rights)(write_marker())) == {code}
 
 
 async def test_a_group_that_the_client_may_not_read_is_named_as_such() -> None:

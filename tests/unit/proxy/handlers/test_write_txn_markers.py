@@ -12,11 +12,13 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.wire.messages import WriteTxnMarkersRequest
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
+from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
 from bmq.proxy.handlers import write_txn_markers
 from tests.harness.scopes import change
 from tests.unit.proxy.handlers.owned_topic import FakeOwner, scopes_of
 
 Asked = WriteTxnMarkersRequest.WritableTxnMarker
+LEVEL_1 = FeatureLevels(levels={"transaction.version": 1})
 INTERNAL = {
     name: Topic(name=name, topic_id=UUID(int=number), partitions=2)
     for number, name in enumerate((OFFSETS_TOPIC, TRANSACTIONS_TOPIC), 7)
@@ -38,6 +40,7 @@ async def write(owners: dict[int, FakeOwner], *markers: Any, version: int = 2, *
     """Return (producer id, topic, partition, error) of each partition."""
     request: Any = SimpleNamespace(api_version=version)
     message: Any = WriteTxnMarkersRequest(markers=list(markers))
+    parts.setdefault("levels", lambda: LEVEL_1)
     scopes = change(scopes_of(owners, topics=INTERNAL), **parts)
     response = await write_txn_markers.handle(scopes, request, message)
     return [
@@ -94,3 +97,10 @@ async def test_markers_of_offsets_go_to_the_groups_coordinator_and_none_to_the_t
     found = await write({}, asked, end_group_transaction=to_group)
     assert found == [(8, OFFSETS_TOPIC, 1, "COORDINATOR_LOAD_IN_PROGRESS"), *refused[1:]]
     assert given == [(1, 8)]
+
+
+async def test_no_marker_is_written_before_the_cluster_has_transactions() -> None:
+    owners = {0: FakeOwner(end_transaction=None)}
+    found = await write(owners, marker(8, ("t", [0]), (OFFSETS_TOPIC, [1])), levels=lambda: NO_LEVELS)
+    assert [each[3] for each in found] == ["UNSUPPORTED_VERSION"] * 2
+    assert owners[0].calls == []
