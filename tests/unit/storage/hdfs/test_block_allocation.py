@@ -66,10 +66,10 @@ async def test_exclusions_that_cost_a_replica_are_dropped_except_of_silent_nodes
         names = [node_name(node.id) for node in located.nodes]
         client.suspect(names[2:])
         exclusions = Exclusions(advised=set(names[:2]), suspected=set(names[2:]))
-        assert await _drop_responding(client, exclusions, located)
+        assert await _drop_responding(client, exclusions)
         assert (exclusions.advised, exclusions.suspected) == ({names[1]}, {names[3]})
         assert client.suspected() == {names[3]}
-        assert not await _drop_responding(client, exclusions, located), "nothing more to drop: taken as it is"
+        assert not await _drop_responding(client, exclusions), "nothing more to drop: taken as it is"
 
 
 def _cut(client: HdfsClient, cut: set[str]) -> Callable[[], int]:
@@ -99,7 +99,7 @@ async def test_a_file_opened_right_after_a_cut_has_all_its_copies(
         client.suspects.learn(hdfs._nodes)
         _cut(client, cut)
         nodes = [node.id for node in hdfs._nodes]
-        assert await client.datanodes.silent(nodes, hdfs._block) == hdfs.names[:3]
+        assert await client.datanodes.silent(nodes) == hdfs.names[:3]
         client.suspect(hdfs.names[:3])
         assert await hdfs.open(all_copies=all_copies) == [3], "as long as they are silent"
         cut.clear()

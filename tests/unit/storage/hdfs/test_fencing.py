@@ -70,6 +70,9 @@ class Hdfs:
 
     # ---- HdfsClient
 
+    def handshake(self, node: pb.NodeId, token: pb.Token) -> None:
+        """Return nothing: these datanodes expect no handshake."""
+
     def suspect(self, names: Sequence[str]) -> None:
         self.suspects |= set(names)
 
@@ -103,7 +106,7 @@ class Hdfs:
 
     # ---- the datanodes
 
-    async def visible_length(self, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
+    async def visible_length(self, node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
         if self.nodes[node.data_port].is_dead:
             raise NodeUnreachable("connection refused")
         return self.nodes[node.data_port].length
@@ -157,7 +160,9 @@ class Pipe:
         self.chunk_bytes = chunk_bytes
         self.is_aborted = False
 
-    async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
+    async def open(
+        self, host: str, port: int, request: bytes, timeout_s: float, handshake: object
+    ) -> pb.BlockOpResponse:
         if self._node.is_dead:
             raise PipelineFailed("connection refused")
         self._node.generation = self._hdfs.generation
