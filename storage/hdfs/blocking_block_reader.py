@@ -108,10 +108,9 @@ class BulkRead:
     def run(self) -> None:
         """Fill the parts.
 
-        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late), ReadRefused if
-        the datanode does not serve the read, as ``Handshake.receive`` raises, TokenRefused also for a token that does
-        not allow it, WrongChecksum if the bytes are damaged, and WireError or DecodeError if
-        the datanode breaks the protocol.
+        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late).  Raises
+        ReadRefused or TokenRefused if the datanode does not serve the read, WrongChecksum if the bytes are damaged,
+        WireError or DecodeError if the datanode breaks the protocol, and as ``Handshake.receive`` on a new connection.
         """
         kept = self._connections.take(self._wanted.address)
         if kept is not None and self._run_on(kept, is_kept=True):

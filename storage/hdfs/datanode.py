@@ -88,8 +88,8 @@ class Datanodes:
 
         They are all bytes of a finished replica, and the acknowledged ones of an open one
         (ReplicaInPipeline.bytesAcked).  ``token`` must allow to read the block.  Raises NoReplica if it certainly has
-        none, ReplicaNotReady if it cannot give the length now or refuses the log-in, TokenRefused if it does not take
-        the token, and NodeUnreachable without a response.
+        none, ReplicaNotReady if it cannot give the length now, and NodeUnreachable without a response.  Raises
+        TokenRefused if it does not take the token, and ReplicaNotReady if it refuses the log-in otherwise.
         """
         try:
             async with asyncio.timeout(timeout_s):

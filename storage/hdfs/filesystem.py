@@ -94,7 +94,7 @@ class HdfsFileSystem:
         try:
             defaults = await client.namenode.server_defaults()
             if defaults.encrypt_data:
-                raise Unsupported(f"{address}: dfs.encrypt.data.transfer=true is not built, only false is")
+                raise Unsupported(f"{address}: dfs.encrypt.data.transfer=true is not built yet, only false is")
             return cls(address, client, KnownFiles(settings))
         except BaseException:
             await client.close()

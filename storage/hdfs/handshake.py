@@ -23,7 +23,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
 from bmq.storage.hdfs.digest_md5 import DigestFailed, DigestMd5, LevelDemanded
 
-PROTECTION = "dfs.data.transfer.protection"
+TRANSFER_PROTECTION = "dfs.data.transfer.protection"
 MAGIC = (0xDEADBEEF).to_bytes(4)
 MESSAGE_BYTES_MAX = 8 << 10
 """Longest message: a challenge has 2 KB at most, an error a few lines of text."""
@@ -104,8 +104,8 @@ class Handshake:
             response = self._digest.evaluate(payload)
         except LevelDemanded as error:
             raise Unsupported(
-                f"datanode {self._server} demands {PROTECTION}={error.levels}; this client has"
-                f" {PROTECTION}=authentication only"
+                f"datanode {self._server} demands {TRANSFER_PROTECTION}={error.levels}; this client has"
+                f" {TRANSFER_PROTECTION}=authentication only"
             ) from error
         except DigestFailed as error:
             raise self._broken(str(error)) from error

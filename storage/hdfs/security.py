@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bmq.storage.hdfs.handshake import PROTECTION as TRANSFER_PROTECTION
+from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
 from bmq.storage.hdfs.principals import PRINCIPAL
 from bmq.storage.hdfs.sasl import FALLBACK
 from bmq.storage.hdfs.site_files import SiteConfig
@@ -61,7 +61,7 @@ def read_security(config: SiteConfig) -> HdfsSecurity:
     _check_levels(config, RPC_PROTECTION)
     _check_levels(config, TRANSFER_PROTECTION)
     if config.is_true(ENCRYPTION):
-        raise ValueError(f"{config.source}: {ENCRYPTION}=true is not built, only false is")
+        raise ValueError(f"{config.source}: {ENCRYPTION}=true is not built yet, only false is")
     for name in _NOT_BUILT:
         if config.get(name):
             raise ValueError(f"{config.source}: {name} names a Java class, which this client cannot run: leave it out")
