@@ -36,6 +36,7 @@ from bmq.storage.hdfs.data_transfer import (
 )
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
 from bmq.storage.hdfs.handshake import MESSAGE_BYTES_MAX, Handshake, HandshakeFailed, TokenRefused
+from bmq.storage.hdfs.patience import wait_for_enough
 
 _STREAM_BYTES = 1 << 20
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
@@ -184,23 +185,37 @@ async def _from_any_replica(
 async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
     """Return the smallest length that the reachable replicas of an open block show.
 
-    Raises StorageUnavailable if none responds.  Nodes found silent a moment ago are asked only if there is no other: a
-    fence reads right after it has found them.
+    Replicas that need more than ``probe_timeout_s`` are left out once another one has responded; a datanode that was
+    just started takes a second for its first log-in.  Raises StorageUnavailable if none responds within
+    ``read_timeout_s``.  Nodes found silent a moment ago are asked only if there is no other: a fence reads right after
+    it has found them.
     """
+    settings = client.settings
 
     async def shown(node: pb.Node) -> int | Exception:
         try:
-            return await _shown_length(client, node, located, client.settings.probe_timeout_s)
+            return await _shown_length(client, node, located, settings.read_timeout_s)
         except (NodeUnreachable, NoReplica, ReplicaNotReady, TokenRefused) as error:
             return error
 
     suspected = client.suspected()
-    trusted = [node for node in located.nodes if node_name(node.id) not in suspected]
-    responses = await asyncio.gather(*map(shown, trusted or located.nodes))
+    nodes = [node for node in located.nodes if node_name(node.id) not in suspected] or list(located.nodes)
+    if not nodes:
+        raise _unreadable(located, [])
+    responses = await wait_for_enough(
+        [asyncio.create_task(shown(node)) for node in nodes],
+        lambda response: isinstance(response, int),
+        enough=1,
+        soon_s=settings.probe_timeout_s,
+        late_s=settings.read_timeout_s,
+    )
     lengths = [response for response in responses if isinstance(response, int)]
     if lengths:
         return min(lengths)
-    failures = [response for response in responses if isinstance(response, Exception)]
+    failures = [
+        response if isinstance(response, Exception) else NodeUnreachable(f"{node_name(node.id)}: no response")
+        for node, response in zip(nodes, responses, strict=True)
+    ]
     if _is_unwritten(located, failures):
         return 0
     raise _unreadable(located, failures)

@@ -24,14 +24,8 @@ from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.logging.fields import fields
 from bmq.core.urls import split_url
 from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
-from bmq.storage.hdfs.security import (
-    AUTHENTICATION,
-    ENCRYPTION,
-    TRANSFER_PROTECTION,
-    HdfsSecurity,
-    is_kerberos,
-    read_security,
-)
+from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
+from bmq.storage.hdfs.security import AUTHENTICATION, ENCRYPTION, HdfsSecurity, is_kerberos, read_security
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
 
 _log = logging.getLogger(__name__)

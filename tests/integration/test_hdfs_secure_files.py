@@ -34,6 +34,10 @@ pytestmark = pytest.mark.loops("uvloop")
 LARGE = os.urandom(3 << 20)
 OPTIONS = CreateOptions(replication=3, block_bytes=64 << 20)
 TOKEN_LIFE_S = 60.0
+PATIENT = HdfsSettings(
+    probe_timeout_s=10.0, takeover_node_timeout_s=10.0, takeover_copies_timeout_s=20.0, setup_timeout_s=20.0
+)
+"""Datanodes are given time: just started, they take a second for their first log-in, on a busy machine more."""
 _names = itertools.count()
 
 
@@ -50,7 +54,7 @@ def keytab(secure_hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @asynccontextmanager
 async def clients(
-    secure_hdfs: HdfsCluster, keytab: str, count: int = 2, settings: HdfsSettings | None = None
+    secure_hdfs: HdfsCluster, keytab: str, count: int = 2, settings: HdfsSettings = PATIENT
 ) -> AsyncIterator[list[HdfsFileSystem]]:
     """Yield clients, each with a holder of its own, on one new folder."""
     root = f"{secure_hdfs.root}/files-{next(_names)}"
@@ -131,9 +135,9 @@ async def test_a_second_client_fences_a_file_that_is_being_written(
 @pytest.mark.loops("uvloop", limit_s=400)
 async def test_a_file_stays_open_for_two_lives_of_its_tokens(secure_hdfs: HdfsCluster, keytab: str) -> None:
     """Pipelines check tokens at their set-up only; readers keep locations, connections and their tokens."""
-    patient = HdfsSettings(reader_ttl_s=10 * TOKEN_LIFE_S)
-    async with clients(secure_hdfs, keytab, 4, settings=patient) as (writer, reader, keeper, heir):
-        reader._known_files = KnownFiles(HdfsSettings())
+    keeping = replace(PATIENT, reader_ttl_s=10 * TOKEN_LIFE_S)
+    async with clients(secure_hdfs, keytab, 4, settings=keeping) as (writer, reader, keeper, heir):
+        reader._known_files = KnownFiles(PATIENT)
         appender = await writer.create("/f", OPTIONS)
         idle = await writer.create("/idle", OPTIONS)
         idle.write(b"idle")
@@ -166,7 +170,7 @@ def processes(secure_hdfs: HdfsCluster, keytab: str, monkeypatch: pytest.MonkeyP
     """Return a root for processes that have the cluster's configuration and a ticket in their environment."""
     assert secure_hdfs.security is not None
     monkeypatch.setenv("HADOOP_CONF_DIR", str(secure_hdfs.conf_folder))
-    monkeypatch.setenv("KRB5CCNAME", secure_hdfs.security.kdc.log_in(f"alice@{REALM}"))
+    monkeypatch.setenv("KRB5CCNAME", secure_hdfs.security.kdc.log_in(f"writer-{next(_names)}@{REALM}"))
     return f"{secure_hdfs.root}/processes-{next(_names)}"
 
 
@@ -194,8 +198,9 @@ def test_bmq_serve_is_killed_and_another_process_takes_over(
     """Every record is in the log once, at the offset that was acknowledged."""
     settings = {"BMQ_HADOOP_CONF_DIR": str(secure_hdfs.conf_folder), "BMQ_HDFS_KEYTAB": keytab}
     root = f"{secure_hdfs.root}/serve-{next(_names)}"
-    alone = {"proxies": 0, "brokers": 0, "controllers": 0, "coordinators": 0, "nodes": 2}
-    with BmqCluster(root, etcd_new(), **alone, environment=settings) as cluster:
+    with BmqCluster(
+        root, etcd_new(), proxies=0, brokers=0, controllers=0, coordinators=0, nodes=2, environment=settings
+    ) as cluster:
         create_topic(cluster.bootstrap, "words", 4)
         writer = Writer(cluster.bootstrap, "words", 4)
         writer.start()

@@ -71,7 +71,8 @@ class Hdfs:
     # ---- HdfsClient
 
     def handshake(self, node: pb.NodeId, token: pb.Token) -> None:
-        """Return nothing: these datanodes expect no handshake."""
+        """Return nothing: these datanodes expect no handshake.  The token must be the one for writing."""
+        assert token == WRITE, "the token of getBlockLocations does not allow to write"
 
     def suspect(self, names: Sequence[str]) -> None:
         self.suspects |= set(names)
@@ -87,7 +88,7 @@ class Hdfs:
 
     async def block_locations(self, path: str) -> pb.LocatedBlocks:
         block = pb.Block(pool="pool", id=7, generation=1, length=0)
-        last = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=TOKEN)
+        last = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=READ)
         last.nodes.extend(pb.Node(id=_id(port)) for port in self.nodes)
         last.storage_types.extend([0] * len(self.nodes))
         last.storage_ids.extend(f"storage-{port}" for port in self.nodes)
@@ -95,7 +96,7 @@ class Hdfs:
 
     async def update_block_for_pipeline(self, block: pb.Block, holder: str) -> pb.LocatedBlock:
         self.generation += 1
-        fresh = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=TOKEN)
+        fresh = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=WRITE)
         fresh.block.generation = self.generation
         return fresh
 
@@ -107,11 +108,13 @@ class Hdfs:
     # ---- the datanodes
 
     async def visible_length(self, node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
+        assert token == READ, "a datanode shows the length to readers only"
         if self.nodes[node.data_port].is_dead:
             raise NodeUnreachable("connection refused")
         return self.nodes[node.data_port].length
 
     async def read(self, client: Any, node: pb.NodeId, block: pb.Block, token: object, start: int, size: int) -> Any:
+        assert token == READ, "the token of updateBlockForPipeline does not allow to read"
         if self.nodes[node.data_port].is_unreadable:
             raise ReplicaFailed("bad checksum")
         return SimpleNamespace(data=bytes(size), chunk_bytes=512)
@@ -143,7 +146,8 @@ class Hdfs:
         ]
 
 
-TOKEN = pb.Token(identifier=b"", password=b"", kind="", service="")
+READ = pb.Token(identifier=b"may read", password=b"", kind="", service="")
+WRITE = pb.Token(identifier=b"may write", password=b"", kind="", service="")
 
 
 def _id(port: int) -> pb.NodeId:
