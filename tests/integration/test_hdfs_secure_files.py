@@ -162,7 +162,7 @@ async def test_a_file_stays_open_for_two_lives_of_its_tokens(secure_hdfs: HdfsCl
         assert await heir.fence(appender.lease) == length
         assert await idle.close() == 12
         assert await keeper.read("/f", 0, len(LARGE)) == LARGE
-        assert keeper._client.suspected() == writer._client.suspected() == set()
+        assert keeper._client.suspected() == heir._client.suspected() == set()
 
 
 @pytest.fixture
