@@ -76,6 +76,20 @@ def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
     return str(resolve(url, read_config(url, hadoop_conf_dir)))
 
 
+def has_kerberos(url: str, *, hadoop_conf_dir: str = "") -> bool:
+    """Return whether a root is on an HDFS with Kerberos, by Hadoop's configuration.
+
+    Raises ValueError as ``open_filesystem``.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return False
+    from bmq.storage.hdfs.name_service import protection, read_config, resolve
+
+    config = read_config(url, hadoop_conf_dir)
+    return protection(resolve(url, config), config).is_kerberos
+
+
 async def namenode_states(
     url: str, hadoop_conf_dir: str, timeout_s: float, *, hdfs_login: HdfsLogin = NO_HDFS_LOGIN
 ) -> Sequence[NameNodeState]:

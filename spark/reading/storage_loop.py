@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from bmq.core.aio.lru import LruCache
-from bmq.storage.filesystem import FileSystem
-from bmq.storage.open import open_filesystem
+from bmq.storage.filesystem import FileSystem, Unsupported
+from bmq.storage.open import has_kerberos, open_filesystem
 
 ROOTS_MAX = 8
 """File systems kept open; a process reads one or two roots."""
@@ -47,13 +47,19 @@ class StorageLoop:
             future.cancel()
 
     def filesystem(self, root: str, *, must_exist: bool = True) -> FileSystem:
-        """Return the file system of ``root``, opened once.  Raises what ``open_filesystem`` raises."""
+        """Return the file system of ``root``, opened once.
+
+        Raises what ``open_filesystem`` raises, and Unsupported on HDFS with Kerberos: executors have no ticket, and
+        the driver does not pass a token on.
+        """
         return self.run(self._filesystem(root, must_exist=must_exist))
 
     async def _filesystem(self, root: str, *, must_exist: bool) -> FileSystem:
         async with self._opening:  # held across the opening on purpose: other callers wait for the same root
             fs = self._roots.get(root)
             if fs is None:
+                if has_kerberos(root):
+                    raise Unsupported(f"{root}: Spark on HDFS with Kerberos is not built yet")
                 fs = await open_filesystem(root, holder=f"spark-{uuid.uuid4().hex[:16]}", must_exist=must_exist)
                 for _, unused in self._roots.put(root, fs):
                     await unused.close()

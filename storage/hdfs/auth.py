@@ -1,4 +1,4 @@
-"""The identity at the beginning of an RPC connection: a name, which the server trusts, or a Kerberos log-in."""
+"""The identity at the beginning of an RPC connection: a trusted name, a Kerberos log-in, or a token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.filesystem import StorageError, StorageUnavailable, Unsupported
+from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.digest_md5 import DigestFailed, DigestMd5, LevelDemanded
 from bmq.storage.hdfs.principals import ServerPrincipal, own_principal
-from bmq.storage.hdfs.sasl import KERBEROS, SIMPLE, Negotiation
+from bmq.storage.hdfs.sasl import KERBEROS, SIMPLE, TOKEN, LoginFailed, Negotiation
 from bmq.storage.hdfs.security import HdfsSecurity
 
 if TYPE_CHECKING:
@@ -141,6 +143,70 @@ class KerberosAuthenticator:
     def close(self) -> None:
         """End the thread of the log-in."""
         self._kerberos.close()
+
+
+class TokenAuthenticator:
+    """The owner of a token, who proves it by the token's password.
+
+    A datanode takes a block token, and then serves calls for this block only.
+    """
+
+    auth_byte = AUTH_SASL
+    needs_names = False
+
+    def __init__(self, token: pb.Token) -> None:
+        self._token = token
+
+    def __str__(self) -> str:
+        return f"the owner of a token of kind {self._token.kind}"
+
+    def __repr__(self) -> str:
+        return f"TokenAuthenticator({self._token.kind})"
+
+    @property
+    def login(self) -> TokenAuthenticator:
+        """The identity itself, which is the log-in too."""
+        return self
+
+    def negotiate(self, server: str) -> Negotiation:
+        """Return the machine of a log-in at ``server``."""
+        return Negotiation(server, (TOKEN,))
+
+    def client(self, method: str, host: str, names: Collection[str], service: str, server_id: str) -> SaslClient:
+        """Return the DIGEST-MD5 client.  Only a server that knows the token's password passes its check."""
+        assert method == TOKEN
+        return _TokenClient(host, DigestMd5.by_token(self._token, f"{service}/{server_id}"))
+
+    def effective_user(self, method: str) -> str:
+        """Return nothing: the token names the user."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: a token holds nothing."""
+
+
+class _TokenClient:
+    """The client's side of a log-in by token."""
+
+    def __init__(self, server: str, digest: DigestMd5) -> None:
+        self._server = server
+        self._digest = digest
+
+    @property
+    def is_complete(self) -> bool:
+        return self._digest.is_complete
+
+    async def evaluate(self, challenge: bytes) -> bytes | None:
+        try:
+            return self._digest.evaluate(challenge)
+        except LevelDemanded as error:
+            raise LoginFailed(
+                f"{self._server} demands hadoop.rpc.protection={error.levels}; this client has"
+                " hadoop.rpc.protection=authentication only",
+                Unsupported,
+            ) from error
+        except DigestFailed as error:
+            raise LoginFailed(f"{self._server} does not speak DIGEST-MD5: {error}", StorageUnavailable) from error
 
 
 def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "") -> Authenticator:

@@ -33,7 +33,7 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.errors import is_no_nodes
 from bmq.storage.hdfs.fencing import fence_path
-from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
+from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of, open_pipeline
 
 _log = logging.getLogger(__name__)
@@ -196,9 +196,12 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
             )
         except PipelineFailed as error:
             _log.info("cannot open a block, asking for another", extra=fields(path=file.path, error=error))
+            is_first_expiry = isinstance(error, TokenExpired) and not isinstance(failure, TokenExpired)
             failure = error
-            (exclusions.slow if isinstance(error, SetupTimedOut) else exclusions.refused).update(error.suspects)
-            client.suspect(error.suspects)
+            if not is_first_expiry:  # with another token the same datanodes will do
+                (exclusions.slow if isinstance(error, SetupTimedOut) else exclusions.refused).update(error.suspects)
+                if not isinstance(error, TokenExpired):
+                    client.suspect(error.suspects)
             await _abandon(client, file, located)
             continue
         client.refusing.took(pipeline.nodes)
@@ -212,8 +215,8 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
             is_new_block=True,
         )
     assert located is not None
-    is_slow = isinstance(failure, SetupTimedOut)
-    is_full = not is_slow and not await client.datanodes.silent([node.id for node in located.nodes], located.block)
+    is_slow = isinstance(failure, SetupTimedOut | HandshakeRefused)
+    is_full = not is_slow and not await client.datanodes.silent([node.id for node in located.nodes])
     kind, why = (OutOfSpace, ", though its datanodes live") if is_full else (StorageUnavailable, "")
     raise kind(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks{why}: {failure}")
 
@@ -236,7 +239,7 @@ async def _add_block(client: HdfsClient, file: LeasedFile, exclusions: Exclusion
         unknown = {node_name(node.id) for node in located.nodes} & excluded - client.suspects.known()
         client.suspects.learn(located.nodes)
         is_short = len(located.nodes) < file.replication
-        if unknown or (is_short and await _drop_responding(client, exclusions, located)):
+        if unknown or (is_short and await _drop_responding(client, exclusions)):
             await _abandon(client, file, located)
             continue
         return located
@@ -255,7 +258,7 @@ async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclus
     given = {node_name(node.id) for node in located.nodes}
     left_out = client.suspects.latest(_LEFT_OUT_MAX, besides=given | exclusions.names())  # not chosen by the NameNode
     others = [*client.suspects.resolve(exclusions.refused - given), *left_out]
-    silent = set(await client.datanodes.silent([node.id for node in others], located.block))
+    silent = set(await client.datanodes.silent([node.id for node in others]))
     client.suspects.forget(silent & {node_name(node.id) for node in left_out})  # dead: not probed for each file
     live = {node_name(node.id) for node in others} - silent
     if hopeful := client.refusing.refused(live, asyncio.get_running_loop().time()):
@@ -266,7 +269,7 @@ async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclus
         )
 
 
-async def _drop_responding(client: HdfsClient, exclusions: Exclusions, located: pb.LocatedBlock) -> bool:
+async def _drop_responding(client: HdfsClient, exclusions: Exclusions) -> bool:
     """Stop excluding advised and suspected nodes that respond; return whether there were any.
 
     A silent node stays excluded, since a pipeline through it would not open.  If most nodes were silent a moment ago,
@@ -275,7 +278,7 @@ async def _drop_responding(client: HdfsClient, exclusions: Exclusions, located: 
     """
     excluded = exclusions.advised | exclusions.suspected
     nodes = [node.id for node in client.suspects.resolve(excluded)]
-    silent = set(await client.datanodes.silent(nodes, located.block, again=client.are_most_silent))
+    silent = set(await client.datanodes.silent(nodes, again=client.are_most_silent))
     responding = excluded - silent
     client.suspects.clear(responding)
     exclusions.advised &= silent
@@ -286,7 +289,7 @@ async def _drop_responding(client: HdfsClient, exclusions: Exclusions, located: 
 async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> HdfsAppender:
     """Extend the last block on the nodes that have it: a new generation, the set-up, and the NameNode's update."""
     client.suspects.learn(located.nodes)
-    chunk_bytes = await replica_chunk_bytes(client, located)
+    chunk_bytes = await replica_chunk_bytes(client, await _readable(client, file, located))
     members = members_of(located)
     length = located.block.length
     failure: StorageError | None = None
@@ -311,8 +314,12 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
             _log.info(
                 "cannot reopen a block, going on without its datanodes", extra=fields(path=file.path, error=error)
             )
+            is_first_expiry = isinstance(error, TokenExpired) and not isinstance(failure, TokenExpired)
             failure = error
-            client.suspect(error.suspects)
+            if is_first_expiry:
+                continue
+            if not isinstance(error, TokenExpired):
+                client.suspect(error.suspects)
             members = [member for member in members if member.name not in error.suspects]
             continue
         new_block = _with_length(located.block, length)
@@ -328,6 +335,19 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
             is_new_block=False,
         )
     raise StorageUnavailable(f"append {file.path}: no pipeline to its last block: {failure}")
+
+
+async def _readable(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> pb.LocatedBlock:
+    """Return the block of an append with a token that allows to read it: the response to the append allows to write."""
+    if not located.token.identifier:
+        return located
+    locations = await client.namenode.block_locations(file.path, located.offset, located.block.length)
+    readable = pb.LocatedBlock()
+    readable.CopyFrom(located)
+    for block in (*locations.blocks, locations.last_block):
+        if block.block.id == located.block.id:
+            readable.token.CopyFrom(block.token)
+    return readable
 
 
 async def _update_pipeline(

@@ -25,6 +25,7 @@ from bmq.storage.hdfs.checksums import crc_function
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
+    STATUS_ACCESS_TOKEN,
     STATUS_CHECKSUM_OK,
     STATUS_SUCCESS,
     WireError,
@@ -34,6 +35,8 @@ from bmq.storage.hdfs.data_transfer import (
     unpack_crcs,
 )
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
+from bmq.storage.hdfs.handshake import MESSAGE_BYTES_MAX, Handshake, HandshakeFailed, TokenRefused
+from bmq.storage.hdfs.patience import wait_for_enough
 
 _STREAM_BYTES = 1 << 20
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
@@ -170,7 +173,7 @@ async def _from_any_replica(
             if not is_open:  # a fence checks the replicas of an open block
                 bad.append(node)
             failures.append(error)
-        except (ReplicaFailed, NoReplica, ReplicaNotReady) as error:
+        except (ReplicaFailed, NoReplica, ReplicaNotReady, TokenRefused) as error:
             failures.append(error)
     if is_open and _is_unwritten(located, failures):
         return None
@@ -182,23 +185,37 @@ async def _from_any_replica(
 async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
     """Return the smallest length that the reachable replicas of an open block show.
 
-    Raises StorageUnavailable if none responds.  Nodes found silent a moment ago are asked only if there is no other: a
-    fence reads right after it has found them.
+    Replicas that need more than ``probe_timeout_s`` are left out once another one has responded; a datanode that was
+    just started takes a second for its first log-in.  Raises StorageUnavailable if none responds within
+    ``read_timeout_s``.  Nodes found silent a moment ago are asked only if there is no other: a fence reads right after
+    it has found them.
     """
+    settings = client.settings
 
     async def shown(node: pb.Node) -> int | Exception:
         try:
-            return await _shown_length(client, node, located, client.settings.probe_timeout_s)
-        except (NodeUnreachable, NoReplica, ReplicaNotReady) as error:
+            return await _shown_length(client, node, located, settings.read_timeout_s)
+        except (NodeUnreachable, NoReplica, ReplicaNotReady, TokenRefused) as error:
             return error
 
     suspected = client.suspected()
-    trusted = [node for node in located.nodes if node_name(node.id) not in suspected]
-    responses = await asyncio.gather(*map(shown, trusted or located.nodes))
+    nodes = [node for node in located.nodes if node_name(node.id) not in suspected] or list(located.nodes)
+    if not nodes:
+        raise _unreadable(located, [])
+    responses = await wait_for_enough(
+        [asyncio.create_task(shown(node)) for node in nodes],
+        lambda response: isinstance(response, int),
+        enough=1,
+        soon_s=settings.probe_timeout_s,
+        late_s=settings.read_timeout_s,
+    )
     lengths = [response for response in responses if isinstance(response, int)]
     if lengths:
         return min(lengths)
-    failures = [response for response in responses if isinstance(response, Exception)]
+    failures = [
+        response if isinstance(response, Exception) else NodeUnreachable(f"{node_name(node.id)}: no response")
+        for node, response in zip(nodes, responses, strict=True)
+    ]
     if _is_unwritten(located, failures):
         return 0
     raise _unreadable(located, failures)
@@ -210,7 +227,7 @@ async def _shown_length(client: HdfsClient, node: pb.Node, located: pb.LocatedBl
     Raises what ``Datanodes.visible_length`` raises, and ReplicaNotReady also for a replica that is shorter than the
     NameNode's length of the block.
     """
-    shown = await client.datanodes.visible_length(node.id, located.block, timeout_s)
+    shown = await client.datanodes.visible_length(node.id, located.block, located.token, timeout_s)
     if shown < located.block.length:
         raise ReplicaNotReady(f"{node_name(node.id)}: {shown} of {located.block.length} acknowledged bytes")
     return shown
@@ -234,7 +251,7 @@ async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> i
         try:
             last = located.block.length - 1
             return (await read_replica(client, node.id, located.block, located.token, last, 1)).chunk_bytes
-        except ReplicaFailed as error:
+        except (ReplicaFailed, TokenRefused) as error:
             failures.append(error)
     raise _unreadable(located, failures)
 
@@ -242,7 +259,10 @@ async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> i
 async def read_replica(
     client: HdfsClient, node: pb.NodeId, block: pb.Block, token: pb.Token, offset: int, length: int
 ) -> Piece:
-    """Return exactly ``length`` bytes from one datanode.  Raises ReplicaFailed with the reason why it cannot."""
+    """Return exactly ``length`` bytes from one datanode.
+
+    Raises ReplicaFailed with the reason why it cannot, TokenRefused if it does not take the token.
+    """
     reading = _Reading(client, node)
     try:
         async with asyncio.timeout(client.settings.read_timeout_s) as limit:
@@ -250,7 +270,9 @@ async def read_replica(
     except TimeoutError as error:
         client.suspect([node_name(node)])
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
-    except (OSError, asyncio.IncompleteReadError, DecodeError, WireError) as error:
+    except TokenRefused:
+        raise
+    except (OSError, asyncio.IncompleteReadError, DecodeError, WireError, HandshakeFailed) as error:
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
@@ -260,7 +282,10 @@ async def read_replica(
 async def _read_replica_into(
     client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, parts: Sequence[memoryview]
 ) -> None:
-    """Fill ``parts`` from one datanode by a thread.  Raises ReplicaFailed, or its BadChecksum, if that fails."""
+    """Fill ``parts`` from one datanode by a thread.
+
+    Raises ReplicaFailed, or its BadChecksum, if that fails, and TokenRefused if the datanode does not take the token.
+    """
     wanted = BlockRange(
         address=(client.datanodes.host(node), node.data_port),
         block=located.block,
@@ -268,6 +293,7 @@ async def _read_replica_into(
         client_name=client.holder,
         offset=offset,
         parts=parts,
+        handshake=lambda: client.handshake(node, located.token),
     )
     reading = BulkRead(wanted, client.settings.read_timeout_s, client.data_connections)
 
@@ -282,7 +308,9 @@ async def _read_replica_into(
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
     except WrongChecksum as error:
         raise BadChecksum(f"{node_name(node)}: {error}") from error
-    except (OSError, ReadRefused, DecodeError, WireError) as error:
+    except TokenRefused as error:
+        raise TokenRefused(f"{node_name(node)}: {error}") from error
+    except (OSError, ReadRefused, DecodeError, WireError, HandshakeFailed) as error:
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
@@ -293,6 +321,7 @@ class _Reading:
     """One read (op 81) on a connection of its own.  The time-out is that of each step: every packet begins it again."""
 
     def __init__(self, client: HdfsClient, node: pb.NodeId) -> None:
+        self._client = client
         self._host = client.datanodes.host(node)
         self._node = node
         self._client_name = client.holder
@@ -305,10 +334,14 @@ class _Reading:
 
     async def run(self, block: pb.Block, token: pb.Token, offset: int, length: int, limit: asyncio.Timeout) -> Piece:
         reader, self._writer = await asyncio.open_connection(self._host, self._node.data_port, limit=_STREAM_BYTES)
+        if (handshake := self._client.handshake(self._node, token)) is not None:
+            await _shake_hands(handshake, reader, self._writer)
         header = pb.OpHeader(base=pb.OpHeader.Base(block=block, token=token), client=self._client_name)
         request = pb.ReadBlock(header=header, offset=offset, length=length, send_checksums=True)
         self._writer.write(operation(OP_READ_BLOCK, request))
         response = pb.BlockOpResponse.FromString(await _read_delimited(reader))
+        if response.status == STATUS_ACCESS_TOKEN:
+            raise TokenRefused(f"{node_name(self._node)}: {status_name(response.status)} {response.message}")
         if response.status != STATUS_SUCCESS:
             raise ReplicaFailed(f"{node_name(self._node)}: {status_name(response.status)} {response.message}")
         checksum = response.read_info.checksum
@@ -346,6 +379,16 @@ class _Reading:
                 raise BadChecksum(f"{node_name(self._node)}: bad checksum near {header.offset}")
             parts.append(data)
             size += len(data)
+
+
+async def _shake_hands(handshake: Handshake, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carry out the handshake.  Raises as ``Handshake.receive``, ConnectionError if the datanode ends it."""
+    writer.write(handshake.start())
+    while not handshake.is_done:
+        data = await reader.read(MESSAGE_BYTES_MAX)
+        if not data:
+            raise ConnectionResetError("the datanode closed the connection in the handshake")
+        writer.write(handshake.receive(data))
 
 
 async def _read_delimited(reader: asyncio.StreamReader) -> bytes:

@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bmq.storage.fresh_memory import cut
@@ -26,6 +26,7 @@ from bmq.storage.hdfs.checksums import crc_function
 from bmq.storage.hdfs.data_connections import WAITS, DataConnections
 from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
+    STATUS_ACCESS_TOKEN,
     STATUS_CHECKSUM_OK,
     STATUS_SUCCESS,
     WireError,
@@ -36,6 +37,7 @@ from bmq.storage.hdfs.data_transfer import (
     status_name,
     unpack_crcs,
 )
+from bmq.storage.hdfs.handshake import MESSAGE_BYTES_MAX, Handshake, TokenRefused
 
 _LENGTHS = struct.Struct(">IH")
 _HEAD_BYTES = _LENGTHS.size + 25  # the header's fields are of fixed size (PacketHeader)
@@ -70,7 +72,10 @@ class _Packet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRange:
-    """The bytes of a block to read, from ``offset`` on, the memory to fill one after the other, and the datanode."""
+    """The bytes of a block to read, from ``offset`` on, the memory to fill one after the other, and the datanode.
+
+    ``handshake`` makes the handshake of a new connection.
+    """
 
     address: tuple[str, int]
     block: pb.Block
@@ -78,6 +83,7 @@ class BlockRange:
     client_name: str
     offset: int
     parts: Sequence[memoryview]
+    handshake: Callable[[], Handshake | None] = lambda: None
 
 
 class BulkRead:
@@ -102,9 +108,9 @@ class BulkRead:
     def run(self) -> None:
         """Fill the parts.
 
-        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late), ReadRefused if
-        the datanode does not serve the read, WrongChecksum if the bytes are damaged, and WireError or DecodeError if
-        the datanode breaks the protocol.
+        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late).  Raises
+        ReadRefused or TokenRefused if the datanode does not serve the read, WrongChecksum if the bytes are damaged,
+        WireError or DecodeError if the datanode breaks the protocol, and as ``Handshake.receive`` on a new connection.
         """
         kept = self._connections.take(self._wanted.address)
         if kept is not None and self._run_on(kept, is_kept=True):
@@ -137,6 +143,8 @@ class BulkRead:
         try:
             self._hold(connection)
             try:
+                if not is_kept and (handshake := self._wanted.handshake()) is not None:
+                    _shake_hands(handshake, connection)
                 info = self._request(connection)
             except ConnectionError:
                 if is_kept and not self._is_stopped:
@@ -173,6 +181,8 @@ class BulkRead:
         request = pb.ReadBlock(header=header, offset=wanted.offset, length=self._starts[-1], send_checksums=True)
         connection.sendall(operation(OP_READ_BLOCK, request))
         response = pb.BlockOpResponse.FromString(_receive_delimited(connection))
+        if response.status == STATUS_ACCESS_TOKEN:
+            raise TokenRefused(f"{status_name(response.status)} {response.message}")
         if response.status != STATUS_SUCCESS:
             raise ReadRefused(f"{status_name(response.status)} {response.message}")
         return response.read_info
@@ -308,6 +318,23 @@ def _rest(places: list[memoryview], filled: int) -> list[memoryview]:
             rest.append(place[filled:])
         filled = max(0, filled - len(place))
     return rest
+
+
+def _shake_hands(handshake: Handshake, connection: socket.socket) -> None:
+    """Carry out the handshake on a new connection.  Raises as ``Handshake.receive``, and OSError."""
+    connection.sendall(handshake.start())
+    waits = 0
+    while not handshake.is_done:
+        try:
+            data = connection.recv(MESSAGE_BYTES_MAX)
+        except BlockingIOError as error:
+            waits += 1
+            if waits == WAITS:
+                raise TimeoutError("no handshake in time") from error
+            continue
+        if not data:
+            raise ConnectionResetError("the datanode closed the connection in the handshake")
+        connection.sendall(handshake.receive(data))
 
 
 def _receive_delimited(connection: socket.socket) -> bytes:

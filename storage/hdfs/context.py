@@ -13,7 +13,8 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.bad_replicas import BadReplicas
 from bmq.storage.hdfs.data_connections import DataConnections
-from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes
+from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes, node_name
+from bmq.storage.hdfs.handshake import OPEN_TRANSFER, Handshake, TransferSecurity
 from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.namenode import NameNode
@@ -43,6 +44,7 @@ class HdfsClient:
     bad_replicas: BadReplicas
     threads: ThreadPoolExecutor
     data_connections: DataConnections
+    transfer: TransferSecurity = OPEN_TRANSFER
 
     @classmethod
     def build(
@@ -51,17 +53,18 @@ class HdfsClient:
         holder: str,
         settings: HdfsSettings,
         authenticator: Authenticator,
+        transfer: TransferSecurity = OPEN_TRANSFER,
     ) -> HdfsClient:
         """Make the client, within a running loop.  It does not connect yet."""
         namenode = NameNode(namenodes, settings, authenticator)
         datanodes = Datanodes(settings, authenticator)
         tasks = OwnedTasks()
 
-        async def find_silent(pipeline: Pipeline, members: list[pb.NodeId], block: pb.Block) -> None:
-            pipeline.suspects = tuple(await datanodes.silent(members, block))
+        async def find_silent(pipeline: Pipeline) -> None:
+            pipeline.suspects = tuple(await datanodes.silent(pipeline.members))
 
         def on_late(pipeline: Pipeline) -> None:
-            tasks.start(find_silent(pipeline, pipeline.members, pipeline.block), "probe a late pipeline")
+            tasks.start(find_silent(pipeline), "probe a late pipeline")
 
         return cls(
             settings=settings,
@@ -78,6 +81,7 @@ class HdfsClient:
             bad_replicas=BadReplicas(namenode, tasks.start),
             threads=ThreadPoolExecutor(settings.read_threads_max, thread_name_prefix="hdfs-read"),
             data_connections=DataConnections(),
+            transfer=transfer,
         )
 
     async def close(self) -> None:
@@ -104,6 +108,10 @@ class HdfsClient:
     def are_most_silent(self) -> bool:
         """True if more than half of the known datanodes did not respond when they were last probed."""
         return 2 * len(self.datanodes.silent_lately()) > len(self.suspects.known())
+
+    def handshake(self, node: pb.NodeId, token: pb.Token) -> Handshake | None:
+        """Return the handshake for a new connection to a datanode, as the owner of a block's token; None for none."""
+        return self.transfer.handshake(node_name(node), node.data_port, token)
 
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
         """Close the file in the namespace, and return once a datanode has reported the last block.

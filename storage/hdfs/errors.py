@@ -34,6 +34,9 @@ TRY_ANOTHER_NAMENODE = frozenset({"StandbyException", "ObserverRetryOnActiveExce
 TRY_AGAIN = frozenset({"RetriableException", "SafeModeException", "RetryStartFileException"})
 """Exceptions of the active NameNode, called too early: safe mode, start-up, overload (Server, FSNamesystem)."""
 
+INVALID_TOKEN = "InvalidToken"
+"""The exception of a server that does not take a token: it has expired, or its key is not known there."""
+
 _BY_CLASS: dict[str, type[StorageError]] = {
     "FileNotFoundException": NoSuchFile,
     "FileAlreadyExistsException": AlreadyExists,

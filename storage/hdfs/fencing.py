@@ -24,6 +24,9 @@ by another process under the lease name of the old writer.  It needs no lease re
    accepts it only if G' is above its own stamp, and the length not below its own.
 6. The last, empty packet to each node closes the replicas; then ``complete`` until it returns true.
 
+With block tokens a fence has two of them.  The token of step 2 allows to write: it is for op 80.  The token of step 1
+allows to read: it is for lengths and op 81.  Both name the block, and no generation stamp (BlockTokenIdentifier).
+
 A failed step means that another process acted on the file (another fence, the old writer's own recovery) or that a node
 died meanwhile: the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``, repeated.  It
 must not run earlier, since it takes the lease from the name that this routine uses.
@@ -57,8 +60,9 @@ from bmq.storage.hdfs.block_reader import ReplicaFailed, read_replica
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS, status_name
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
+from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.patience import wait_for_enough
-from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
+from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of
 
 _log = logging.getLogger(__name__)
@@ -262,7 +266,7 @@ class _Fence:
         except (SetupTimedOut, TimeoutError):
             self._client.suspect([member.name])
             return f"{member.name} is silent"
-        except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed) as error:
+        except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed, TokenRefused) as error:
             return f"{member.name}: {error}"
 
     async def _stop_open_replica(
@@ -272,7 +276,7 @@ class _Fence:
         recovery = self._setup(stage, last.block, fresh, received=(0, _LENGTH_MAX))
         try:
             pipe = await self._open(member, recovery, chunk_bytes)
-        except SetupTimedOut:
+        except (SetupTimedOut, HandshakeRefused):
             raise
         except PipelineFailed:
             if chunk_bytes != _CHUNK_BYTES:
@@ -281,10 +285,10 @@ class _Fence:
         timeout_s = self._settings.takeover_copies_timeout_s
         block = _renewed(last, fresh)
         try:
-            length = await self._client.datanodes.visible_length(member.node.id, block, timeout_s)
+            length = await self._client.datanodes.visible_length(member.node.id, block, last.token, timeout_s)
             if length:
                 size = min(length, _VERIFY_BYTES)
-                await read_replica(self._client, member.node.id, block, fresh.token, length - size, size)
+                await read_replica(self._client, member.node.id, block, last.token, length - size, size)
         except BaseException:
             pipe.abort()
             raise
@@ -300,8 +304,8 @@ class _Fence:
         timeout_s = self._settings.takeover_copies_timeout_s
         node, block = member.node.id, last.block
         try:
-            length = await self._client.datanodes.visible_length(node, block, timeout_s)
-        except (ReplicaNotReady, NodeUnreachable):
+            length = await self._client.datanodes.visible_length(node, block, last.token, timeout_s)
+        except (ReplicaNotReady, NodeUnreachable, TokenRefused):
             self._stamped.discard(member.name)
             raise
         except NoReplica:
@@ -309,7 +313,7 @@ class _Fence:
             if block.length:
                 raise
             return await self._occupy(member, last, fresh)
-        known = await read_replica(self._client, node, block, fresh.token, max(0, length - 1), min(1, length))
+        known = await read_replica(self._client, node, block, last.token, max(0, length - 1), min(1, length))
         if known.chunk_bytes != _CHUNK_BYTES:
             return await self._stop_open_replica(member, last, fresh, known.chunk_bytes)
         recovery = self._setup(pb.WriteBlock.SETUP_APPEND_RECOVERY, block, fresh, received=(length, length))
@@ -353,13 +357,13 @@ class _Fence:
         try:
             while node.length < length:
                 size = min(_FILL_BYTES, length - node.length)
-                piece = await read_replica(self._client, source.member.node.id, block, fresh.token, node.length, size)
+                piece = await read_replica(self._client, source.member.node.id, block, last.token, node.length, size)
                 if piece.chunk_bytes != node.pipe.chunk_bytes:
                     return False  # another writer has made one of the two
                 node.pipe.write(piece.data)
                 await node.pipe.flush(sync=False)
                 node.length += size
-        except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
+        except (PipelineFailed, ReplicaFailed, TokenRefused, TimeoutError) as error:
             _log.info(
                 "fencing: a replica is not filled", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
@@ -485,7 +489,8 @@ class _Fence:
         host = self._client.datanodes.host(node)
         request = setup.request([member], chunk_bytes)
         self._stamped.add(member.name)
-        response = await pipe.open(host, node.data_port, request, self._settings.takeover_copies_timeout_s)
+        handshake = self._client.handshake(node, setup.token)
+        response = await pipe.open(host, node.data_port, request, self._settings.takeover_copies_timeout_s, handshake)
         if response.status != STATUS_SUCCESS:
             raise PipelineFailed(f"{member.name}: {status_name(response.status)} {response.message}")
         return pipe

@@ -33,6 +33,7 @@ from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.fencing import fence
+from bmq.storage.hdfs.handshake import TransferSecurity
 from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
 from bmq.storage.hdfs.name_service import protection, read_config, resolve
@@ -77,8 +78,8 @@ class HdfsFileSystem:
         is used.  ``login`` is the identity at a cluster with Kerberos.
 
         The NameNode is asked for its defaults, so that errors show at once.  Raises StorageUnavailable if no NameNode
-        responds, CannotLogIn without a ticket, and NotAllowed if the log-in is refused.  Raises Unsupported if the
-        datanodes demand SASL, and ValueError for a malformed URL or a protection that is not built.
+        responds, CannotLogIn without a ticket, and NotAllowed if the log-in is refused.  Raises Unsupported if data
+        transfer is encrypted, and ValueError for a malformed URL or a protection that is not built.
         """
         settings = settings or HdfsSettings()
         settings.validate()
@@ -88,18 +89,12 @@ class HdfsFileSystem:
         if address.use_datanode_hostname:
             settings = replace(settings, use_datanode_hostname=True)
         authenticator = make_authenticator(security, login, settings.user)
-        client = HdfsClient.build(address.namenodes, holder, settings, authenticator)
+        transfer = TransferSecurity(security.is_transfer_sasl)
+        client = HdfsClient.build(address.namenodes, holder, settings, authenticator, transfer)
         try:
             defaults = await client.namenode.server_defaults()
-            if security.is_kerberos:
-                raise Unsupported(
-                    f"{address}: the log-in as {authenticator} succeeded, but the datanodes of a cluster with"
-                    " hadoop.security.authentication=kerberos need block tokens and SASL, which are not built yet"
-                )
             if defaults.encrypt_data:
-                raise Unsupported(
-                    f"{address}: dfs.encrypt.data.transfer needs SASL towards datanodes, not supported yet"
-                )
+                raise Unsupported(f"{address}: dfs.encrypt.data.transfer=true is not built yet, only false is")
             return cls(address, client, KnownFiles(settings))
         except BaseException:
             await client.close()
@@ -163,10 +158,9 @@ class HdfsFileSystem:
     async def probe(self, node: str) -> bool:
         """Return whether the datanode's IPC responds within ``probe_timeout_s``; False for a node never seen."""
         known = self._client.suspects.resolve([node])
-        no_block = pb.Block(pool="", id=0, generation=0)  # any response counts, "no such replica" too
         if not known:
             return False
-        if await self._client.datanodes.silent([known[0].id], no_block):
+        if await self._client.datanodes.silent([known[0].id]):
             self._client.suspect([node])  # files opened from now on avoid it
             return False
         self._client.suspects.clear([node])
@@ -198,7 +192,7 @@ class HdfsFileSystem:
             return 0
         copies = [{} if block.corrupt else {node_name(node.id): node.id for node in block.nodes} for block in blocks]
         nodes = {name: node for held in copies for name, node in held.items()}
-        silent = set(await self._client.datanodes.silent(list(nodes.values()), blocks[-1].block))
+        silent = set(await self._client.datanodes.silent(list(nodes.values())))
         return min(len(held.keys() - silent) for held in copies)
 
     async def health(self) -> StorageHealth:

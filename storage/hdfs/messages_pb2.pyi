@@ -716,6 +716,26 @@ class ReadStatus(_message.Message):
     status: int
     def __init__(self, status: _Optional[int] = ...) -> None: ...
 
+class Handshake(_message.Message):
+    __slots__ = ("status", "payload", "message", "access_token_error")
+    class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SUCCESS: _ClassVar[Handshake.Status]
+        ERROR_UNKNOWN_KEY: _ClassVar[Handshake.Status]
+        ERROR: _ClassVar[Handshake.Status]
+    SUCCESS: Handshake.Status
+    ERROR_UNKNOWN_KEY: Handshake.Status
+    ERROR: Handshake.Status
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_TOKEN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    status: Handshake.Status
+    payload: bytes
+    message: str
+    access_token_error: bool
+    def __init__(self, status: _Optional[_Union[Handshake.Status, str]] = ..., payload: _Optional[bytes] = ..., message: _Optional[str] = ..., access_token_error: _Optional[bool] = ...) -> None: ...
+
 class PacketHeader(_message.Message):
     __slots__ = ("offset", "seqno", "last", "data_length", "sync")
     OFFSET_FIELD_NUMBER: _ClassVar[int]

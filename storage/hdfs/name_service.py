@@ -24,7 +24,8 @@ from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.logging.fields import fields
 from bmq.core.urls import split_url
 from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
-from bmq.storage.hdfs.security import HdfsSecurity, is_kerberos, read_security
+from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
+from bmq.storage.hdfs.security import AUTHENTICATION, ENCRYPTION, HdfsSecurity, is_kerberos, read_security
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
 
 _log = logging.getLogger(__name__)
@@ -145,9 +146,7 @@ def _require_supported(config: SiteConfig) -> None:
     """Raise ValueError for a cluster at which this client would fail later, with a text that says less."""
     if is_kerberos(config):
         return  # ``security`` has its own checks
-    for name, harmless in (
-        ("dfs.data.transfer.protection", ""),
-        ("dfs.encrypt.data.transfer", "false"),
-    ):
-        if (value := config.get(name, harmless).lower()) != harmless:
-            raise ValueError(f"{config.source}: {name}={value} needs SASL towards datanodes, which is not built yet")
+    if value := config.get(TRANSFER_PROTECTION):
+        raise ValueError(f"{config.source}: {TRANSFER_PROTECTION}={value} needs {AUTHENTICATION}=kerberos")
+    if (value := config.get(ENCRYPTION, "false").lower()) != "false":
+        raise ValueError(f"{config.source}: {ENCRYPTION}={value} is not built yet, only false is")

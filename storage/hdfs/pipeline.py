@@ -23,6 +23,7 @@ from bmq.storage.filesystem import Buffer, OutOfSpace, PipelineFailed, StorageEr
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.data_transfer import (
     HEARTBEAT_SEQNO,
+    STATUS_ACCESS_TOKEN,
     STATUS_SUCCESS,
     WireError,
     decode_ack,
@@ -30,6 +31,7 @@ from bmq.storage.hdfs.data_transfer import (
     packet_head,
 )
 from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.handshake import Handshake, HandshakeFailed, TokenRefused
 from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
 from bmq.storage.hdfs.settings import HdfsSettings
 
@@ -40,6 +42,14 @@ _RESPONSE_BYTES_MAX = 1 << 20
 
 class SetupTimedOut(PipelineFailed):
     """A set-up that no datanode refused, and none accepted in time: datanodes are slow, or one of them is gone."""
+
+
+class HandshakeRefused(PipelineFailed):
+    """A set-up whose first datanode lives and did not let this client in.  It has not run out of anything."""
+
+
+class TokenExpired(HandshakeRefused):
+    """A set-up whose block token a datanode refuses: the NameNode gives a new token."""
 
 
 class PipelineWatch(Protocol):
@@ -107,6 +117,8 @@ class Pipeline(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._response: asyncio.Future[pb.BlockOpResponse] | None = None
+        self._handshake: Handshake | None = None
+        self._request = b""
         self._is_streaming = False
         self._is_finished = False
         self._finished: asyncio.Future[None] | None = None
@@ -127,19 +139,28 @@ class Pipeline(asyncio.Protocol):
 
     # ---- the owner's calls
 
-    async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
-        """Connect, send the op-80 ``request``, and return the response, which may be a refusal.
+    async def open(
+        self, host: str, port: int, request: bytes, timeout_s: float, handshake: Handshake | None = None
+    ) -> pb.BlockOpResponse:
+        """Connect, send the op-80 ``request`` after the ``handshake``, and return the response: perhaps a refusal.
 
         Raises PipelineFailed if there is no response, without suspects: the caller can probe the nodes.  It is a
-        SetupTimedOut if ``timeout_s`` passed.  Raises OutOfSpace if this process has no descriptor left.
+        SetupTimedOut if ``timeout_s`` passed.  Raises HandshakeRefused, or its TokenExpired, if the first datanode does
+        not let this client in, and Unsupported if it demands a protection that is not built.  Raises OutOfSpace if this
+        process has no descriptor left.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 self._response = self._loop.create_future()
                 await self._loop.create_connection(lambda: self, host, port)
                 assert self._transport is not None
-                self._transport.write(request)
+                self._handshake, self._request = handshake, request
+                self._transport.write(request if handshake is None else handshake.start())
                 response = await self._response
+        except HandshakeFailed as error:
+            self.abort()
+            kind = TokenExpired if isinstance(error, TokenRefused) else HandshakeRefused
+            raise kind(f"set-up: {error}", suspects=self.nodes[:1]) from error
         except (OSError, TimeoutError) as error:
             self.abort()
             if FAILURES.note(error):  # this process's fault, not a datanode's
@@ -152,6 +173,9 @@ class Pipeline(asyncio.Protocol):
             raise
         if response.status != STATUS_SUCCESS:
             self.abort()
+            if response.status == STATUS_ACCESS_TOKEN:
+                bad = response.first_bad_link or self.nodes[0]
+                raise TokenExpired(f"set-up: {bad} does not take the block token", suspects=(bad,))
         elif self.failure is not None:
             raise self.failure
         else:
@@ -321,6 +345,9 @@ class Pipeline(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.failure is not None:
             return
+        if self._handshake is not None:
+            self._shake_hands(self._handshake, data)
+            return
         if self._received:
             data = self._received + data
         try:
@@ -341,6 +368,20 @@ class Pipeline(asyncio.Protocol):
             self._response.set_exception(ConnectionError(reason))
         elif self._is_streaming and not self._is_finished:
             self.fail(PipelineFailed(reason, suspects=self.suspects or self.nodes[:1]))
+
+    def _shake_hands(self, handshake: Handshake, data: bytes) -> None:
+        """Go on with the handshake, and send the request once it is done."""
+        assert self._transport is not None
+        assert self._response is not None
+        try:
+            self._transport.write(handshake.receive(data))
+        except (HandshakeFailed, StorageError) as error:
+            if not self._response.done():
+                self._response.set_exception(error)
+            return
+        if handshake.is_done:
+            self._handshake = None
+            self._transport.write(self._request)
 
     def _take_response(self, data: bytes) -> int:
         """Take the response to the set-up, and return the position after it, 0 if it is not complete yet."""

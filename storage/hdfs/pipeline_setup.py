@@ -88,7 +88,8 @@ async def open_pipeline(
 ) -> Pipeline:
     """Open a pipeline through ``members``, with ``length`` bytes in the block, which begins at ``base`` in the file.
 
-    Raises PipelineFailed, or its SetupTimedOut, which names the members that are in the way, at least one.
+    Raises PipelineFailed, or its SetupTimedOut or HandshakeRefused, with at least one member that is in the way.
+    Raises Unsupported if a datanode demands a protection without an implementation here.
     """
     pipeline = Pipeline(
         members=[member.node.id for member in members],
@@ -111,7 +112,8 @@ async def _open(client: HdfsClient, pipeline: Pipeline, setup: Setup, members: S
     """Open ``pipeline``, whose datanodes are probed if that takes long.  Raises as ``open_pipeline``."""
     host, port = client.datanodes.host(members[0].node.id), members[0].node.id.data_port
     request = setup.request(members, pipeline.chunk_bytes)
-    opening = asyncio.create_task(pipeline.open(host, port, request, client.settings.setup_timeout_s))
+    handshake = client.handshake(members[0].node.id, setup.token)
+    opening = asyncio.create_task(pipeline.open(host, port, request, client.settings.setup_timeout_s, handshake))
     try:
         done, _ = await asyncio.wait({opening}, timeout=client.settings.probe_timeout_s)
         if not done:
@@ -120,7 +122,7 @@ async def _open(client: HdfsClient, pipeline: Pipeline, setup: Setup, members: S
     except PipelineFailed as error:
         if error.suspects:
             raise
-        silent = await client.datanodes.silent(pipeline.members, setup.block)
+        silent = await client.datanodes.silent(pipeline.members)
         raise type(error)(str(error), suspects=silent or pipeline.nodes[:1]) from error
     finally:
         await cancel_and_wait(opening)  # it may have failed while its nodes were probed
@@ -137,6 +139,6 @@ async def _blame_silent(client: HdfsClient, pipeline: Pipeline) -> None:
     knows are silent at once, the fault is rather near the client, or they have just been started: the set-up goes on.
     Without them the file would have fewer copies, because of a fault of a second.
     """
-    silent = await client.datanodes.silent(pipeline.members, pipeline.block)
+    silent = await client.datanodes.silent(pipeline.members)
     if silent and not client.are_most_silent:
         raise PipelineFailed(f"set-up: no response from {', '.join(silent)}", suspects=silent)

@@ -21,7 +21,7 @@ from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator, SaslClient, SaslLogin
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
-from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError
+from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError
 from bmq.storage.hdfs.sasl import (
     MESSAGE_BYTES_MAX,
     SASL_CALL_ID,
@@ -30,6 +30,7 @@ from bmq.storage.hdfs.sasl import (
     Evaluate,
     LoggedIn,
     LoginFailed,
+    LoginTimedOut,
     Send,
 )
 
@@ -85,8 +86,24 @@ class RpcConnection(asyncio.Protocol):
 
         ``login_timeout_s`` bounds the log-in, 0 for ``timeout_s``.  Raises RpcConnectionLost if the server does not
         accept the connection within ``timeout_s``, and LoginFailed if the log-in fails.  Raises RemoteError if the
-        server is a standby or asks for a later call.
+        server is a standby, asks for a later call, or does not take the token.
         """
+        connection = await cls.connect_only(
+            host, port, protocol=protocol, authenticator=authenticator, client_id=client_id, timeout_s=timeout_s
+        )
+        if authenticator.login is not None:
+            try:
+                await connection._log_in(authenticator.login, host, login_timeout_s or timeout_s)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    @classmethod
+    async def connect_only(
+        cls, host: str, port: int, *, protocol: str, authenticator: Authenticator, client_id: bytes, timeout_s: float
+    ) -> RpcConnection:
+        """Open a connection without the log-in that the identity may need.  Raises RpcConnectionLost as ``connect``."""
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
         try:
@@ -97,12 +114,6 @@ class RpcConnection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             FAILURES.note(error)
             raise RpcConnectionLost(f"cannot connect to {name}: {str(error) or 'timed out'}") from error
-        if authenticator.login is not None:
-            try:
-                await connection._log_in(authenticator.login, host, login_timeout_s or timeout_s)
-            except BaseException:
-                connection.close()
-                raise
         return connection
 
     def __repr__(self) -> str:
@@ -153,6 +164,17 @@ class RpcConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection; calls that wait for a response raise RpcConnectionLost."""
         self._fail(RpcConnectionLost(f"{self.name} was closed"))
+
+    async def ask_offers(self) -> None:
+        """Have the server tell its offers of a log-in, or refuse.
+
+        No credentials are needed, so this shows whether a server lives.  Raises RpcConnectionLost if the connection
+        ends first.  The connection is of no further use.
+        """
+        try:
+            await self._exchange(pb.RpcSasl(state=pb.RpcSasl.NEGOTIATE))
+        except RemoteError:
+            return  # a refusal is a response
 
     # ---- asyncio.Protocol
 
@@ -209,9 +231,10 @@ class RpcConnection(asyncio.Protocol):
             is_ours = isinstance(effect, Evaluate)
             text = f"cannot log in as {login}: no response of the KDC" if is_ours else f"no log-in at {self.name}"
             kind = CannotLogIn if is_ours else StorageUnavailable
-            raise LoginFailed(f"{text} within {timeout_s:g} s", kind, is_final=False) from error
+            failure = LoginFailed if is_ours else LoginTimedOut
+            raise failure(f"{text} within {timeout_s:g} s", kind, is_final=False) from error
         except RemoteError as error:
-            if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN:
+            if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN | {INVALID_TOKEN}:
                 raise
             raise LoginFailed(f"{self.name} refuses the log-in by {login}: {error}{_login_hint(error)}") from error
         if effect.method == SIMPLE:

@@ -52,6 +52,10 @@ class LoginFailed(Exception):
         self.is_final = is_final
 
 
+class LoginTimedOut(LoginFailed):
+    """The server was reached and said nothing more.  Never leaves this package."""
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """The effect: send this message, and bring the server's next one to ``receive``."""

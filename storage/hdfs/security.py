@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
 from bmq.storage.hdfs.principals import PRINCIPAL
 from bmq.storage.hdfs.sasl import FALLBACK
 from bmq.storage.hdfs.site_files import SiteConfig
 
 AUTHENTICATION = "hadoop.security.authentication"
 RPC_PROTECTION = "hadoop.rpc.protection"
+ENCRYPTION = "dfs.encrypt.data.transfer"
 _HAVE = "authentication"
 """The level of protection of this client."""
 _LEVELS = ("authentication", "integrity", "privacy")
@@ -27,13 +29,17 @@ _DIGEST = ("hadoop.security.sasl.mechanism", "DIGEST-MD5")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsSecurity:
-    """The protection of one cluster, as the configuration ``source`` has it; without any it is an open cluster."""
+    """The protection of one cluster, as the configuration ``source`` has it; without any it is an open cluster.
+
+    ``is_transfer_sasl``: connections to datanodes begin with a SASL handshake.
+    """
 
     source: str = ""
     is_kerberos: bool = False
     namenode_principal: str = ""
     namenode_principal_pattern: str = ""
     is_fallback_allowed: bool = False
+    is_transfer_sasl: bool = False
 
 
 def is_kerberos(config: SiteConfig) -> bool:
@@ -52,13 +58,10 @@ def read_security(config: SiteConfig) -> HdfsSecurity:
         return HdfsSecurity(source=config.source)
     if authentication != "kerberos":
         raise ValueError(f"{config.source}: {AUTHENTICATION}={authentication} is not built: simple and kerberos are")
-    levels = config.list(RPC_PROTECTION) or [_HAVE]
-    if unknown := [level for level in levels if level.lower() not in _LEVELS]:
-        raise ValueError(f"{config.source}: {RPC_PROTECTION}={','.join(unknown)} is none of {', '.join(_LEVELS)}")
-    if _HAVE not in [level.lower() for level in levels]:
-        raise ValueError(
-            f"{config.source}: {RPC_PROTECTION}={','.join(levels)} is not built yet, only {RPC_PROTECTION}={_HAVE} is"
-        )
+    _check_levels(config, RPC_PROTECTION)
+    _check_levels(config, TRANSFER_PROTECTION)
+    if config.is_true(ENCRYPTION):
+        raise ValueError(f"{config.source}: {ENCRYPTION}=true is not built yet, only false is")
     for name in _NOT_BUILT:
         if config.get(name):
             raise ValueError(f"{config.source}: {name} names a Java class, which this client cannot run: leave it out")
@@ -71,4 +74,14 @@ def read_security(config: SiteConfig) -> HdfsSecurity:
         namenode_principal=config.get(PRINCIPAL),
         namenode_principal_pattern=config.get(f"{PRINCIPAL}.pattern"),
         is_fallback_allowed=config.is_true(FALLBACK),
+        is_transfer_sasl=bool(config.list(TRANSFER_PROTECTION)),
     )
+
+
+def _check_levels(config: SiteConfig, name: str) -> None:
+    """Raise ValueError if the property ``name`` leaves out the level of this client."""
+    levels = config.list(name) or [_HAVE]
+    if unknown := [level for level in levels if level.lower() not in _LEVELS]:
+        raise ValueError(f"{config.source}: {name}={','.join(unknown)} is none of {', '.join(_LEVELS)}")
+    if _HAVE not in [level.lower() for level in levels]:
+        raise ValueError(f"{config.source}: {name}={','.join(levels)} is not built yet, only {name}={_HAVE} is")

@@ -59,13 +59,17 @@ def shared_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
 
 @pytest.fixture(scope="session")
 def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
-    """Start a NameNode and two datanodes with Kerberos and block tokens, once; tests do not break them."""
+    """Start a NameNode and three datanodes with Kerberos and block tokens of a minute, once; they stay whole."""
     if packages := missing():
         pytest.skip(f"no Kerberos on this machine: install {packages}")
     folder = Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
     cluster = HdfsCluster(
-        datanodes=2,
+        datanodes=3,
         folder=folder,
+        properties={  # minutes: tokens expire while files are open
+            "dfs.block.access.token.lifetime": "1",
+            "dfs.block.access.key.update.interval": "1",
+        },
         security=HdfsSecurity(folder / "security"),
         namenode_heap_mb=192,
         datanode_heap_mb=128,

@@ -93,7 +93,7 @@ async def use_the_namespace(client: NameNode, user: str, words: str) -> None:
     assert await client.delete(folder, recursive=True)
     assert await client.file_info(folder) is None
     blocks = (await client.block_locations(words)).blocks
-    assert [len(block.nodes) for block in blocks] == [2]
+    assert [len(block.nodes) for block in blocks] == [3]
     assert blocks[0].token.kind == "HDFS_BLOCK_TOKEN"
     assert blocks[0].token.identifier
 
@@ -213,6 +213,8 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
     write_conf(open_conf, {"fs.defaultFS": secure_hdfs.root})
     unknown = tmp_path / "unknown"
     write_conf(unknown, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "privacy"})
+    private = tmp_path / "private"
+    write_conf(private, {**secure_hdfs.client_settings, "dfs.data.transfer.protection": "privacy"})
     other = tmp_path / "other"
     write_conf(other, {**secure_hdfs.client_settings, "dfs.namenode.kerberos.principal": f"nn/elsewhere@{REALM}"})
     cases: list[tuple[dict[str, str], str]] = [
@@ -231,7 +233,10 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
             f"hdfs_keytab is set, but hadoop.security.authentication is not kerberos in {open_conf}",
         ),
         ({"BMQ_HADOOP_CONF_DIR": str(other), "BMQ_HDFS_KEYTAB": keytab}, "has the principal 'nn/localhost@"),
-        ({"BMQ_HDFS_KEYTAB": keytab}, "need block tokens and SASL, which are not built yet"),
+        (
+            {"BMQ_HADOOP_CONF_DIR": str(private), "BMQ_HDFS_KEYTAB": keytab},
+            f"{private}: dfs.data.transfer.protection=privacy is not built yet",
+        ),
     ]
     for environment, said in cases:
         conf = environment.pop("BMQ_HADOOP_CONF_DIR", str(secure_hdfs.conf_folder))

@@ -23,7 +23,7 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import decode_varint, delimited
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.pipeline import SetupTimedOut
+from bmq.storage.hdfs.pipeline import SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.settings import HdfsSettings
 
 SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_s=Backoff(0.01, 0.05))
@@ -187,6 +187,8 @@ class PlayedHdfs:
         self.names = [node_name(node.id) for node in nodes]
         self.full: set[int] = set()
         self.slow: set[int] = set()
+        self.tokens_refused: dict[int, int] = {}
+        """How many tokens a datanode does not take, by its number."""
         self.known_full: set[int] = set()
         """The NameNode has heard of these by a heartbeat, and does not give them."""
         self.blocks_held = 0
@@ -213,6 +215,9 @@ class PlayedHdfs:
             number = self.names.index(member.name)
             if number in self.slow:
                 raise SetupTimedOut("no answer in 5 s", suspects=(member.name,))
+            if self.tokens_refused.get(number, 0):
+                self.tokens_refused[number] -= 1
+                raise TokenExpired("another token is needed", suspects=(member.name,))
             if number in self.full:
                 raise PipelineFailed("connection lost", suspects=(member.name,))
         return SimpleNamespace(nodes=tuple(member.name for member in members))

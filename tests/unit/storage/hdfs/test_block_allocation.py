@@ -66,10 +66,10 @@ async def test_exclusions_that_cost_a_replica_are_dropped_except_of_silent_nodes
         names = [node_name(node.id) for node in located.nodes]
         client.suspect(names[2:])
         exclusions = Exclusions(advised=set(names[:2]), suspected=set(names[2:]))
-        assert await _drop_responding(client, exclusions, located)
+        assert await _drop_responding(client, exclusions)
         assert (exclusions.advised, exclusions.suspected) == ({names[1]}, {names[3]})
         assert client.suspected() == {names[3]}
-        assert not await _drop_responding(client, exclusions, located), "nothing more to drop: taken as it is"
+        assert not await _drop_responding(client, exclusions), "nothing more to drop: taken as it is"
 
 
 def _cut(client: HdfsClient, cut: set[str]) -> Callable[[], int]:
@@ -99,7 +99,7 @@ async def test_a_file_opened_right_after_a_cut_has_all_its_copies(
         client.suspects.learn(hdfs._nodes)
         _cut(client, cut)
         nodes = [node.id for node in hdfs._nodes]
-        assert await client.datanodes.silent(nodes, hdfs._block) == hdfs.names[:3]
+        assert await client.datanodes.silent(nodes) == hdfs.names[:3]
         client.suspect(hdfs.names[:3])
         assert await hdfs.open(all_copies=all_copies) == [3], "as long as they are silent"
         cut.clear()
@@ -178,3 +178,30 @@ async def test_a_node_that_stays_full_is_left_out_in_the_end(
             await hdfs.open()
         hdfs._client.refusing = RefusingNodes(hope_s=0.0)
         assert await hdfs.open() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("refused", "nodes"),
+    [
+        ({0: 1}, [0, 1, 2]),  # with another token the same datanodes will do
+        ({0: 9}, [1, 2, 3]),  # it does not have the NameNode's keys
+        ({0: 1, 1: 1}, [0, 2, 3]),
+    ],
+)
+async def test_a_datanode_that_does_not_take_a_token_is_not_suspect(
+    refused: dict[int, int], nodes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0, 0) as hdfs:
+        hdfs.tokens_refused = refused
+        assert await hdfs.open() == nodes
+        assert hdfs._client.suspected() == set()
+        assert hdfs.blocks_held == 1
+
+
+async def test_tokens_that_nobody_takes_are_no_lack_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0, 0) as hdfs:
+        hdfs.tokens_refused = dict.fromkeys(range(4), 9)
+        with pytest.raises(StorageUnavailable, match="another token is needed"):
+            await hdfs.open(all_copies=False)
+        assert hdfs._client.suspected() == set()
+        assert hdfs.blocks_held == 0

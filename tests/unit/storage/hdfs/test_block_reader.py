@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +68,26 @@ async def test_one_replica_that_responds_is_enough() -> None:
     async with datanodes(2330, WAITS_FOR_RECOVERY, 2400, 2330) as (client, located):
         assert await visible_length(client, located) == 2330
         assert await read_block(client, located, 2400, 100, is_open=True) == b"", "behind what is visible"
+
+
+async def test_a_length_that_comes_late_counts_only_if_no_other_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A datanode that was just started takes a second for its first log-in, and all of them may have been started."""
+
+    async with datanodes(0, 7, 5, 3) as (client, located):
+        client.settings = replace(client.settings, read_timeout_s=30.0)
+        shown = client.datanodes.visible_length
+        late = {"2", "3"}
+
+        async def respond(node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
+            if str(node.data_port) in late:
+                await asyncio.sleep(2 * client.settings.probe_timeout_s if node.data_port == 2 else 20.0)
+            return await shown(node, block, token, timeout_s)
+
+        monkeypatch.setattr(client.datanodes, "visible_length", respond)
+        assert await visible_length(client, located) == 7
+        late.add("1")
+        located.nodes.pop(0)
+        assert await visible_length(client, located) == 5
 
 
 async def test_a_read_after_the_clients_end_is_storage_unavailable() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.loops("asyncio")
 async def test_a_probe_takes_any_response_for_a_sign_of_life() -> None:
     async with datanodes(0, 0, None, MISSING, NOT_REGISTERED, WAITS_FOR_RECOVERY) as (client, located):
         nodes = [node.id for node in located.nodes]
-        assert await client.datanodes.silent(nodes, located.block) == [node_name(nodes[1])]
+        assert await client.datanodes.silent(nodes) == [node_name(nodes[1])]
 
 
 async def test_callers_share_one_probe_of_a_silent_node() -> None:
@@ -32,16 +32,16 @@ async def test_callers_share_one_probe_of_a_silent_node() -> None:
             return await visible_length(*arguments)  # type: ignore[arg-type]
 
         client.datanodes.visible_length = count  # type: ignore[method-assign, assignment]
-        answers = await asyncio.gather(*(client.datanodes.silent(nodes, located.block) for _ in range(8)))
+        answers = await asyncio.gather(*(client.datanodes.silent(nodes) for _ in range(8)))
         assert answers == [[node_name(nodes[0])]] * 8
-        assert await client.datanodes.silent(nodes, located.block) == [node_name(nodes[0])]
+        assert await client.datanodes.silent(nodes) == [node_name(nodes[0])]
         assert asked == 1, "shared, and remembered for silent_s"
 
 
 async def test_a_probe_is_repeated_if_this_process_was_stopped_meanwhile() -> None:
     async with datanodes(0, 0) as (client, located):
         asyncio.get_running_loop().call_later(0.01, time.sleep, 0.5)  # longer than probe_timeout_s
-        assert await client.datanodes.silent([located.nodes[0].id], located.block) == []
+        assert await client.datanodes.silent([located.nodes[0].id]) == []
 
 
 def test_the_nodes_seen_last_are_given_first() -> None:

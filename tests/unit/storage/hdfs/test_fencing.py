@@ -70,6 +70,10 @@ class Hdfs:
 
     # ---- HdfsClient
 
+    def handshake(self, node: pb.NodeId, token: pb.Token) -> None:
+        """Return nothing: these datanodes expect no handshake.  The token must be the one for writing."""
+        assert token == WRITE, "the token of getBlockLocations does not allow to write"
+
     def suspect(self, names: Sequence[str]) -> None:
         self.suspects |= set(names)
 
@@ -84,7 +88,7 @@ class Hdfs:
 
     async def block_locations(self, path: str) -> pb.LocatedBlocks:
         block = pb.Block(pool="pool", id=7, generation=1, length=0)
-        last = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=TOKEN)
+        last = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=READ)
         last.nodes.extend(pb.Node(id=_id(port)) for port in self.nodes)
         last.storage_types.extend([0] * len(self.nodes))
         last.storage_ids.extend(f"storage-{port}" for port in self.nodes)
@@ -92,7 +96,7 @@ class Hdfs:
 
     async def update_block_for_pipeline(self, block: pb.Block, holder: str) -> pb.LocatedBlock:
         self.generation += 1
-        fresh = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=TOKEN)
+        fresh = pb.LocatedBlock(block=block, offset=0, corrupt=False, token=WRITE)
         fresh.block.generation = self.generation
         return fresh
 
@@ -103,12 +107,14 @@ class Hdfs:
 
     # ---- the datanodes
 
-    async def visible_length(self, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
+    async def visible_length(self, node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
+        assert token == READ, "a datanode shows the length to readers only"
         if self.nodes[node.data_port].is_dead:
             raise NodeUnreachable("connection refused")
         return self.nodes[node.data_port].length
 
     async def read(self, client: Any, node: pb.NodeId, block: pb.Block, token: object, start: int, size: int) -> Any:
+        assert token == READ, "the token of updateBlockForPipeline does not allow to read"
         if self.nodes[node.data_port].is_unreadable:
             raise ReplicaFailed("bad checksum")
         return SimpleNamespace(data=bytes(size), chunk_bytes=512)
@@ -140,7 +146,8 @@ class Hdfs:
         ]
 
 
-TOKEN = pb.Token(identifier=b"", password=b"", kind="", service="")
+READ = pb.Token(identifier=b"may read", password=b"", kind="", service="")
+WRITE = pb.Token(identifier=b"may write", password=b"", kind="", service="")
 
 
 def _id(port: int) -> pb.NodeId:
@@ -157,7 +164,9 @@ class Pipe:
         self.chunk_bytes = chunk_bytes
         self.is_aborted = False
 
-    async def open(self, host: str, port: int, request: bytes, timeout_s: float) -> pb.BlockOpResponse:
+    async def open(
+        self, host: str, port: int, request: bytes, timeout_s: float, handshake: object
+    ) -> pb.BlockOpResponse:
         if self._node.is_dead:
             raise PipelineFailed("connection refused")
         self._node.generation = self._hdfs.generation

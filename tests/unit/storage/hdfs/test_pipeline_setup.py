@@ -14,6 +14,7 @@ from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import Datanodes, NodeUnreachable, SuspectNodes, node_name
+from bmq.storage.hdfs.handshake import OPEN_TRANSFER
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -48,7 +49,7 @@ async def test_a_slow_setup_blames_silent_datanodes_unless_most_are(
             raise SetupTimedOut("no answer")
         return pb.BlockOpResponse(status=STATUS_SUCCESS)
 
-    async def ask(self: Datanodes, node: pb.NodeId, block: pb.Block, timeout_s: float) -> int:
+    async def ask(self: Datanodes, node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
         if node.data_port not in silent:
             return 0
         await asyncio.sleep(timeout_s)
@@ -73,7 +74,7 @@ def new_client(known: int) -> HdfsClient:
     suspects = SuspectNodes(SETTINGS.suspect_s)
     suspects.learn(KNOWN[:known])
     client: Any = HdfsClient.__new__(HdfsClient)
-    client.settings, client.suspects = SETTINGS, suspects
+    client.settings, client.suspects, client.transfer = SETTINGS, suspects, OPEN_TRANSFER
     client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
     client.clock = PipelineClock(SETTINGS, lambda _: None)
     assert isinstance(client, HdfsClient)

@@ -21,6 +21,7 @@ def test_the_properties_of_a_cluster_with_kerberos() -> None:
         "dfs.namenode.kerberos.principal.pattern": "nn/*@R",
         "ipc.client.fallback-to-simple-auth-allowed": "true",
         "hadoop.rpc.protection": "privacy, authentication",
+        "dfs.data.transfer.protection": "privacy,authentication",
     }
     assert read_security(SiteConfig(KERBEROS | more, "conf")) == HdfsSecurity(
         source="conf",
@@ -28,6 +29,7 @@ def test_the_properties_of_a_cluster_with_kerberos() -> None:
         namenode_principal="nn/_HOST@R",
         namenode_principal_pattern="nn/*@R",
         is_fallback_allowed=True,
+        is_transfer_sasl=True,
     )
 
 
@@ -40,6 +42,12 @@ def test_the_properties_of_a_cluster_with_kerberos() -> None:
             "hadoop.rpc.protection=privacy is not built yet, only hadoop.rpc.protection=authentication is",
         ),
         ({"hadoop.rpc.protection": "integrity,privacy"}, "hadoop.rpc.protection=integrity,privacy is not built yet"),
+        (
+            {"dfs.data.transfer.protection": "integrity"},
+            "dfs.data.transfer.protection=integrity is not built yet, only dfs.data.transfer.protection=authentication",
+        ),
+        ({"dfs.data.transfer.protection": "none"}, "dfs.data.transfer.protection=none is none of authentication"),
+        ({"dfs.encrypt.data.transfer": "true"}, "dfs.encrypt.data.transfer=true is not built"),
         ({"hadoop.rpc.protection": "secret"}, "is none of authentication, integrity, privacy"),
         ({"hadoop.security.saslproperties.resolver.class": "a.B"}, "saslproperties.resolver.class names a Java class"),
         ({"dfs.trustedchannel.resolver.class": "a.B"}, "dfs.trustedchannel.resolver.class names a Java class"),
