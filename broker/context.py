@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.timers import TimerHeap
+from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.endpoint.partitions import FlushListener
@@ -26,6 +27,15 @@ from bmq.storage.filesystem import StorageError
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 from bmq.storage.read_progress import ReadProgress
+
+Verifier = Callable[
+    [str, int, int, Sequence[PartitionKey], bool], Awaitable[Mapping[PartitionKey, tuple[ErrorCode, int]]]
+]
+"""``verify(transactional_id, producer_id, producer_epoch, partitions, add)``: ask the coordinator of a transaction.
+
+It returns for each partition NONE if it is in the transaction (with ``add``: from now on), else the coordinator's error
+or COORDINATOR_NOT_AVAILABLE; and the number of the coordinator's ownership of its shard, or a lower one.
+"""
 
 
 class OpenPartition(Protocol):
@@ -116,3 +126,5 @@ class BrokerContext(FileContext):
     """Progress of this process's reads from storage."""
     flush_listener: FlushListener | None = None
     """Set before the first partition is opened."""
+    verifier: Verifier | None = None
+    """The way to the coordinators of transactions; None: transactional batches are refused."""
