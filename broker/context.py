@@ -33,8 +33,9 @@ Verifier = Callable[
 ]
 """``verify(transactional_id, producer_id, producer_epoch, partitions, add)``: ask the coordinator of a transaction.
 
-It returns for each partition NONE if it is in the transaction (with ``add``: from now on), else the coordinator's error
-or COORDINATOR_NOT_AVAILABLE; and the number of the coordinator's ownership of its shard, or a lower one.
+``add``: put the partitions into the transaction. The result has for each partition a code and a number. The code is
+NONE for a partition in the transaction, else an error. The number is a lower bound of the coordinator's ownership
+number of its shard.
 """
 
 

@@ -6,7 +6,7 @@
     found = await verify(transactional_id, producer_id, producer_epoch, keys, add=False)
     code, ownership = found[key]
 
-All questions of one turn of the loop for one process share a request: AddPartitionsToTxn, forwarded as a proxy's are
+A turn of the loop sends each process its questions in one request: a forwarded AddPartitionsToTxn
 (``coordinator.server``). A coordinator in this process is called without the network (``Peers.ask``). Nothing is asked
 twice here. A coordinator serves only while its ownership number is at least the number in the request, so the
 request's number bounds the answer's from below.
@@ -49,11 +49,11 @@ VERSION = 5
 TIMEOUT_S = 5.0
 """Seconds until a request without a response is given up."""
 REQUESTS_MAX = 4
-"""Requests under way to one process: a shard that is slow delays the other questions of its request alone."""
+"""Requests under way to one process. A slow shard delays only the questions in its request."""
 QUESTIONS_MAX = 500
 """Questions in one request."""
 WAITING_MAX = 10_000
-"""Questions that wait for one process."""
+"""Most waiting questions to one process."""
 
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Topic = _Transaction.AddPartitionsToTxnTopic
@@ -204,7 +204,7 @@ class PartitionVerifier:
             self._send(process)
 
     async def _send_one(self, member: Member, taken: Sequence[_Question]) -> ErrorCode:
-        """Send one request and answer the questions; return the error of the questions that have no answer then."""
+        """Send one request and answer the questions; return the error of all questions without an answer."""
         owners = {question.shard: self._view.shard(question.shard) for question in taken}
         numbers = {
             shard: owner.number
@@ -237,7 +237,7 @@ class PartitionVerifier:
 
 
 def _take(waiting: deque[_Question]) -> list[_Question]:
-    """Take off questions for one request: a transactional id is there for one producer and one kind of question."""
+    """Take off the questions of one request, up to a second producer or kind of question for a transactional id."""
     asked: dict[str, tuple[tuple[int, int], bool]] = {}
     taken: list[_Question] = []
     while waiting and len(taken) < QUESTIONS_MAX:
@@ -252,7 +252,7 @@ def _take(waiting: deque[_Question]) -> list[_Question]:
 
 
 def _request(taken: Sequence[_Question]) -> AddPartitionsToTxnRequest:
-    """Return the request of the questions; those about one transactional id become one transaction."""
+    """Return the request of the questions. Questions about the same transactional id become one transaction."""
     topics: dict[str, dict[str, set[int]]] = {}
     of_id: dict[str, _Question] = {}
     for question in taken:

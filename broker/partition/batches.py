@@ -27,7 +27,7 @@ class Duplicate:
 
 
 class Batches:
-    """The accepted batches of one partition that are not flushed.
+    """One partition's batches between their acceptance and their flush.
 
     ``buffered_bytes`` is their size, and the size of batches that are held before they are accepted.
     """

@@ -63,7 +63,7 @@ _NOT_REACHED = frozenset(
 
 
 class Verdict(Enum):
-    """The way of a batch that comes, and of the batches that wait when an answer comes."""
+    """The way of a new batch, and of the waiting batches at an answer."""
 
     TAKE = "to the log, which checks them as any"
     WAIT = "wait for the coordinator's answer"
@@ -100,7 +100,7 @@ def _is_kept(state: ProducerState, batch: Batch) -> bool:
     )
 
 
-class Answer(NamedTuple):
+class Confirmation(NamedTuple):
     """A coordinator's answer about one partition: NONE if the partition is in the transaction.
 
     ``ownership``: the number of the coordinator's ownership of its shard, or a lower one.
@@ -110,15 +110,15 @@ class Answer(NamedTuple):
     ownership: int
 
 
-def verdict_by(asked: ProducerState | None, state: ProducerState | None, answer: Answer) -> Verdict:
+def verdict_by(asked: ProducerState | None, state: ProducerState | None, confirmed: Confirmation) -> Verdict:
     """Return what follows from an answer, by the module's table; ``asked`` is the producer's state at the question."""
     if asked is not state:  # states are immutable: each accepted batch and marker brings another
         return Verdict.ASK_AGAIN
-    if answer.code in _NOT_REACHED:
+    if confirmed.code in _NOT_REACHED:
         return Verdict.REFUSE
-    if state is not None and answer.ownership < state.coordinator_epoch:
+    if state is not None and confirmed.ownership < state.coordinator_epoch:
         return Verdict.ASK_LATER
-    return Verdict.TAKE if answer.code is ErrorCode.NONE else Verdict.REFUSE
+    return Verdict.TAKE if confirmed.code is ErrorCode.NONE else Verdict.REFUSE
 
 
 def error_in_produce(code: ErrorCode, version: int) -> RequestError:
@@ -153,7 +153,7 @@ class Unverified:
 
 
 class Question(NamedTuple):
-    """A question to the coordinator about one producer at one partition."""
+    """A question to the coordinator: whether this partition is in a producer's transaction."""
 
     transactional_id: str
     producer_id: int
@@ -164,7 +164,7 @@ class Question(NamedTuple):
 
 
 class Line:
-    """The batches of one producer that wait, in the order in which they came; the first has the open question."""
+    """One producer's waiting batches, in the order of their arrival. The question is about the first batch."""
 
     __slots__ = ("question", "waiting")
 

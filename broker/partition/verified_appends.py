@@ -1,8 +1,8 @@
-"""The batches of one partition that wait for transaction coordinators (``broker.partition.verification``).
+"""One partition's batches during the questions to their coordinators (``broker.partition.verification``).
 
-Each producer of which a batch waits has a task, which asks the coordinator and then hands the batches on. The bytes
-count in the partition's buffer and in the process's budget. When the partition leaves this broker, the batches are
-refused: they are certainly not in the log.
+A task for each producer with waiting batches asks the coordinator, and then appends the batches. Their bytes count in
+the partition's buffer and in the process's budget. When the partition leaves this broker, the batches are refused. They
+are certainly not in the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bmq.broker.partition.states import PartitionState
 from bmq.broker.partition.verification import (
     PAUSE_S,
     WAIT_S,
-    Answer,
+    Confirmation,
     Line,
     Question,
     Unverified,
@@ -90,12 +90,12 @@ class VerifiedAppends:
             if self._pass_first(line):
                 continue
             question = line.ask(producers.latest(producer_id))
-            answer = await self._ask(question)
-            verdict = verdict_by(question.state, producers.latest(producer_id), answer)
+            confirmed = await self._ask(question)
+            verdict = verdict_by(question.state, producers.latest(producer_id), confirmed)
             if verdict is Verdict.TAKE:
                 self._hand_on(line.take_off())
             elif verdict is Verdict.REFUSE or loop.time() >= question.until:
-                code = answer.code if verdict is Verdict.REFUSE else ErrorCode.REQUEST_TIMED_OUT
+                code = confirmed.code if verdict is Verdict.REFUSE else ErrorCode.REQUEST_TIMED_OUT
                 for one in line.take_off():
                     assert one.transaction is not None
                     self._fail(one, error_in_produce(code, one.transaction.version))
@@ -116,7 +116,7 @@ class VerifiedAppends:
             self._hand_on([line.waiting.popleft()])
         return True
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: Question) -> Confirmation:
         key = self._driver.machine.key
         try:
             async with asyncio.timeout_at(question.until):
@@ -124,11 +124,11 @@ class VerifiedAppends:
                     question.transactional_id, question.producer_id, question.producer_epoch, (key,), question.is_add
                 )
         except TimeoutError:
-            return Answer(ErrorCode.REQUEST_TIMED_OUT, 0)
-        return Answer(*found.get(key, (ErrorCode.COORDINATOR_NOT_AVAILABLE, 0)))
+            return Confirmation(ErrorCode.REQUEST_TIMED_OUT, 0)
+        return Confirmation(*found.get(key, (ErrorCode.COORDINATOR_NOT_AVAILABLE, 0)))
 
     def _hand_on(self, batches: Sequence[Unverified]) -> None:
-        """Append batches that need no answer any more. What follows a refused batch is refused, too."""
+        """Append batches without a further question. Refuse the batches behind a refused batch, too."""
         first = lowest(batches)
         for one in batches[:first]:
             self._prove(one, out_of_order(one.batch, batches[first].batch))

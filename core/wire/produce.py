@@ -44,7 +44,7 @@ FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
 RESTART_TAG = 10_000
 HELD_TAG = 10_001
-TRANSACTION_TAG = 10_003  # 10,002 is Fetch's (``core.wire.fetch``)
+TRANSACTION_TAG = 10_004  # 10,002 is a tag of Fetch, 10,003 of request headers
 _VERSION = struct.Struct(">h")
 
 

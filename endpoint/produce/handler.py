@@ -25,8 +25,8 @@ pass the refused batch.
 
 Transactions (KIP-98, KIP-890): ``endpoint.produce.transactional`` says which requests may carry transactional batches.
 The owner takes the first batch of a transaction once the transaction's coordinator knows of the partition
-(``broker.partition.verification``); so each part carries the transactional id and the client's version.  11
-is the first version with TRANSACTION_ABORTABLE; 12 adds partitions to the transaction by itself.
+(``broker.partition.verification``).  So each part carries the transactional id and the client's version.  Version 11
+is the first with TRANSACTION_ABORTABLE, and version 12 adds its partitions to the transaction.
 """
 
 from __future__ import annotations

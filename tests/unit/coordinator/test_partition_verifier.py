@@ -123,7 +123,7 @@ async def test_questions_of_one_turn_share_a_request_by_process() -> None:
         found = await asyncio.gather(
             w.codes("x", 0), w.codes("x", 1, 2), w.codes("y", 3, producer=(2, 5), add=True), w.codes("x", 0)
         )
-        assert found == [[("NONE", 7)], [("NONE", 7), ("INVALID_TXN_STATE", 7)], [("NONE", 3)], [("NONE", 7)]]
+        assert list(found) == [[("NONE", 7)], [("NONE", 7), ("INVALID_TXN_STATE", 7)], [("NONE", 3)], [("NONE", 7)]]
         assert w.asked == [
             ("a", ((shard.code, 7),), [("x", 1, 0, True, {"t": [0, 1, 2]})]),
             ("own", ((other.code, 3),), [("y", 2, 5, False, {"t": [3]})]),

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from bmq.broker.partition.verification import (
-    Answer,
+    Confirmation,
     Line,
     Unverified,
     Verdict,
@@ -64,13 +64,13 @@ def test_rule_12_an_answer_of_an_earlier_ownership_or_before_a_marker_does_not_c
     code, known = ErrorCode[name], state()
     after_marker = replace(known, coordinator_epoch=6)
     in_time = "TAKE" if name == "NONE" else "REFUSE"
-    assert verdict_by(None, None, Answer(code, 0)).name == in_time
-    assert verdict_by(None, known, Answer(code, 9)) is Verdict.ASK_AGAIN
-    assert verdict_by(known, None, Answer(code, 9)) is Verdict.ASK_AGAIN
-    assert verdict_by(known, after_marker, Answer(code, 9)) is Verdict.ASK_AGAIN
+    assert verdict_by(None, None, Confirmation(code, 0)).name == in_time
+    assert verdict_by(None, known, Confirmation(code, 9)) is Verdict.ASK_AGAIN
+    assert verdict_by(known, None, Confirmation(code, 9)) is Verdict.ASK_AGAIN
+    assert verdict_by(known, after_marker, Confirmation(code, 9)) is Verdict.ASK_AGAIN
     for ownership in (4, 5, 6):
         is_old = ownership < 5 and name not in NOT_REACHED
-        assert verdict_by(known, known, Answer(code, ownership)).name == ("ASK_LATER" if is_old else in_time)
+        assert verdict_by(known, known, Confirmation(code, ownership)).name == ("ASK_LATER" if is_old else in_time)
 
 
 @pytest.mark.parametrize("version", range(3, 14))

@@ -34,7 +34,6 @@ class FakeVerifier:
         self.asked: list[Asked] = []
         self.code, self.ownership = ErrorCode.NONE, 1
         self.refused_epochs: set[int] = set()
-        self.refused_epochs: set[int] = set()
         self.may_respond = asyncio.Event()
 
     async def __call__(
