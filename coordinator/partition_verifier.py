@@ -6,7 +6,7 @@
     found = await verify(transactional_id, producer_id, producer_epoch, keys, add=False)
     code, ownership = found[key]
 
-A turn of the loop sends each process its questions in one request: a forwarded AddPartitionsToTxn
+Each process gets the questions of a turn of the loop in a single request, a forwarded AddPartitionsToTxn
 (``coordinator.server``). A coordinator in this process is called without the network (``Peers.ask``). Nothing is asked
 twice here. A coordinator serves only while its ownership number is at least the number in the request, so the
 request's number bounds the answer's from below.
