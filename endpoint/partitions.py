@@ -14,6 +14,7 @@ from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Appended, Batch, Ends
 from bmq.core.records.control import TransactionMarker
+from bmq.core.wire.produce import Transaction
 from bmq.storage.aborted import RecentAborted, StableMove
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.log_reader import ActiveSegment
@@ -80,6 +81,10 @@ class AppendCallback(Protocol):
     @property
     def is_over(self) -> bool:
         """True once there is a result, or the caller no longer waits for one."""
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction of a transactional batch; None if its request names none."""
 
     def on_appended(self, appended: Appended) -> None:
         """Handle that the batch is accepted and, with acks=all, flushed."""

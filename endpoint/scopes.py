@@ -107,6 +107,8 @@ class Caller:
     """Rights of the caller's clients."""
     audit: Audit = NO_AUDIT
     """The audit log of what the caller does."""
+    is_process: bool = False
+    """True for a process of the cluster: its requests carry tags that count for more than a client's."""
 
     def rights(self, request: Request) -> Rights:
         """Return the rights of the client that sent the request."""

@@ -32,6 +32,7 @@ from bmq.core.tracing import CURRENT, SampledRecords, Span, SpanKind, Tracer, Va
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import parse_header
 from bmq.core.wire.primitives import CUT_SHORT
+from bmq.core.wire.produce import Transaction
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.partitions import AppendCallback, Owner, Owners
 from bmq.endpoint.produce.queue import ProduceQueue, Waiting
@@ -270,6 +271,10 @@ class _TracedAppend:
     @property
     def is_over(self) -> bool:
         return self._callback.is_over
+
+    @property
+    def transaction(self) -> Transaction | None:
+        return self._callback.transaction
 
     def on_appended(self, appended: Appended) -> None:
         if not self.is_ended:

@@ -27,14 +27,18 @@ class Duplicate:
 
 
 class Batches:
-    """The accepted batches of one partition that are not flushed; ``buffered_bytes`` is their size."""
+    """One partition's batches between their acceptance and their flush.
 
-    __slots__ = ("buffered_bytes", "inflight", "unsent")
+    ``buffered_bytes`` is their size, and the size of batches that are held before they are accepted.
+    """
+
+    __slots__ = ("_held_bytes", "buffered_bytes", "inflight", "unsent")
 
     def __init__(self) -> None:
         self.unsent: deque[Pending] = deque()
         self.inflight: deque[Pending] = deque()
         self.buffered_bytes = 0
+        self._held_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Batches unsent={len(self.unsent)} inflight={len(self.inflight)}>"
@@ -48,6 +52,16 @@ class Batches:
         """Queue a numbered batch."""
         self.unsent.append(pending)
         self.buffered_bytes += pending.batch.size
+
+    def hold(self, size: int) -> None:
+        """Count a batch of ``size`` bytes that waits until it may be accepted."""
+        self._held_bytes += size
+        self.buffered_bytes += size
+
+    def let_go(self, size: int) -> None:
+        """Count a batch of ``size`` bytes no more: it is accepted now, or refused."""
+        self._held_bytes -= size
+        self.buffered_bytes -= size
 
     def find(self, base_offset: int) -> Pending:
         """Return the batch with this base offset, which must be among these."""
@@ -122,5 +136,5 @@ class Batches:
         unsent = tuple(pending for pending in self.unsent if not pending.was_sent)
         self.inflight.clear()
         self.unsent.clear()
-        self.buffered_bytes = 0
+        self.buffered_bytes = self._held_bytes
         return sent, unsent

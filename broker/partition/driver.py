@@ -41,6 +41,11 @@ class _OffsetFuture:
     def is_over(self) -> bool:
         return self.future.done()
 
+    @property
+    def transaction(self) -> None:
+        """The batch is this broker's own."""
+        return None
+
     def on_appended(self, appended: Appended) -> None:
         if not self.future.done():
             self.future.set_result(appended.base_offset)

@@ -77,6 +77,8 @@ def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
     elif driver.is_announced and listener is not None:
         driver.is_announced = False
         listener.closed(partition.key)
+    if partition.state is not PartitionState.WRITE:
+        driver.on_left()
     if partition.state in TERMINAL:
         driver.shared.store_waits.forget([driver])
     if partition.state is PartitionState.FENCED:

@@ -23,7 +23,6 @@ from bmq.broker.partition.segment_steps import advance
 from bmq.broker.partition.states import PartitionState
 from bmq.broker.partition.transitions import TABLE
 from bmq.broker.pending import Pending
-from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch, check_batch
 from bmq.core.transitions import Cell
 
@@ -51,8 +50,6 @@ class PartitionMachine(OwnedLog):
         if self._state is not PartitionState.WRITE:
             raise self.refusal()
         check_batch(batch, self._config.rules)
-        if batch.is_transactional:  # Kafka's code for a client without that right; fatal in Java and librdkafka
-            raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available")
 
     def after_append(self, now_ms: int) -> list[Effect]:
         """Return the effects for queued batches: a turn of the open pipeline, or a segment.

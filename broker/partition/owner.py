@@ -22,6 +22,7 @@ from bmq.broker.partition.recompress import Recompressor, RecompressQueue, is_ne
 from bmq.broker.partition.record_checks import Work, check_at_once
 from bmq.broker.partition.refusals import UNPROVEN, Refusals
 from bmq.broker.partition.states import PartitionState
+from bmq.broker.partition.verified_appends import VerifiedAppends
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, parse_batch
@@ -67,6 +68,7 @@ class PartitionOwner:
         "_shared",
         "_size",
         "_sure_until",
+        "_unverified",
         "key",
     )  # fmt: skip
 
@@ -80,6 +82,7 @@ class PartitionOwner:
         self._recompressor = recompressor
         self._queue: RecompressQueue | None = None
         self._size: LogSize | None = None
+        self._unverified: VerifiedAppends | None = None
         self._refusals = Refusals(driver)
         self._assurance = Assurance(driver)
         self._acknowledged_to = 0  # end of the batches acknowledged before their flush (acks=1)
@@ -240,21 +243,45 @@ class PartitionOwner:
         await self._driver.end_transaction(marker)
 
     def _accept(self, batch: Batch, callback: AppendCallback, acks_all: bool) -> None:
+        """Take a batch whose records are checked, once its transaction is verified. Raises RequestError."""
+        if batch.is_transactional or self._unverified:
+            self._verified_appends(batch, callback).put(batch, callback, acks_all=acks_all)
+        else:
+            self._take(batch, callback, acks_all)
+
+    def _verified_appends(self, batch: Batch, callback: AppendCallback) -> VerifiedAppends:
+        """Return the batches that wait for coordinators.
+
+        Raises RequestError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch that no coordinator is
+        asked about: Kafka's code for a request without a transactional id, and fatal in Java and librdkafka.
+        """
+        verifier = self._shared.verifier
+        if batch.is_transactional and (verifier is None or callback.transaction is None):
+            text = "a transactional batch without a transactional id, or transactions are not available"
+            raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
+        if self._unverified is None:
+            assert verifier is not None
+            self._unverified = VerifiedAppends(self._driver, verifier, self._take, self._refusals)
+        return self._unverified
+
+    def _take(self, batch: Batch, callback: AppendCallback, acks_all: bool) -> bool:
+        """Append the batch; return False if ``callback`` gets a refusal instead. Raises RequestError."""
         try:
             accepted = self._driver.accept(batch, acks_all=acks_all)
         except RequestError as error:
             if error.code not in UNPROVEN:
                 raise
             self._refusals.prove(error.with_traceback(None), callback)  # a traceback would keep the batch alive
-            return
+            return False
         if acks_all:
             self._driver.when_flushed(accepted, callback)
-            return
+            return True
         self._acknowledged_to = self._driver.machine.next_offset
         if isinstance(accepted, Duplicate):
             callback.on_appended(self._driver.appended(accepted.base_offset, accepted.timestamp))
         else:
             callback.on_appended(self._driver.appended(batch.base_offset, batch.max_timestamp))
+        return True
 
     def _enqueue(self, batch: Batch, callback: AppendCallback, *, acks_all: bool) -> None:
         """Have the records checked, and recompressed, off the loop."""

@@ -74,6 +74,8 @@ class PartitionIo(ABC):
         """True once the flush listener was notified that the partition is open, until it is closed."""
         self.on_end: Callable[[], None] = no_op
         """Called once, in a terminal state."""
+        self.on_left: Callable[[], None] = no_op
+        """Called when the partition leaves WRITE: what is not accepted yet must be refused."""
         self.is_queued = False
         self.in_flight = 0
 

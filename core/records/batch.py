@@ -42,6 +42,8 @@ CODEC_MASK = 0x07
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
+ATTRIBUTES_LOW = 22
+"""Position of the low byte of a batch's attributes, which are two bytes at 21."""
 CONTROL = 0x20
 
 NO_PRODUCER_ID = -1

@@ -5,13 +5,16 @@ Versions 3 to 13 (Kafka 4.x; 0 to 2 are only listed, KAFKA-18659): 5 log start o
 
 Between processes of a cluster there are two additional tagged fields.  A partition's part may carry ``RESTART_TAG``,
 without content: the sender has received the responses to everything that it sent for the partition before.  A request
-may carry ``HELD_TAG``, an int32: the milliseconds for which it may still be held while a partition has no owner.
+may carry ``HELD_TAG``, an int32: the milliseconds for which it may still be held while a partition has no owner.  A
+partition's part with a transactional batch carries ``TRANSACTION_TAG``: the client's version of Produce, an int16, and
+its transactional id in UTF-8.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from bmq.core.errors import FormatError
@@ -41,27 +44,51 @@ FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
 RESTART_TAG = 10_000
 HELD_TAG = 10_001
+TRANSACTION_TAG = 10_004  # 10,002 is a tag of Fetch, 10,003 of request headers
+_VERSION = struct.Struct(">h")
+
+
+class Transaction(NamedTuple):
+    """The transaction of a part: the transactional id, and the client's version of Produce (KIP-890)."""
+
+    transactional_id: str
+    version: int
+
+    def encode(self) -> bytes:
+        """Return the value of ``TRANSACTION_TAG``."""
+        return _VERSION.pack(self.version) + self.transactional_id.encode()
+
+    @classmethod
+    def decode(cls, value: memoryview) -> Transaction:
+        """Return the transaction that a value of ``TRANSACTION_TAG`` holds. Raises FormatError."""
+        try:
+            return cls(str(value[_VERSION.size :], "utf-8"), _VERSION.unpack_from(value)[0])
+        except (struct.error, UnicodeDecodeError) as error:
+            raise FormatError(f"the transaction of a part: {error}") from None
 
 
 class ProduceTopic:
     """A topic's part of a request: ``name`` below version 13, ``topic_id`` from then on.
 
-    ``partitions`` are (index, records or None), ``restarts`` the positions in it of those that carry ``RESTART_TAG``.
+    ``partitions`` are (index, records or None), ``restarts`` the positions in it of the partitions that carry
+    ``RESTART_TAG``, and ``transactions`` the values of ``TRANSACTION_TAG`` by position; None without any.
     """
 
-    __slots__ = ("name", "partitions", "restarts", "topic_id")
+    __slots__ = ("name", "partitions", "restarts", "topic_id", "transactions")
 
     def __init__(
         self,
         name: str | None,
         topic_id: UUID | None,
         partitions: list[tuple[int, memoryview | None]],
-        restarts: Container[int] = (),
+        restarts: set[int] | tuple[()] = (),
+        transactions: dict[int, Transaction] | None = None,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.partitions = partitions
         self.restarts = restarts
+        self.transactions = transactions
 
 
 class ProduceRequest:
@@ -113,8 +140,9 @@ def _parse(body: memoryview, version: int, partitions_max: int, *, flexible: boo
         room -= size
         if room < 0:
             raise TooManyPartitions(partitions_max)
-        partitions, restarts, pos = _parse_partitions(body, pos, size, flexible=flexible)
-        topics.append(ProduceTopic(name, topic_id, partitions, restarts))
+        topic = ProduceTopic(name, topic_id, [])
+        pos = _parse_partitions(topic, body, pos, size, flexible=flexible)
+        topics.append(topic)
         if flexible:
             pos = skip_tags(body, pos)
     held_ms = _parse_held(body, pos) if flexible and body[pos] else -1
@@ -129,11 +157,9 @@ def _parse_held(body: memoryview, pos: int) -> int:
     return -1
 
 
-def _parse_partitions(
-    body: memoryview, pos: int, count: int, *, flexible: bool
-) -> tuple[list[tuple[int, memoryview | None]], Container[int], int]:
-    partitions: list[tuple[int, memoryview | None]] = []
-    restarts: list[int] = []
+def _parse_partitions(topic: ProduceTopic, body: memoryview, pos: int, count: int, *, flexible: bool) -> int:
+    """Read ``count`` partitions into ``topic``; return the position behind them."""
+    partitions = topic.partitions
     for _ in range(count):
         (index,) = INT32.unpack_from(body, pos)
         size, pos = read_size(body, pos + 4, flexible=flexible)
@@ -144,11 +170,25 @@ def _parse_partitions(
             pos += size
         if flexible:
             if body[pos]:
-                found, pos = read_tags(body, pos)
-                restarts += [len(partitions) - 1 for tag, _, _ in found if tag == RESTART_TAG]
+                pos = _parse_tags(topic, body, pos)
             else:
                 pos += 1
-    return partitions, frozenset(restarts) if restarts else (), pos
+    return pos
+
+
+def _parse_tags(topic: ProduceTopic, body: memoryview, pos: int) -> int:
+    """Read the tags of the last partition in ``topic``; return the position behind them."""
+    found, pos = read_tags(body, pos)
+    at = len(topic.partitions) - 1
+    for tag, start, end in found:
+        if tag == RESTART_TAG:
+            if not isinstance(topic.restarts, set):
+                topic.restarts = set()
+            topic.restarts.add(at)
+        elif tag == TRANSACTION_TAG:
+            topic.transactions = topic.transactions or {}
+            topic.transactions[at] = Transaction.decode(body[start:end])
+    return pos
 
 
 def _take(body: memoryview, pos: int, size: int) -> memoryview:

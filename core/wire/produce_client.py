@@ -6,7 +6,7 @@ Record bytes go out as they are, in buffers of their own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from bmq.core.errors import FormatError
@@ -23,12 +23,12 @@ from bmq.core.wire.primitives import (
     tags,
     uvarint,
 )
-from bmq.core.wire.produce import HELD_TAG, RESTART_TAG, PartitionAnswer, TopicAnswer
+from bmq.core.wire.produce import HELD_TAG, RESTART_TAG, TRANSACTION_TAG, PartitionAnswer, TopicAnswer, Transaction
 
 PRODUCE_VERSION = 13
 _NO_TAGS = b"\0"
 _RESTART = tags([(RESTART_TAG, b"")])
-_HEAD = struct.Struct(">Bhi")  # no transactional id, acks, timeout
+_HEAD = struct.Struct(">Bhi")  # no transactional id (parts carry theirs in a tag), acks, timeout
 _ANSWER = struct.Struct(">ihqqq")
 _ANSWER_LEAST = _ANSWER.size + 3  # no record errors, no message, no tags
 
@@ -39,11 +39,13 @@ def encode_produce_request(
     topics: Sequence[tuple[UUID, Sequence[tuple[int, memoryview]]]],
     restarts: Collection[tuple[UUID, int]] = (),
     held_ms: int = -1,
+    transactions: Mapping[int, Transaction] | None = None,
 ) -> list[Buffer]:
     """Return the body of a request.  ``topics`` are (id, (partition, records) of each).
 
     A partition may be there more than once: the first part of one that is in ``restarts`` carries ``RESTART_TAG``.
-    ``held_ms`` goes under ``HELD_TAG``, unless it is negative.
+    ``held_ms`` goes under ``HELD_TAG``, unless it is negative.  ``transactions``: of the parts with a transactional
+    batch, by the ``id`` of their records' object.
     """
     untold = set(restarts)
     buffers: list[Buffer] = []
@@ -56,10 +58,14 @@ def encode_produce_request(
             out += INT32.pack(partition)
             out += uvarint(len(records) + 1)
             buffers += (out, records)
-            out = bytearray(_NO_TAGS)
-            if untold and (topic_id, partition) in untold:
+            restarts_here = bool(untold) and (topic_id, partition) in untold
+            if restarts_here:
                 untold.remove((topic_id, partition))
-                out = bytearray(_RESTART)
+            if transactions and (transaction := transactions.get(id(records))) is not None:
+                restart = [(RESTART_TAG, b"")] if restarts_here else []
+                out = bytearray(tags([*restart, (TRANSACTION_TAG, transaction.encode())]))
+            else:
+                out = bytearray(_RESTART if restarts_here else _NO_TAGS)
         out.append(0)
     out += _NO_TAGS if held_ms < 0 else tags([(HELD_TAG, INT32.pack(held_ms))])
     buffers.append(out)

@@ -23,7 +23,10 @@ of a partition that has moved from this process (KIP-951); 13 topic ids for name
 A batch without a producer id gets no new leader: the client's next batches may be under way here already, and would
 pass the refused batch.
 
-Not implemented: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a fatal error in Java's client and librdkafka).
+Transactions (KIP-98, KIP-890): ``endpoint.produce.transactional`` says which requests may carry transactional batches.
+The owner takes the first batch of a transaction once the transaction's coordinator knows of the partition
+(``broker.partition.verification``).  So each part carries the transactional id and the client's version.  Version 11
+is the first with TRANSACTION_ABORTABLE, and version 12 adds its partitions to the transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, Outcome, PendingResponse, Request, Response
-from bmq.core.records.batch import CODEC_MASK, CODECS, header_fault
+from bmq.core.records.batch import ATTRIBUTES_LOW, CODEC_MASK, CODECS, header_fault
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.primitives import NodeEndpoint
@@ -51,18 +54,20 @@ from bmq.core.wire.produce import (
     ProduceRequest,
     ProduceTopic,
     TopicAnswer,
+    Transaction,
     encode_produce,
     parse_produce,
 )
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
+from bmq.endpoint.produce.transactional import Producers, transactional_producers
+from bmq.endpoint.produce.transactional import refusal as refusal_of_transaction
 from bmq.endpoint.request_plan import PlanRule
 from bmq.endpoint.scopes import AnyScopes
 from bmq.meta.catalog import Topic
 
 ZSTD_SINCE = 7
-_ATTRIBUTES_LOW = 22  # a batch's attributes are two bytes at 21
 _ZSTD = CODECS.index("zstd")
 PARTITIONS_AT_ONCE = 200
 """Partitions up to which a request is handed out in one turn of the loop: at up to 100 us each, 20 ms."""
@@ -107,7 +112,8 @@ class Produce:
     """
 
     __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_hints", "_response", "_rights",
-                 "_timeout_ms", "_topics", "_version", "acks", "held_until", "left", "scopes")  # fmt: skip
+                 "_timeout_ms", "_topics", "_transaction", "_version", "acks", "held_until", "left",
+                 "scopes")  # fmt: skip
 
     def __init__(self, scopes: AnyScopes, request: Request, asked: ProduceRequest) -> None:
         self.scopes = scopes
@@ -122,6 +128,9 @@ class Produce:
         self._rights = scopes.caller.rights(request) if scopes.caller.authorizer.is_on else None
         self._hints = scopes.view.leader_hints(scopes.process, request) if asked.acks != ACKS_NONE else None
         self._version = request.api_version
+        self._transaction: Transaction | None = None
+        if asked.transactional_id is not None:
+            self._transaction = Transaction(asked.transactional_id, request.api_version)
         self._correlation_id = request.correlation_id
         self._topics: list[TopicAnswer] = []
         self._failure = ""  # the first one; its text only: an exception refers to the frames that it passed
@@ -131,7 +140,7 @@ class Produce:
 
     def start(self, asked: ProduceRequest) -> Response | Awaitable[Response]:
         """Hand every part of ``asked`` to its owner or queue.  Return the response, pending if parts are."""
-        refusal = self._refusal(asked)
+        refusal = self._refusal(transactional_producers(asked))
         for topic in asked.topics:
             parts: list[PartitionProduce] = []
             count = len(topic.partitions)
@@ -145,12 +154,16 @@ class Produce:
         self._forget = self._client.on_close(self._drop)
         return self._response
 
-    def _refusal(self, asked: ProduceRequest) -> RequestError | None:
-        """Return the error of the request as a whole; None if its parts may be accepted."""
+    def _refusal(self, producers: Producers) -> RequestError | None:
+        """Return the error of the request as a whole; None if its parts may be accepted.
+
+        ``producers`` are those of its transactional batches.
+        """
         if self.acks not in (ACKS_ALL, ACKS_BUFFERED, ACKS_NONE):
             return RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks} is not one of -1, 0, 1")
-        if asked.transactional_id is not None:
-            return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
+        if self._transaction is not None:
+            levels = self.scopes.process.levels()
+            return refusal_of_transaction(self._transaction.transactional_id, producers, levels, self._rights)
         return None
 
     def _hand_out_some(
@@ -159,8 +172,10 @@ class Produce:
         """Hand out the partitions of ``asked`` up to ``stop`` that are not in ``parts`` yet, and put them there."""
         topic, refusal = self._find(asked.name, asked.topic_id, refusal)
         counters = self.scopes.caller.metrics.topic(topic.name) if topic is not None else None
+        sent = asked.transactions if self.scopes.caller.is_process else None
         for position, (index, records) in enumerate(asked.partitions[len(parts) : stop], len(parts)):
-            part = PartitionProduce(self, index, records, counters)
+            transaction = self._transaction if sent is None else sent.get(position)
+            part = PartitionProduce(self, index, records, counters, transaction)
             parts.append(part)
             if refusal is not None:
                 part.key = _refused_key(asked, index)
@@ -316,7 +331,7 @@ class LargeProduce(Produce):
 
     async def hand_out_in_turns(self, asked: ProduceRequest) -> None:
         """Hand every part of ``asked`` to its owner or queue.  If cancelled, drop those that were handed out."""
-        refusal = self._refusal(asked)
+        refusal = self._refusal(await self._large.run(transactional_producers, asked))
         turns = Turns(HANDED_OUT_A_TURN)
         self.left = 1  # for this method, until all are handed out
         try:
@@ -413,12 +428,15 @@ def _fault(records: memoryview | None, version: int) -> RequestError | None:
     fault = header_fault(records)
     if fault is not None:
         return fault
-    if version < ZSTD_SINCE and records[_ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
+    if version < ZSTD_SINCE and records[ATTRIBUTES_LOW] & CODEC_MASK == _ZSTD:
         return RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd is allowed from version {ZSTD_SINCE} on")
     return None
 
 
-NEEDS = (Need(AclOperation.WRITE, ResourceType.TOPIC, "each"),)
+NEEDS = (
+    Need(AclOperation.WRITE, ResourceType.TOPIC, "each"),
+    Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "if a batch is transactional"),
+)
 RULE = PlanRule(partitions=PARTITIONS_AT_ONCE, keeps_order=True)
 APIS = (
     Api(

@@ -12,7 +12,7 @@ from bmq.core.metrics.counters import TopicCounters
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.produce import ACKS_ALL, PartitionAnswer
+from bmq.core.wire.produce import ACKS_ALL, PartitionAnswer, Transaction
 from bmq.endpoint.leader_hints import LeaderHint
 from bmq.endpoint.partitions import Appended, Owner
 from bmq.endpoint.scopes import AnyScopes
@@ -52,12 +52,17 @@ class PartitionProduce(PartitionAnswer):
     """
 
     __slots__ = ("_counters", "_is_again", "_may_be_appended", "_produce", "_producer_id", "_sequence", "_take_back",
-                 "is_over", "key", "on_over", "records", "topic")  # fmt: skip
+                 "is_over", "key", "on_over", "records", "topic", "transaction")  # fmt: skip
     key: PartitionKey
     topic: str
 
     def __init__(
-        self, produce: WholeProduce, index: int, records: memoryview | None, counters: TopicCounters | None
+        self,
+        produce: WholeProduce,
+        index: int,
+        records: memoryview | None,
+        counters: TopicCounters | None,
+        transaction: Transaction | None = None,
     ) -> None:
         super().__init__(index, ErrorCode.NONE)
         self._produce = produce
@@ -66,6 +71,7 @@ class PartitionProduce(PartitionAnswer):
         self._is_again = False  # an owner has given it back
         self._may_be_appended = False  # that owner may have appended it
         self.records = records
+        self.transaction = transaction
         self.is_over = False
         self.on_over: Callable[[], None] = no_op  # see ``endpoint.produce.queue.Waiting``
         self._producer_id, self._sequence = NO_PRODUCER_ID, -1

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import NO_PRODUCER_ID, Appended
+from bmq.core.wire.produce import Transaction
 
 
 class RoutedBatch:
@@ -21,6 +22,7 @@ class RoutedBatch:
     ``restarts_order`` all parts sent before it have their results.  A broker that has refused a part goes on
                        refusing its producer's later ones, which may have been under way already, until it gets a
                        part with this mark.
+    ``transaction``    of a transactional batch, else None
     ================== ========================================================================================
     """
 
@@ -36,6 +38,7 @@ class RoutedBatch:
         "restarts_order",
         "size",
         "token",
+        "transaction",
     )
 
     def __init__(
@@ -46,12 +49,14 @@ class RoutedBatch:
         acks_all: bool,
         token: object = None,
         held_until: float = math.inf,
+        transaction: Transaction | None = None,
     ) -> None:
         self.records = records
         self.size = len(records)
         self.producer_id = producer_id
         self.acks_all = acks_all
         self.token = token
+        self.transaction = transaction
         self.number = -1
         self.connection = -1
         self.held_until = held_until

@@ -25,7 +25,7 @@ from bmq.core.records.batch import Appended
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy, PeerLost, Peers
 from bmq.core.tracing import SampledRecords
 from bmq.core.wire.api_keys import ApiKey
-from bmq.core.wire.produce import ACKS_ALL, ACKS_BUFFERED, PartitionAnswer
+from bmq.core.wire.produce import ACKS_ALL, ACKS_BUFFERED, PartitionAnswer, Transaction
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from bmq.meta.cluster.member import Member
 from bmq.proxy.relay.pool import RelayPool
@@ -60,13 +60,14 @@ class Sender(Protocol):
 class _Request:
     """The parts of one request, in the order of its response: by topic."""
 
-    __slots__ = ("count", "held_until", "parts", "restarts", "senders", "size", "topics")
+    __slots__ = ("count", "held_until", "parts", "restarts", "senders", "size", "topics", "transactions")
 
     def __init__(self) -> None:
         self.topics: dict[UUID, list[tuple[int, memoryview]]] = {}
         self.parts: dict[UUID, list[tuple[Sender, RoutedBatch]]] = {}
         self.senders: set[Sender] = set()
         self.restarts: list[tuple[UUID, int]] = []
+        self.transactions: dict[int, Transaction] = {}  # by id of the records' object
         self.held_until = math.inf
         self.size = 0
         self.count = 0
@@ -80,6 +81,8 @@ class _Request:
         records.append((partition, part.records))
         if part.restarts_order:
             self.restarts.append((topic_id, partition))
+        if part.transaction is not None:
+            self.transactions[id(part.records)] = part.transaction
         self.parts[topic_id].append((sender, part))
         self.senders.add(sender)
         if part.held_until < self.held_until:
@@ -235,7 +238,9 @@ class ProduceSender:
             else:
                 acks = ACKS_ALL if acks_all else ACKS_BUFFERED
                 topics = list(request.topics.items())
-                body = encode_produce_request(acks, TIMEOUT_MS, topics, request.restarts, request.held_ms(now))
+                body = encode_produce_request(
+                    acks, TIMEOUT_MS, topics, request.restarts, request.held_ms(now), request.transactions
+                )
                 if self._sampled is not None and (tags := self._sampled.header(topics)):
                     future = peer.call(ApiKey.PRODUCE, PRODUCE_VERSION, body, tags)
                 else:

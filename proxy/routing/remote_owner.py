@@ -13,7 +13,7 @@ from bmq.core.aio.timers import Deadlines
 from bmq.core.aio.turns import run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import HEADER_BYTES, NO_PRODUCER_ID, Ends
+from bmq.core.records.batch import ATTRIBUTES_LOW, HEADER_BYTES, NO_PRODUCER_ID, TRANSACTIONAL, Ends
 from bmq.core.records.control import TransactionMarker
 from bmq.core.rpc.messages.broker import (
     ENDS_FLUSHED,
@@ -206,10 +206,14 @@ class RemoteOwner:
         self, data: memoryview, callback: AppendCallback, *, acks_all: bool, held_until: float = math.inf
     ) -> Callable[[], None]:
         """Send a batch.  See ``Owner.append``."""
-        producer_id = NO_PRODUCER_ID
+        producer_id, transaction = NO_PRODUCER_ID, None
         if len(data) >= HEADER_BYTES:
             (producer_id,) = _PRODUCER_ID.unpack_from(data, _PRODUCER_ID_AT)
-        part = RoutedBatch(data, producer_id, acks_all=acks_all, token=callback, held_until=held_until)
+            if data[ATTRIBUTES_LOW] & TRANSACTIONAL:
+                transaction = callback.transaction
+        part = RoutedBatch(
+            data, producer_id, acks_all=acks_all, token=callback, held_until=held_until, transaction=transaction
+        )
         self.handle(Submitted(part))
         return partial(self.handle, Expired(part))
 

@@ -14,7 +14,9 @@ from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
+from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.config import NodeConfig
+from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.rpc.messages.broker import PartitionsNotServedRequest
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.context import FetchContext
@@ -63,6 +65,7 @@ class BrokerRole:
         self.close_by: float | None = None
         """On the event loop's clock: partitions not handed over by then are left as they are."""
         self._view = ListenerView(config=config)
+        self._verifier = PartitionVerifier(joined.view, catalog, joined.peers)
         self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._follower = AssignmentFollower(self.assigned, catalog, joined.view, config, self._hand_overs)
 
@@ -84,6 +87,8 @@ class BrokerRole:
         parts, context = self._parts, self.broker.shared
         joined = parts.joined
         context.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
+        if joined.features.ranges[TRANSACTION_VERSION].highest > 0:
+            context.verifier = self._verifier
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
         register_broker(joined.endpoint, self.assigned, context.load, context.open_files, self.fence, ownership.check)
         inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, fetches)
@@ -126,3 +131,4 @@ class BrokerRole:
         await self.assigned.close()
         await self.broker.close(self.close_by)
         await self._hand_overs.close()
+        await self._verifier.close()

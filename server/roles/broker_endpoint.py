@@ -8,6 +8,7 @@ Requests go through the same handlers as on the clients' port, with other scopes
   the catalog does not show yet gets UNKNOWN_TOPIC_ID, which the caller retries too.
 * Nothing is created: neither API ever creates a topic.  Produce to an internal topic is refused as for clients;
   coordinators write their topics by ShardAppend.  Fetch from it is allowed, as for clients.
+* Parts carry transactional ids, on which the proxy has checked the client's rights. A client's tag does not count.
 * Metrics are separate, so that a process that is proxy and broker counts its clients' requests once.  The traffic of
   each partition is counted for the controller (``broker.traffic``).
 * Fetch sessions are separate too: a proxy has one session, which may have many partitions, and it is never evicted for
@@ -70,7 +71,7 @@ def internal_endpoint(
         ),
         responses=ResponseBudget(config.queued_max_request_bytes),
     )
-    return Endpoint(process, view, Caller(metrics=metrics), INTERNAL_APIS)
+    return Endpoint(process, view, Caller(metrics=metrics, is_process=True), INTERNAL_APIS)
 
 
 def register_broker(

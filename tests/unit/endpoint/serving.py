@@ -18,6 +18,7 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, Record, build_batch
 from bmq.core.records.control import TransactionMarker
 from bmq.core.records.cursor import read_batches
+from bmq.core.wire.produce import Transaction
 from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
@@ -102,6 +103,8 @@ class GivenBack(RequestError):
 
 class AppendFuture:
     """An ``AppendCallback`` whose result is awaited."""
+
+    transaction: Transaction | None = None
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()

@@ -234,7 +234,10 @@ def unless(found: Callable[[Any], Any], code: ErrorCode) -> Callable[[Any], Iter
 
 
 CASES: dict[ApiKey, Case] = {
-    ApiKey.PRODUCE: Case(9, lambda: produce("t"), [[(Op.WRITE, TOPIC)]], {TOPIC_FAILED}),
+    ApiKey.PRODUCE: Case(
+        9, lambda: produce("t"), [[(Op.WRITE, TOPIC)]], {TOPIC_FAILED},
+        others=frozenset({(Op.WRITE, ResourceType.TRANSACTIONAL_ID)}),
+    ),
     ApiKey.FETCH: Case(
         12, lambda: fetch("t"), [[(Op.READ, TOPIC)]], {TOPIC_FAILED},
         others=frozenset({(Op.CLUSTER_ACTION, CLUSTER)}),

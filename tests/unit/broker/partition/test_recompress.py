@@ -12,6 +12,7 @@ from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, Batch, BatchRules, Record, build_batch
 from bmq.core.records.compression import Compression, recompress
+from bmq.core.wire.produce import Transaction
 from bmq.endpoint.partitions import AppendCallback, Appended
 
 CHECK = Work(BatchRules(), 0, None)
@@ -31,6 +32,8 @@ def bad() -> Batch:
 
 
 class Append:
+    transaction: Transaction | None = None
+
     def __init__(self) -> None:
         self.codes: list[ErrorCode] = []
         self.is_gone = False

@@ -11,6 +11,7 @@ import pytest
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.refusals import Refusals
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.wire.produce import Transaction
 from bmq.endpoint.partitions import Appended
 from bmq.meta.kv import KvError, KvUnavailable
 
@@ -38,6 +39,8 @@ class Writer:
 
 
 class Append:
+    transaction: Transaction | None = None
+
     def __init__(self) -> None:
         self.error: RequestError | None = None
         self.on_end: Callable[[], object] = int
