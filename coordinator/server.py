@@ -1,13 +1,13 @@
-"""Internal requests to a coordinator: requests that proxies forward, and the list of shards not loaded.
+"""Internal requests to a coordinator: requests that proxies forward, markers, and the list of shards not loaded.
 
-A proxy sends the ownership number that its view has for each shard of the request:
+The caller sends the ownership number that its view has for each shard of the request:
 
 ==========================  ======================================================================================
 the coordinator's number    what the coordinator does
 ==========================  ======================================================================================
 lower                       its view is behind: it waits ``NEWS_WAIT_S`` for the change, then refuses.  It never serves
                             before, since the shard may belong to another process by now
-equal or higher, own shard  it serves (if higher, the proxy's view is behind)
+equal or higher, own shard  it serves (if higher, the caller's view is behind)
 equal or higher, another's  it refuses with NOT_COORDINATOR
 ==========================  ======================================================================================
 """
@@ -28,12 +28,14 @@ from bmq.coordinator.transaction_routing import TRANSACTION_APIS
 from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
+from bmq.core.records.control import TransactionMarker
 from bmq.core.rpc.messages.coordinator import (
     ForwardRequest,
     ForwardResponse,
     ShardsNotLoadedRequest,
     ShardsNotLoadedResponse,
 )
+from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest, EndGroupTransactionsResponse
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
@@ -71,7 +73,8 @@ def judge(expected: int, known: ShardOwner | None, own: str) -> ForwardVerdict:
 class Forwarding:
     """Internal API of a coordinator.
 
-    Register ``handle`` for ``InternalKey.FORWARD`` and ``list_not_loaded`` for ``InternalKey.SHARDS_NOT_LOADED``.
+    Register ``handle`` for ``InternalKey.FORWARD``, ``end_transactions`` for ``InternalKey.END_GROUP_TRANSACTIONS`` and
+    ``list_not_loaded`` for ``InternalKey.SHARDS_NOT_LOADED``.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Forwarding:
         ``shards_not_loaded`` returns the reason by shard, for the process's shards of all kinds that are not loaded;
         None if the process has groups alone.
         """
+        self._coordinator = coordinator
         self._served: dict[ShardKind, tuple[KindApis, Any]] = {GROUPS: (GROUP_APIS, coordinator)}
         if transactions is not None:
             self._served[TRANSACTIONS] = TRANSACTION_APIS, transactions
@@ -130,6 +134,22 @@ class Forwarding:
             kinds = ", ".join(sorted({shard.kind.name for shard in expected if shard}))
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not about {kinds}")
         return ForwardResponse(ErrorCode.NONE, "", await _encode(response, request.api_version)).encode()
+
+    async def end_transactions(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """End transactions in groups' shards, and return the encoded response with a code for each shard.
+
+        The code is NOT_COORDINATOR if a shard is not this process's, else as ``Coordinator.end_transaction`` returns.
+        Raises FormatError if ``body`` is not an EndGroupTransactionsRequest.
+        """
+        ends = EndGroupTransactionsRequest.decode(body).ends()
+        codes = await asyncio.gather(*(self._end(marker, *ownership) for marker, ownership in ends))
+        return EndGroupTransactionsResponse(codes=tuple(codes)).encode()
+
+    async def _end(self, marker: TransactionMarker, code: int, expected: int) -> ErrorCode:
+        shard = shard_of_code(code)
+        if shard is None or shard.kind is not GROUPS or not await self._is_ours({shard: expected}):
+            return ErrorCode.NOT_COORDINATOR
+        return await self._coordinator.end_transaction(shard.number, marker)
 
     def list_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded list of this process's shards that are not loaded, each with its reason, cut to

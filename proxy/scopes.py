@@ -40,7 +40,10 @@ class ProxyServices(ProcessServices):
     client_quotas: QuotasView
     log_levels: LogLevels = field(default_factory=LogLevels)
     end_group_transaction: Callable[[int, TransactionMarker], Awaitable[ErrorCode]] | None = None
-    """Gives a marker to the coordinator of a partition of ``__consumer_offsets``; None: there is no way to it."""
+    """Gives a marker to the coordinator of a partition of ``__consumer_offsets``, and returns its code.
+
+    None in a version that serves no transactions.
+    """
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""
     transactions: ClusterTransactionCoordinator | None = None

@@ -42,6 +42,7 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Addr
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
+from bmq.proxy.apis import SERVES_TRANSACTIONS
 from bmq.proxy.tracing import Tracing
 from bmq.server.certificates import open_certificates
 from bmq.server.client_security import ClientSecurity
@@ -55,6 +56,7 @@ from bmq.server.roles.controller import ControllerRole
 from bmq.server.roles.coordinator import CoordinatorRole
 from bmq.server.roles.parts import Parts
 from bmq.server.roles.proxy import ProxyRole
+from bmq.server.roles.transactions import make_transactions
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cluster_files import StoredTopics
 from bmq.storage.filesystem import FileSystem
@@ -136,7 +138,8 @@ class Node:
         offsets_topic = partial(self.admin.ensure_topic, OFFSETS_TOPIC)
         self.coordinator: CoordinatorRole | None = None
         if COORDINATOR in config.roles:
-            self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic)
+            transactions = partial(make_transactions, parts, self.admin, offsets_topic) if SERVES_TRANSACTIONS else None
+            self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic, transactions)
         self.proxy = ProxyRole(
             parts, self.views, self.metrics, self.log_levels, self.admin, offsets_topic,
             broker=self.broker, controller=self.controller, coordinator=self.coordinator,

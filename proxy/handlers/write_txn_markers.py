@@ -8,11 +8,13 @@ in Kafka's ``handleWriteTxnMarkersRequest``; without the right, every partition 
 
 Version notes: both flexible; 2 has the transaction's version, which is 0 in a request of version 1.
 
+A marker for ``__consumer_offsets`` goes to the coordinator of its groups (``ProxyServices.end_group_transaction``). If
+the coordinator cannot take it now, the error is NOT_LEADER_OR_FOLLOWER: after a coordinator's own errors Java's admin
+client gives up (``AbortTransactionHandler``).
+
 Departures: a repeated or late marker of version 2 is not written, and has no error.  Partitions of
-``__consumer_offsets`` have NOT_LEADER_OR_FOLLOWER unless a coordinator of groups takes markers
-(``ProxyServices.end_group_transaction``); partitions of ``__transaction_state`` have it always.  At level 0 of
-``transaction.version`` no log has a transaction, and a member may be of a version that cannot read markers: every
-partition has UNSUPPORTED_VERSION.
+``__transaction_state`` have NOT_LEADER_OR_FOLLOWER always.  At level 0 of ``transaction.version`` no log has a
+transaction, and a member may be of a version that cannot read markers: every partition has UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 Topic = Result.WritableTxnMarkerTopicResult
 Partition = Topic.WritableTxnMarkerPartitionResult
 WITH_VERSION_SINCE = 2
+_MOVING = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""A coordinator's errors after which a client is to try again."""
 
 
 class Ended(NamedTuple):
@@ -97,7 +103,8 @@ async def _end(scopes: ProxyScopes, one: Ended) -> ErrorCode:
             to_group = scopes.process.end_group_transaction
             if one.topic != OFFSETS_TOPIC or to_group is None:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return await to_group(one.partition, one.marker)
+            code = await to_group(one.partition, one.marker)
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _MOVING else code
         await (await owner_of(scopes, one.topic, one.partition)).end_transaction(one.marker)
     except RequestError as error:
         return error.code

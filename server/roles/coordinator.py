@@ -15,6 +15,7 @@ from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
+from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest
 from bmq.meta.catalog import Topic
 from bmq.meta.shard_kinds import ShardId
 from bmq.server.roles.broker import BrokerRole
@@ -22,10 +23,14 @@ from bmq.server.roles.parts import Parts
 
 
 class TransactionParts(NamedTuple):
-    """The transaction coordinator of one process: its shards, and the coordinator that serves requests over them."""
+    """The transaction coordinator of one process: its shards, and the coordinator that serves requests over them.
+
+    ``close`` closes what the shards use, once they have ended.
+    """
 
     shards: Shards[Any]
     coordinator: LocalTransactionCoordinator
+    close: Callable[[], Awaitable[None]]
 
 
 class CoordinatorRole:
@@ -57,6 +62,7 @@ class CoordinatorRole:
             self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
         )
         joined.endpoint.register(ForwardRequest, self._forwarding.handle)
+        joined.endpoint.register(EndGroupTransactionsRequest, self._forwarding.end_transactions)
         joined.endpoint.register(ShardsNotLoadedRequest, self._forwarding.list_not_loaded)
 
     @property
@@ -94,5 +100,6 @@ class CoordinatorRole:
         async with contextlib.AsyncExitStack() as kinds:
             kinds.push_async_callback(self.coordinator.close)
             if self._transactions is not None:
+                kinds.push_async_callback(self._transactions.close)
                 kinds.push_async_callback(self._transactions.shards.wait_closed)
                 kinds.callback(self._transactions.shards.close)

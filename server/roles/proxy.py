@@ -12,6 +12,7 @@ from functools import partial
 
 from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
+from bmq.coordinator.group_markers import GroupMarkers
 from bmq.core.aio.subscribers import no_op
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.levels import LogLevels
@@ -106,6 +107,7 @@ class ProxyRole:
             log_levels=log_levels,
             acls=security.acls,
             transactions=self.transactions,
+            end_group_transaction=GroupMarkers(joined.view, joined.peers).end if SERVES_TRANSACTIONS else None,
             new_leaders=self.new_leaders,
             features=joined.features,
             levels=lambda: joined.view.levels,

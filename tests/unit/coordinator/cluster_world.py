@@ -30,9 +30,11 @@ from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message import InternalRequest, R
 from bmq.core.rpc.messages.coordinator import ForwardRequest
+from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
-from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers
+from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers, ask_peer
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire import messages as m
@@ -248,6 +250,10 @@ class FakePeers:
         assert HelloResponse.decode(await link.call(InternalKey.HELLO, 0, greeting.encode())).error is ErrorCode.NONE
         return link
 
+    async def ask(self, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
+        async with asyncio.timeout(timeout_s):
+            return await ask_peer(await self.reach(member, ConnectionKind.CONTROL, timeout_s), request)
+
 
 class BrokerProcess:
     """A broker and what it answers to coordinators."""
@@ -342,6 +348,7 @@ class CoordinatorProcess:
         await self.coordinator.start()
         self.forwarding = Forwarding(self.coordinator, self.view)
         self.endpoint.register(ForwardRequest, self.forwarding.handle)
+        self.endpoint.register(EndGroupTransactionsRequest, self.forwarding.end_transactions)
 
     async def close(self) -> None:
         self.forwarding.close()

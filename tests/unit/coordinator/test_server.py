@@ -10,18 +10,21 @@ import pytest
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routed_api import ready_request
 from bmq.coordinator.server import Forwarding, ForwardVerdict, judge
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.records.control import TransactionMarker
 from bmq.core.rpc.messages.coordinator import (
     ForwardRequest,
     ForwardResponse,
     ShardsNotLoadedRequest,
     ShardsNotLoadedResponse,
 )
+from bmq.core.rpc.messages.markers import MARKERS_MAX, EndGroupTransactionsRequest, EndGroupTransactionsResponse
 from bmq.core.wire import messages as m
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId
 from tests.harness.members import OneView
+from tests.unit.coordinator.txn_requests import marker_of
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +55,9 @@ class FakeCoordinator:
 
     def shards_not_loaded(self) -> dict[ShardId, str]:
         return {ShardId(GROUPS, 3): "it hangs"}
+
+    async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
+        return ErrorCode.INVALID_PRODUCER_EPOCH if partition else ErrorCode.NONE
 
     async def ready(self, key: str) -> None:
         raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._name} {key}")
@@ -130,4 +136,33 @@ def test_the_shards_that_are_not_loaded_are_reported_for_all_kinds() -> None:
     raw = served.list_not_loaded(memoryview(b"".join(map(bytes, ShardsNotLoadedRequest().encode()))), call)
     response = ShardsNotLoadedResponse.decode(memoryview(b"".join(map(bytes, raw))))
     assert response.shards == ((ShardId(GROUPS, 3).code, "it hangs"), (ShardId(TRANSACTIONS, 1).code, "no owner"))
+    served.close()
+
+
+async def end(served: Forwarding, request: EndGroupTransactionsRequest) -> list[str]:
+    call: Any = None  # it is not read
+    response = await served.end_transactions(memoryview(b"".join(map(bytes, request.encode()))), call)
+    codes = EndGroupTransactionsResponse.decode(memoryview(b"".join(map(bytes, response)))).codes
+    return [ErrorCode(code).name for code in codes]
+
+
+async def test_a_marker_is_taken_for_groups_shards_of_this_process_alone() -> None:
+    served = forwarding()
+    later, groups = ShardId(GROUPS, 1).code, ShardId(GROUPS, 0).code
+    asked = [(groups, 1), (later, 1), (groups, 2), (ShardId(TRANSACTIONS, 0).code, 1), (77 << 24, 1)]
+    request = EndGroupTransactionsRequest.of([(marker_of(), each) for each in asked])
+    assert len(request.markers) == 1
+    assert await end(served, request) == ["NONE", "INVALID_PRODUCER_EPOCH", *["NOT_COORDINATOR"] * 3]
+    served.close()
+
+
+async def test_a_request_with_too_many_shards_or_counts_that_do_not_fit_is_refused() -> None:
+    served = forwarding()
+    one = EndGroupTransactionsRequest.of([(marker_of(), (0, 1))])
+    for wrong in (
+        EndGroupTransactionsRequest(one.markers, ()),
+        EndGroupTransactionsRequest.of([(marker_of(), (0, 1))] * (MARKERS_MAX + 1)),
+    ):
+        with pytest.raises(FormatError, match="EndGroupTransactions"):
+            await end(served, wrong)
     served.close()

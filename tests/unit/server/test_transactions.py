@@ -84,6 +84,9 @@ class StoredTransactions(FakeTransactions):
         super().__init__(cast(Any, parts.joined.view), SHARDS)
         self.shards = shards
 
+    async def close(self) -> None:
+        self.shards.ends.append("parts closed")
+
     async def ready(self, transactional_id: str) -> None:
         await self.shards.serving(transactional_id)
         await super().ready(transactional_id)
@@ -115,7 +118,9 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """Yield a process with the switch on, once the level is in force."""
     made: list[StoredTransactions] = []
 
-    def make_role(parts: Parts, broker: BrokerRole, offsets_topic: Any) -> coordinator_role.CoordinatorRole:
+    def make_role(
+        parts: Parts, broker: BrokerRole, offsets_topic: Any, real: object
+    ) -> coordinator_role.CoordinatorRole:
         async def topic() -> Topic:
             found = parts.catalog.topics.get(TRANSACTIONS_TOPIC)
             if found is None:
@@ -125,7 +130,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         def make(logs: ShardLogs) -> coordinator_role.TransactionParts:
             shards = StoredShards(parts, logs, topic)
             made.append(StoredTransactions(parts, shards))
-            return coordinator_role.TransactionParts(shards, made[0])
+            return coordinator_role.TransactionParts(shards, made[0], made[0].close)
 
         return coordinator_role.CoordinatorRole(parts, broker, offsets_topic, make)
 
@@ -160,7 +165,7 @@ async def test_a_transaction_is_found_begun_listed_and_ended(monkeypatch: pytest
         shards = w.transactions.shards
         w.node.drain()
         assert shards.ends == ["drained"]
-    assert shards.ends == ["drained", "closed", "ended"]
+    assert shards.ends == ["drained", "closed", "ended", "parts closed"]
 
 
 async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_those_of_groups(

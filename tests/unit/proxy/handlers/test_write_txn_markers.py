@@ -85,7 +85,7 @@ async def test_markers_of_offsets_go_to_the_groups_coordinator_and_none_to_the_t
 
     async def to_group(partition: int, ended: TransactionMarker) -> ErrorCode:
         given.append((partition, ended.producer_id))
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
     asked = marker(8, (OFFSETS_TOPIC, [1, 2]), (TRANSACTIONS_TOPIC, [0]))
     refused = [
@@ -95,7 +95,7 @@ async def test_markers_of_offsets_go_to_the_groups_coordinator_and_none_to_the_t
     ]
     assert await write({}, asked) == refused
     found = await write({}, asked, end_group_transaction=to_group)
-    assert found == [(8, OFFSETS_TOPIC, 1, "COORDINATOR_LOAD_IN_PROGRESS"), *refused[1:]]
+    assert found == [(8, OFFSETS_TOPIC, 1, "TRANSACTION_COORDINATOR_FENCED"), *refused[1:]]
     assert given == [(1, 8)]
 
 
@@ -104,3 +104,20 @@ async def test_no_marker_is_written_before_the_cluster_has_transactions() -> Non
     found = await write(owners, marker(8, ("t", [0]), (OFFSETS_TOPIC, [1])), levels=lambda: NO_LEVELS)
     assert [each[3] for each in found] == ["UNSUPPORTED_VERSION"] * 2
     assert owners[0].calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.NONE, "NONE"),
+        (ErrorCode.NOT_COORDINATOR, "NOT_LEADER_OR_FOLLOWER"),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, "NOT_LEADER_OR_FOLLOWER"),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "NOT_LEADER_OR_FOLLOWER"),
+    ],
+)
+async def test_a_client_tries_again_while_no_coordinator_takes_its_marker(code: ErrorCode, expected: str) -> None:
+    async def to_group(partition: int, ended: TransactionMarker) -> ErrorCode:
+        return code
+
+    found = await write({}, marker(8, (OFFSETS_TOPIC, [1])), end_group_transaction=to_group)
+    assert found == [(8, OFFSETS_TOPIC, 1, expected)]

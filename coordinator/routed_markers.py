@@ -1,0 +1,63 @@
+"""Transactions' ends by the topic of their partitions: to groups' shards, or to partition owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from bmq.coordinator.group_markers import GroupMarkers
+from bmq.coordinator.transaction_shard.markers import WriteMarkers
+from bmq.core.errors import ErrorCode, FormatError
+from bmq.core.model import PartitionKey
+from bmq.core.records.control import TransactionMarker
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
+from bmq.meta.kv import KvError
+
+
+class RoutedMarkers:
+    """A ``WriteMarkers`` over both ways.
+
+    Partitions of ``__consumer_offsets`` go to ``groups``, all others to ``partitions``. A partition of
+    ``__consumer_offsets`` must never get its marker from ``partitions``: the group's shard would not hear of the end.
+    The catalog may be behind, so the store is asked about ``__consumer_offsets`` if a topic is unknown.
+    """
+
+    def __init__(self, catalog: Catalog, groups: GroupMarkers, partitions: WriteMarkers) -> None:
+        self._catalog = catalog
+        self._groups = groups
+        self._partitions = partitions
+
+    async def __call__(
+        self, marker: TransactionMarker, keys: Sequence[PartitionKey]
+    ) -> Mapping[PartitionKey, ErrorCode]:
+        """Send a marker to ``keys``; return the code of each.
+
+        COORDINATOR_NOT_AVAILABLE: the topic is unknown, and the store does not say whether it has the groups.
+        """
+        codes: dict[PartitionKey, ErrorCode] = {}
+        wanted = dict.fromkeys(keys)
+        hidden = [key for key in wanted if self._catalog.by_id(key.topic_id) is None]
+        if hidden and not await self._refresh():
+            codes = dict.fromkeys(hidden, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        offsets = self._catalog.topics.get(OFFSETS_TOPIC)
+        of_groups: dict[int, PartitionKey] = {}
+        others: list[PartitionKey] = []
+        for key in wanted:
+            if key in codes:
+                continue
+            if offsets is not None and key.topic_id == offsets.topic_id:
+                of_groups[key.partition] = key
+            else:
+                others.append(key)
+        ended, written = await asyncio.gather(self._groups(marker, of_groups), self._partitions(marker, others))
+        codes.update(written)
+        codes.update((of_groups[partition], code) for partition, code in ended.items())
+        return codes
+
+    async def _refresh(self) -> bool:
+        """Have the catalog show ``__consumer_offsets`` as the store has it.  Return False if the store does not say."""
+        try:
+            await self._catalog.refresh(OFFSETS_TOPIC)
+        except (KvError, FormatError):
+            return False
+        return True
