@@ -27,10 +27,10 @@ from bmq.storage.hdfs.sasl import (
     SASL_CALL_ID,
     SIMPLE,
     Effect,
-    Evaluate,
     LoggedIn,
     LoginFailed,
     LoginTimedOut,
+    MechanismStep,
     Send,
 )
 
@@ -228,7 +228,7 @@ class RpcConnection(asyncio.Protocol):
                     response = await client.evaluate(effect.challenge)
                     effect = negotiation.evaluated(response, is_complete=client.is_complete)
         except TimeoutError as error:
-            is_ours = isinstance(effect, Evaluate)
+            is_ours = isinstance(effect, MechanismStep)
             text = f"cannot log in as {login}: no response of the KDC" if is_ours else f"no log-in at {self.name}"
             kind = CannotLogIn if is_ours else StorageUnavailable
             failure = LoginFailed if is_ours else LoginTimedOut

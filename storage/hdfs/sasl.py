@@ -11,7 +11,7 @@
 
 The server's offers decide; the first is chosen whose method this client has credentials for.  A server without
 security answers NEGOTIATE with SUCCESS, or offers SIMPLE: that ends the log-in, unless the fall-back is allowed.
-Mechanisms may block, so the machine asks for their steps (``Evaluate``), and its caller brings the result.
+Mechanisms may block, so the machine asks for their steps (``MechanismStep``), and its caller brings the result.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate:
+class MechanismStep:
     """The effect: have the mechanism answer this challenge, and bring the answer to ``evaluated``.
 
     ``offer`` is set the first time: the mechanism to begin, and the server's name.  An empty challenge then means that
@@ -83,7 +83,7 @@ class LoggedIn:
     last: pb.RpcSasl | None = None
 
 
-Effect = Send | Evaluate | LoggedIn
+Effect = Send | MechanismStep | LoggedIn
 
 
 class _State(enum.Enum):
@@ -147,11 +147,11 @@ class Negotiation:
                 if not message.HasField("token"):
                     raise self._broken("a challenge without a token")
                 self._state = _State.ANSWERING
-                return Evaluate(message.token)
+                return MechanismStep(message.token)
             case _State.AWAITING, pb.RpcSasl.SUCCESS:
                 if message.HasField("token"):
                     self._state = _State.ENDING
-                    return Evaluate(message.token)
+                    return MechanismStep(message.token)
                 return self._end()
         raise self._broken(f"{_state_name(message)} while this client is {self._state.name.lower()}")
 
@@ -183,7 +183,7 @@ class Negotiation:
                 self._offer.CopyFrom(offer)
                 self._offer.ClearField("challenge")
                 self._state = _State.BEGINNING
-                return Evaluate(offer.challenge, offer)
+                return MechanismStep(offer.challenge, offer)
         offered = ", ".join(f"{_short(offer.method)} ({_short(offer.mechanism)})" for offer in message.auths) or "none"
         simple = next((offer for offer in message.auths if offer.method == SIMPLE), None)
         if simple is None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.sasl import STEPS_MAX, Evaluate, LoggedIn, LoginFailed, Negotiation, Send
+from bmq.storage.hdfs.sasl import STEPS_MAX, LoggedIn, LoginFailed, MechanismStep, Negotiation, Send
 
 _METHODS = st.sampled_from(["KERBEROS", "TOKEN", "SIMPLE", "PLAIN", "DIGEST", ""])
 _MECHANISMS = st.sampled_from(["GSSAPI", "DIGEST-MD5", "PLAIN", ""])
@@ -35,7 +35,7 @@ def test_a_log_in_ends_with_a_proof_or_an_error(bodies: list[bytes], complete_af
     for body in bodies:
         try:
             effect = negotiation.receive(body)
-            if isinstance(effect, Evaluate):
+            if isinstance(effect, MechanismStep):
                 evaluated += 1
                 effect = negotiation.evaluated(
                     b"x" if effect.challenge else None, is_complete=evaluated > complete_after

@@ -10,9 +10,9 @@ from bmq.storage.hdfs.sasl import (
     MESSAGE_BYTES_MAX,
     OFFERS_MAX,
     STEPS_MAX,
-    Evaluate,
     LoggedIn,
     LoginFailed,
+    MechanismStep,
     Negotiation,
     Send,
 )
@@ -47,24 +47,24 @@ def awaiting(*, is_complete: bool = False) -> Negotiation:
 
 def test_a_log_in_by_kerberos() -> None:
     negotiation = begun()
-    assert negotiation.receive(message(State.NEGOTIATE, None, TOKEN, KERBEROS)) == Evaluate(b"", KERBEROS)
+    assert negotiation.receive(message(State.NEGOTIATE, None, TOKEN, KERBEROS)) == MechanismStep(b"", KERBEROS)
     initiate = negotiation.evaluated(b"AP-REQ", is_complete=False)
     assert initiate == Send(pb.RpcSasl(state=State.INITIATE, token=b"AP-REQ", auths=[KERBEROS]))
-    assert negotiation.receive(message(State.CHALLENGE, b"AP-REP")) == Evaluate(b"AP-REP")
+    assert negotiation.receive(message(State.CHALLENGE, b"AP-REP")) == MechanismStep(b"AP-REP")
     empty = negotiation.evaluated(b"", is_complete=False)
     assert empty == Send(pb.RpcSasl(state=State.RESPONSE, token=b""))
-    assert negotiation.receive(message(State.CHALLENGE, b"layers")) == Evaluate(b"layers")
+    assert negotiation.receive(message(State.CHALLENGE, b"layers")) == MechanismStep(b"layers")
     assert negotiation.evaluated(b"none", is_complete=True) == Send(pb.RpcSasl(state=State.RESPONSE, token=b"none"))
     assert negotiation.receive(message(State.SUCCESS)) == LoggedIn("KERBEROS")
 
 
 def test_a_log_in_by_token_begins_with_the_servers_challenge_and_ends_with_its_proof() -> None:
     negotiation = begun("TOKEN", "KERBEROS")
-    assert negotiation.receive(message(State.NEGOTIATE, None, TOKEN, KERBEROS)) == Evaluate(b"nonce", TOKEN)
+    assert negotiation.receive(message(State.NEGOTIATE, None, TOKEN, KERBEROS)) == MechanismStep(b"nonce", TOKEN)
     initiate = negotiation.evaluated(b"digest", is_complete=False)
     assert isinstance(initiate, Send)
     assert not initiate.message.auths[0].HasField("challenge")
-    assert negotiation.receive(message(State.SUCCESS, b"rspauth")) == Evaluate(b"rspauth")
+    assert negotiation.receive(message(State.SUCCESS, b"rspauth")) == MechanismStep(b"rspauth")
     assert negotiation.evaluated(None, is_complete=True) == LoggedIn("TOKEN")
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_answers_success_at_once_is_an_open_one() -> None:
 
 def test_kerberos_is_taken_wherever_it_stands_among_the_offers() -> None:
     effect = begun(fallback=True).receive(message(State.NEGOTIATE, None, SIMPLE, PLAIN, ODD, KERBEROS))
-    assert effect == Evaluate(b"", KERBEROS)
+    assert effect == MechanismStep(b"", KERBEROS)
 
 
 @pytest.mark.parametrize("offers", [(), (PLAIN,), (TOKEN,), (ODD,)])
