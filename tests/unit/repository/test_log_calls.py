@@ -18,7 +18,6 @@ PROCESS_WIDE = {
     "%d connections did not end in %g s and are closed",
     "etcd's database takes writes again",
     "%s could not be refreshed",
-    "HDFS at %s is not secure: the fall-back to simple authentication is used",
     "bug: unused routes are kept, the next sweep is in %g s",
 }
 """Lines that are about the whole process, or the whole store."""
