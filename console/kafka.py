@@ -25,7 +25,7 @@ from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_respons
 
 CLIENT_ID = "console"
 FETCH_WAIT_MS = 500
-"""Most time that a fetch waits.  Fetches here are below the high watermark, so they do not wait for new records."""
+"""Most time that a fetch waits.  Fetches here are below the end at their isolation level, so they do not wait."""
 PRODUCE_TIMEOUT_MS = 15_000
 _HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD_BYTES = 4
@@ -40,8 +40,13 @@ class Requests(Protocol):
     async def send(self, key: ApiKey, version: int, message: Any) -> Any:
         """Return the response to ``message``.  Its caller must check the errors inside it."""
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
-        """Return records from ``offset`` on.  Raises RequestError for an error of the partition, too."""
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
+        """Return records from ``offset`` on, at READ_COMMITTED with the list of the aborted transactions among them.
+
+        Raises RequestError for an error of the partition, too.
+        """
 
     async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:
         """Append a batch with acks=all and return its base offset.
@@ -86,11 +91,13 @@ class LocalRequests:
         body = await self._call(key, version, bytes(encode_request(key, version, message)))
         return decode_response(key, version, body)
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         asked = FetchPartition(partition, -1, offset, -1, max_bytes)
         pieces = encode_fetch_request(
             session_id=0, session_epoch=-1, topics=[(topic_id, [asked])], forgotten=(), max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=1, max_bytes=max_bytes,
+            min_bytes=1, max_bytes=max_bytes, isolation_level=isolation_level,
         )  # fmt: skip
         response = decode_fetch_response(await self._call(ApiKey.FETCH, FETCH_VERSION, b"".join(pieces)))
         check(response.error_code)

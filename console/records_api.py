@@ -1,8 +1,8 @@
 """Handlers of ``/api/v1/topics/{name}/records``: read records of some partitions, and produce one.
 
-Records are read by Fetch, so they come from the caches of this process or from storage, as for a consumer that reads
-up to the high watermark.  A response is bounded in records, in bytes read and shown, and in time; it has the ``next``
-offset of each partition, to continue from.
+Records are read by Fetch, so they come from the caches of this process or from storage, as for a consumer of the
+isolation level that is asked for.  A response is bounded in records, in bytes read and shown, and in time; it has the
+``next`` offset of each partition, to continue from.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bmq.console.queries import NUMBER, BodyField, Query, choice_of, parse_numbe
 from bmq.console.records_reader import EARLIEST, LATEST, RecordsReader, Wanted
 from bmq.console.state import ConsoleState, TopicFacts
 from bmq.core.records.batch import Record, build_batch
+from bmq.core.wire.fetch_client import READ_COMMITTED, READ_UNCOMMITTED
 
 RECORDS_MAX = 1_000
 PARTITIONS_MAX = 100
@@ -50,7 +51,9 @@ _PRODUCE = {
     "key_format": choice_of(*payloads.WRITTEN_FORMATS).optional(payloads.TEXT),
     "value_format": choice_of(*payloads.WRITTEN_FORMATS).optional(payloads.TEXT),
 }
-_PARAMETERS = ("partition", "offset", "timestamp", "key", "key_format", "limit", "format", "bytes")
+_LEVELS = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
+"""Kafka's ``isolation.level`` of a consumer, the default first: a page shows no records that were taken back."""
+_PARAMETERS = ("partition", "offset", "timestamp", "key", "key_format", "limit", "format", "bytes", "isolation_level")
 
 
 class RecordsApi:
@@ -136,6 +139,7 @@ def _wanted(query: Query) -> Wanted:
         limit=query.number("limit", 50, 1, RECORDS_MAX),
         format=query.choice("format", payloads.FORMATS),
         shown_bytes=query.number("bytes", SHOWN_BYTES, 1, SHOWN_BYTES_MAX),
+        isolation_level=_LEVELS[query.choice("isolation_level", tuple(_LEVELS))],
     )
 
 

@@ -6,15 +6,18 @@ that may hold further records, twice as many each time.
 
 | records | read | next |
 |---|---|---|
-| the newest | backward from the high watermark, in windows | the high watermark |
+| the newest | backward from the end, in windows | the end |
 | from an offset or a time | forward | the first record that was not returned |
+
+At READ_COMMITTED the end is the last stable offset, and records of aborted transactions are left out, as Kafka's
+clients do.  At READ_UNCOMMITTED the end is the high watermark.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -26,10 +29,12 @@ from bmq.console.schemas import schema_id
 from bmq.console.state import TopicFacts
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records.batch import NO_PRODUCER_ID, Batch
-from bmq.core.records.control import marker_of
+from bmq.core.records.control import Marker, marker_of
 from bmq.core.records.cursor import read_batches
+from bmq.core.records.isolation import Aborted
 from bmq.core.records.reader import StoredRecord, read_records
 from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.fetch_client import READ_COMMITTED, READ_UNCOMMITTED
 from bmq.core.wire.messages import ListOffsetsRequest
 
 PARALLEL = 4
@@ -63,6 +68,7 @@ class Wanted(NamedTuple):
     limit: int
     format: str
     shown_bytes: int
+    isolation_level: int
 
     @property
     def is_newest(self) -> bool:
@@ -71,11 +77,15 @@ class Wanted(NamedTuple):
 
 
 class Found:
-    """One partition's records, by offset, and the offsets of further records: ``low`` of older, ``next`` of newer."""
+    """One partition's records, by offset, and the offsets of further records: ``low`` of older, ``next`` of newer.
+
+    ``end`` is the end of the records that may be shown at the isolation level.
+    """
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.log_start = self.high_watermark = self.next = self.low = -1
+        self.log_start = self.high_watermark = self.last_stable_offset = -1
+        self.end = self.next = self.low = -1
         self.records: list[dict[str, Any]] = []
         self.read = 0
         """Records read so far; fewer may be left in ``records``."""
@@ -87,6 +97,7 @@ class Found:
             "partition": self.partition,
             "log_start": _known(self.log_start),
             "high_watermark": _known(self.high_watermark),
+            "last_stable_offset": _known(self.last_stable_offset),
             "next": _known(self.next),
             "error": self.error,
         }
@@ -134,7 +145,7 @@ class RecordsReader:
             self._share = min(limit, 2 * self._share)
             active = [found for found in founds if self._may_have_more(found, records)]
         is_newest = self._wanted.is_newest
-        more = (found.low > found.log_start if is_newest else found.next < found.high_watermark for found in founds)
+        more = (found.low > found.log_start if is_newest else found.next < found.end for found in founds)
         return RecordsFound(records, founds, any(more))
 
     def _choose(self, founds: Sequence[Found]) -> list[dict[str, Any]]:
@@ -165,7 +176,7 @@ class RecordsReader:
         False if a read record of the partition was left out: further records lie beyond it.
         """
         is_newest = self._wanted.is_newest
-        is_read = found.low <= found.log_start if is_newest else found.next >= found.high_watermark
+        is_read = found.low <= found.log_start if is_newest else found.next >= found.end
         if found.error or is_read or len(found.records) < found.read:
             return False
         if len(chosen) < self._wanted.limit or not found.records:
@@ -194,13 +205,18 @@ class RecordsReader:
         """Set the partition's ends, and the first offset to be read, within them."""
         wanted, number = self._wanted, found.partition
         found.log_start = await self._offset(number, _EARLIEST)
-        found.high_watermark = found.low = await self._offset(number, _LATEST)
-        start = found.high_watermark
+        end = await self._offset(number, _LATEST)
+        if wanted.isolation_level == READ_COMMITTED:
+            found.last_stable_offset = end
+            found.high_watermark = await self._offset(number, _LATEST, READ_UNCOMMITTED)
+        else:
+            found.high_watermark = end
+        start = found.end = found.low = end
         if wanted.timestamp is not None:
             offset = await self._offset(number, wanted.timestamp)
-            start = offset if offset >= 0 else found.high_watermark
+            start = min(offset, found.end) if offset >= 0 else found.end
         elif isinstance(wanted.offset, int):
-            start = min(max(wanted.offset, found.log_start), found.high_watermark)
+            start = min(max(wanted.offset, found.log_start), found.end)
         elif wanted.offset == EARLIEST:
             start = found.log_start
         found.next = start
@@ -209,9 +225,9 @@ class RecordsReader:
         """Read forward from ``next`` until the partition has its share.  What was read is kept if the time is up."""
         read_bytes = shown = 0
         while found.read < self._share and read_bytes < SCAN_BYTES_MAX and shown < self._answer_bytes:
-            if found.next >= found.high_watermark:
+            if found.next >= found.end:
                 return
-            span = _Span(found.next, found.high_watermark, self._share - found.read, self._answer_bytes - shown)
+            span = _Span(found.next, found.end, self._share - found.read, self._answer_bytes - shown)
             part = await self._fetch(found.partition, span)
             if part is None:
                 return
@@ -224,7 +240,7 @@ class RecordsReader:
     async def _read_back(self, found: Found) -> None:
         """Read the window before ``low``, with which the partition has its share; a smaller one if it is too large."""
         end = found.low
-        size = self._share - (found.high_watermark - end)
+        size = self._share - (found.end - end)
         while size > 0:
             start = max(found.log_start, end - size)
             window = await self._window(found.partition, start, end)
@@ -257,10 +273,11 @@ class RecordsReader:
 
     async def _fetch(self, partition: int, span: _Span) -> _Part | None:
         """Return the wanted records of one fetch at the begin of ``span``; None if the fetch has none."""
-        fetched = await self._requests.fetch(self._topic_id, partition, span.start, FETCH_BYTES)
+        level = self._wanted.isolation_level
+        fetched = await self._requests.fetch(self._topic_id, partition, span.start, FETCH_BYTES, level)
         if not fetched.records_size:
             return None
-        data = b"".join(fetched.records)
+        data = _Data(b"".join(fetched.records), fetched.aborted or ())
         try:
             schemas = await self._schemas(data, span)
             return await asyncio.to_thread(_decode, data, span, self._wanted, partition, schemas)
@@ -269,18 +286,38 @@ class RecordsReader:
         except RequestError as error:  # of a batch
             raise RequestError(error.code, f"at offset {span.start}: {error.message}") from None
 
-    async def _schemas(self, data: bytes, span: _Span) -> Schemas:
+    async def _schemas(self, data: _Data, span: _Span) -> Schemas:
         """Return the schemas of the records in ``data`` that may be shown."""
         if self._registry is None:
             return payloads.NO_SCHEMAS
         ids = await asyncio.to_thread(_schema_ids, data, span, self._wanted)
         return await self._registry.find(ids)
 
-    async def _offset(self, number: int, timestamp: int) -> int:
-        found = await list_offsets(self._requests, {self._topic["name"]: [number]}, timestamp)
+    async def _offset(self, number: int, timestamp: int, isolation_level: int | None = None) -> int:
+        """Return the partition's offset for ``timestamp``, by default at the isolation level that is wanted."""
+        level = self._wanted.isolation_level if isolation_level is None else isolation_level
+        found = await list_offsets(self._requests, {self._topic["name"]: [number]}, timestamp, level)
         code, offset = found[self._topic["name"], number]
         check(code, f"the offsets of partition {number} cannot be read now")
         return offset
+
+
+class _Data(NamedTuple):
+    """The batches of one fetch, and (producer id, first offset) of the aborted transactions among them."""
+
+    batches: bytes
+    aborted: Sequence[tuple[int, int]]
+
+    def read(self) -> Iterator[tuple[Batch, bool]]:
+        """Yield each batch, and whether it belongs to an aborted transaction.  Raises FormatError."""
+        aborted = Aborted(self.aborted)
+        for batch in read_batches(memoryview(self.batches)):
+            last, is_aborted = batch.next_offset - 1, False
+            if not batch.is_control:
+                is_aborted = batch.is_transactional and aborted.hides(batch.producer_id, last)
+            elif marker_of(batch) is Marker.ABORT:
+                aborted.end(batch.producer_id, last)
+            yield batch, is_aborted
 
 
 class _Part(NamedTuple):
@@ -325,18 +362,21 @@ def _known(offset: int) -> int | None:
     return offset if offset >= 0 else None
 
 
-def _decode(data: bytes, span: _Span, wanted: Wanted, partition: int, schemas: Schemas) -> _Part:
+def _decode(data: _Data, span: _Span, wanted: Wanted, partition: int, schemas: Schemas) -> _Part:
     """Return the wanted records of the span."""
     records: deque[dict[str, Any]] = deque()
-    due, size, is_cut = span.start, 0, False
-    for batch in read_batches(memoryview(data)):
+    due, size, is_cut, read_bytes = span.start, 0, False, len(data.batches)
+    for batch, is_aborted in data.read():
+        if is_aborted:
+            due = max(due, min(batch.next_offset, span.end))
+            continue
         for record in read_records(batch, bytes_max=BATCH_BYTES_MAX):
             if record.offset < due:
                 continue
             if record.offset >= span.end:
-                return _Part(records, span.end, len(data), size, is_cut)
+                return _Part(records, span.end, read_bytes, size, is_cut)
             if span.limit is not None and (len(records) >= span.limit or size >= span.bytes_max):
-                return _Part(records, due, len(data), size)
+                return _Part(records, due, read_bytes, size)
             due = record.offset + 1
             if wanted.key is not None and record.key != wanted.key:
                 continue
@@ -347,14 +387,16 @@ def _decode(data: bytes, span: _Span, wanted: Wanted, partition: int, schemas: S
                 size -= _size(records.popleft())
                 is_cut = True
         due = max(due, batch.next_offset)
-    return _Part(records, due, len(data), size, is_cut)
+    return _Part(records, due, read_bytes, size, is_cut)
 
 
-def _schema_ids(data: bytes, span: _Span, wanted: Wanted) -> Collection[int]:
+def _schema_ids(data: _Data, span: _Span, wanted: Wanted) -> Collection[int]:
     """Return the schema ids in the wanted records of the span, ``SCHEMAS_MAX`` at most."""
     ids: dict[int, None] = {}
     count = 0
-    for batch in read_batches(memoryview(data)):
+    for batch, is_aborted in data.read():
+        if is_aborted:
+            continue
         for record in read_records(batch, bytes_max=BATCH_BYTES_MAX):
             if not span.start <= record.offset < span.end or (wanted.key is not None and record.key != wanted.key):
                 continue
@@ -399,15 +441,18 @@ def _size(record: Mapping[str, Any]) -> int:
 
 
 async def list_offsets(
-    requests: Requests, topics: Mapping[str, Sequence[int]], timestamp: int
+    requests: Requests,
+    topics: Mapping[str, Sequence[int]],
+    timestamp: int,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return the error code and the offset of each partition for ``timestamp``, by ListOffsets.
 
-    The timestamp -1 stands for the end of the log, -2 for its start.
+    The timestamp -1 stands for the high watermark, at READ_COMMITTED the last stable offset; -2 for the log's start.
     """
     message = ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=0,
+        isolation_level=isolation_level,
         topics=[
             ListOffsetsRequest.ListOffsetsTopic(
                 name=name,

@@ -29,13 +29,14 @@ from bmq.core.wire.primitives import (
 FETCH_VERSION = 16
 PARTITIONS_A_STEP = 1_000
 """Partitions decoded in one step, at 2 to 4 us each."""
-READ_UNCOMMITTED = 0
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _LIMITS = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
 _PARTITION = struct.Struct(">iiqiqiB")  # as ``FetchPartition``, without a follower's log start, and without tags
 _HEAD = struct.Struct(">ihi")  # throttle time, error, session id
 _OFFSETS = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qqB")
-_NO_RACK_WANTS_ABORTED = b"\x01" + tags([(ABORTED_TAG, b"")])
+_NO_RACK = b"\x01"
+_WANTS_ABORTED, _NO_TAGS = tags([(ABORTED_TAG, b"")]), tags([])
 _PARTITION_LEAST = _OFFSETS.size + 1 + INT32.size + 2
 
 
@@ -59,9 +60,13 @@ def encode_fetch_request(
     max_wait_ms: int,
     min_bytes: int,
     max_bytes: int,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> list[Buffer]:
-    """Return the body of a request as a consumer sends it that reads everything below the high watermark."""
-    out = bytearray(_LIMITS.pack(max_wait_ms, min_bytes, max_bytes, READ_UNCOMMITTED, session_id, session_epoch))
+    """Return the body of a request as a consumer of this isolation level sends it.
+
+    At READ_UNCOMMITTED the request also has ``ABORTED_TAG``; at READ_COMMITTED the response has Kafka's own list.
+    """
+    out = bytearray(_LIMITS.pack(max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch))
     out += array_size(len(topics), flexible=True)
     for topic_id, partitions in topics:
         out += topic_id.bytes
@@ -74,7 +79,8 @@ def encode_fetch_request(
         out += topic_id.bytes
         out += array_size(len(numbers), flexible=True)
         out += struct.pack(f">{len(numbers)}iB", *numbers, 0)
-    out += _NO_RACK_WANTS_ABORTED
+    out += _NO_RACK
+    out += _WANTS_ABORTED if isolation_level == READ_UNCOMMITTED else _NO_TAGS
     return [out]
 
 
@@ -114,16 +120,20 @@ def fetch_response_steps(body: memoryview) -> Steps[FetchResponse]:
 
 
 def _read_partition(body: memoryview, pos: int) -> tuple[FetchedPartition, int]:
-    """Return a partition's part, without preferred replica, and of aborted transactions ``whole_aborted`` alone."""
-    fixed = _OFFSETS.unpack_from(body, pos)
+    """Return a partition's part, without preferred replica."""
+    fetched = FetchedPartition(*_OFFSETS.unpack_from(body, pos))
     aborted, pos = read_size(body, pos + _OFFSETS.size, flexible=True)
-    pos += max(0, aborted) * _ABORTED.size + INT32.size
-    size, pos = read_size(body, pos, flexible=True)
+    if aborted >= 0:
+        end = pos + aborted * _ABORTED.size
+        if end > len(body):
+            raise FormatError(f"response to Fetch: {aborted} aborted transactions in {len(body) - pos} bytes")
+        fetched.aborted = [each[:2] for each in _ABORTED.iter_unpack(body[pos:end])]
+        pos = end
+    size, pos = read_size(body, pos + INT32.size, flexible=True)
     if size <= 0:
-        return _with_tags(FetchedPartition(*fixed), body, pos)
+        return _with_tags(fetched, body, pos)
     if pos + size > len(body):
         raise FormatError(f"response to Fetch: {size} bytes of records where {len(body) - pos} are left")
-    fetched = FetchedPartition(*fixed)
     fetched.records, fetched.records_size = (body[pos : pos + size],), size
     return _with_tags(fetched, body, pos + size)
 

@@ -9,6 +9,7 @@ import { badge, button, copy, empty, table } from "../widgets.js";
 const STARTS = { latest: "newest", earliest: "oldest", offset: "from offset", time: "from time" };
 const FORMATS = { auto: "format: automatic", text: "text", json: "JSON", hex: "hex", base64: "base64", registry: "by the registry's schema" };
 const JSON_FORMATS = ["json", "avro", "protobuf"]; // the last two are shown as JSON
+const LEVELS = { read_committed: "committed", read_uncommitted: "all, also uncommitted" };
 const LIMITS = ["20", "50", "100", "500"];
 const PREVIEW = 160;
 const DEPTH_SHOWN = 50; // deeper levels are not indented further: a value may nest thousands of times
@@ -51,15 +52,16 @@ export function recordsTab(app, name) {
 }
 
 function fieldsOf(query) {
-  const fields = { start: "latest", partition: "", offset: "", time: "", key: "", format: "auto", limit: "50" };
+  const fields = { start: "latest", partition: "", offset: "", time: "", key: "", format: "auto", limit: "50", isolation: "read_committed" };
   for (const name of Object.keys(fields)) fields[name] = query.get(name) ?? fields[name];
   if (!(fields.start in STARTS)) fields.start = "latest";
   if (!(fields.format in FORMATS)) fields.format = "auto";
+  if (!(fields.isolation in LEVELS)) fields.isolation = "read_committed";
   return fields;
 }
 
-function queryOf({ start, partition, offset, time: at, key, format, limit }) {
-  const query = { partition, format, limit };
+function queryOf({ start, partition, offset, time: at, key, format, limit, isolation }) {
+  const query = { partition, format, limit, isolation_level: isolation };
   if (key !== "") query.key = key;
   if (start === "earliest") query.offset = "earliest";
   if (start === "offset") query.offset = offset || "0";
@@ -83,6 +85,7 @@ function view(app, draft, { records, partitions, has_more: hasMore, refused }, o
       input("key", "Key is exactly"),
       select("format", FORMATS, "Format"),
       select("limit", Object.fromEntries(LIMITS.map((each) => [each, `${each} records`])), "Records at most"),
+      select("isolation", LEVELS, "Isolation level"),
       h("button", { type: "submit", class: "button primary" }, "Read"),
     ),
     refused ? h("div", { class: "notice warn", role: "alert" }, h("div", null, h("strong", null, "Nothing was read"), h("p", null, `${refused[0].toUpperCase()}${refused.slice(1)}.`), h("p", null, "Fill in the form above, for example with a partition or a key, and choose Read."))) : null,
@@ -101,7 +104,7 @@ function view(app, draft, { records, partitions, has_more: hasMore, refused }, o
       "p",
       { class: "pager" },
       summary(draft, records, hasMore),
-      alone && alone.next !== null && alone.next < alone.high_watermark ? button(`Read on from offset ${count(alone.next)}`, () => onward(alone), "small") : null,
+      alone && alone.next !== null && alone.next < endOf(alone) ? button(`Read on from offset ${count(alone.next)}`, () => onward(alone), "small") : null,
     ),
   ];
 }
@@ -114,8 +117,16 @@ function summary({ start }, records, hasMore) {
   return `${shown}${hasMore ? "; there are newer ones" : ""}`;
 }
 
-function remains({ log_start: start, high_watermark: end, next }) {
-  if (start === end) return "The partition is empty.";
+/** Return the end of a partition's records at the isolation level that was read. */
+function endOf({ last_stable_offset: stable, high_watermark: high }) {
+  return stable ?? high;
+}
+
+function remains(part) {
+  const { log_start: start, high_watermark: high, next } = part;
+  const end = endOf(part);
+  if (start === high) return "The partition is empty.";
+  if (start === end) return `A transaction is open from offset ${count(end)} on.`;
   return next < end ? `Offsets ${count(next)} to ${count(end - 1)} were not read: read on.` : `The partition has the offsets ${count(start)} to ${count(end - 1)}.`;
 }
 

@@ -246,7 +246,9 @@ class FakeRequests:
                 return _configs(message, self.fails)
         raise AssertionError(f"no fake answers {key!r}")
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         return FetchedPartition(partition, 0, 9, 9, 5)
 
     async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:

@@ -42,7 +42,9 @@ class Owners:
             message, lambda name, part: (self.errors.get((name, part.partition_index), ErrorCode.NONE), 10)
         )
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         raise AssertionError("nothing is fetched")
 
     async def produce(self, topic_id: UUID, partition: int, batch: memoryview) -> int:

@@ -13,8 +13,8 @@ from bmq.core.net.request import Client, CloseConnection, Response
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import encode_response
-from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch
-from bmq.core.wire.fetch_client import FETCH_VERSION
+from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch, parse_fetch
+from bmq.core.wire.fetch_client import FETCH_VERSION, READ_COMMITTED, READ_UNCOMMITTED
 from bmq.core.wire.header import parse_header
 from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce
 from bmq.core.wire.produce_client import PRODUCE_VERSION
@@ -77,8 +77,19 @@ async def test_the_memory_of_a_response_is_released() -> None:
         FETCH_VERSION, 0, [FetchedTopic(None, TOPIC_ID, [FetchedPartition(0, 0, 9, 9, 5)])],
         release=lambda: released.append(None),
     )  # fmt: skip
-    fetched = await LocalRequests(FakeDispatch(response)).fetch(TOPIC_ID, 0, 5, 1 << 20)
+    fetched = await LocalRequests(FakeDispatch(response)).fetch(TOPIC_ID, 0, 5, 1 << 20, READ_COMMITTED)
     assert (fetched.high_watermark, released) == (9, [None])
+
+
+@pytest.mark.parametrize(("level", "aborted"), [(READ_COMMITTED, [(7, 5), (8, 1 << 40)]), (READ_UNCOMMITTED, None)])
+async def test_a_fetch_has_its_isolation_level(level: int, aborted: list[tuple[int, int]] | None) -> None:
+    part = FetchedPartition(0, 0, 9, 8, 5, [b"abc"], aborted=aborted)
+    dispatch = FakeDispatch(encode_fetch(FETCH_VERSION, 0, [FetchedTopic(None, TOPIC_ID, [part])]))
+    fetched = await LocalRequests(dispatch).fetch(TOPIC_ID, 0, 5, 1 << 20, level)
+    assert (fetched.last_stable_offset, fetched.aborted) == (8, aborted)
+    frame = memoryview(dispatch.frames[0])
+    asked = parse_fetch(frame[parse_header(frame).body_start :], FETCH_VERSION)
+    assert asked.isolation_level == level
 
 
 @pytest.mark.parametrize(("of_request", "of_partition"), [(0, 6), (71, 0)])
@@ -86,7 +97,7 @@ async def test_an_error_of_a_fetch_is_raised(of_request: int, of_partition: int)
     topics = [] if of_request else [FetchedTopic(None, TOPIC_ID, [FetchedPartition(0, of_partition, -1, -1, -1)])]
     dispatch = FakeDispatch(encode_fetch(FETCH_VERSION, 0, topics, error_code=of_request))
     with pytest.raises(RequestError) as raised:
-        await LocalRequests(dispatch).fetch(TOPIC_ID, 0, 5, 1 << 20)
+        await LocalRequests(dispatch).fetch(TOPIC_ID, 0, 5, 1 << 20, READ_COMMITTED)
     assert raised.value.code == of_request + of_partition
 
 

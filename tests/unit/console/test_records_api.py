@@ -9,13 +9,15 @@ from uuid import UUID
 import pytest
 
 from bmq.console import records_api, records_reader
+from bmq.console.operations import NotPossible
 from bmq.console.records_api import RecordsApi, partition_of
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch
 from bmq.core.records.control import Marker
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.fetch import FetchedPartition
+from bmq.core.wire.fetch_client import READ_COMMITTED, READ_UNCOMMITTED
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.console.asked import Called, get, post, refused
 from tests.unit.console.served import NO_SCHEMA, ORDERS, TOPIC, create, serving
@@ -40,7 +42,9 @@ async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
             times.append(response["timestamp"])
         _, response = await api("GET", f"{TOPIC}/records{ORDERS}", partition=0, offset="earliest", limit=2)
         assert [each["offset"] for each in response["records"]] == [0, 1]
-        assert response["partitions"] == [{"partition": 0, "log_start": 0, "high_watermark": 6, "next": 2, "error": ""}]
+        assert response["partitions"] == [
+            {"partition": 0, "log_start": 0, "high_watermark": 6, "last_stable_offset": 6, "next": 2, "error": ""}
+        ]
         first = response["records"][0]
         assert first["value"] == {"format": "json", "text": '{"n": 0}', "bytes": 8, **NO_SCHEMA}
         assert first["headers"] == [{"key": "h", "value": {"text": None, "bytes": 0, **NO_SCHEMA, "format": "null"}}]
@@ -78,6 +82,7 @@ async def test_records_are_produced_and_found_by_offset_time_and_key() -> None:
         ({"offset": "soon"}, 400, "wrong_parameter"),
         ({"partition": 9}, 404, "unknown_partition"),
         ({"format": "xml"}, 400, "wrong_parameter"),
+        ({"isolation_level": "read_all"}, 400, "wrong_parameter"),
         ({"key": "zz", "key_format": "hex"}, 400, "wrong_value"),
     ],
 )
@@ -148,7 +153,9 @@ class Log(FakeRequests):
             ),
         )
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         if self.silent_from is not None and offset >= self.silent_from:
             raise TimeoutError
         self.fetched.append(offset)
@@ -217,7 +224,9 @@ class Logs(FakeRequests):
             lambda _, part: (0, len(self.times[part.partition_index]) if part.timestamp == -1 else 0),
         )
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         times = self.times[partition]
         self.fetched += len(times) - offset
         batches: list[Any] = [
@@ -276,8 +285,10 @@ async def test_a_window_with_too_many_bytes_is_read_smaller(monkeypatch: pytest.
 class OneByOne(Logs):
     """Logs of which a fetch returns one record."""
 
-    async def fetch(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
-        found = await super().fetch(topic_id, partition, offset, max_bytes)
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
+        found = await super().fetch(topic_id, partition, offset, max_bytes, isolation_level)
         return FetchedPartition(partition, 0, found.high_watermark, found.high_watermark, 0, found.records[:1])
 
 
@@ -318,7 +329,9 @@ async def test_records_that_cannot_be_parsed_are_named_with_their_offset(
     damaged = build_batch([Record(key=b"k", value=b"v")], base_offset=5)
     damaged[damaged_byte] = 0x7E
 
-    async def fetch(topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         return FetchedPartition(partition, 0, 20, 20, 5, [damaged])
 
     requests = Log()
@@ -371,7 +384,9 @@ async def test_nothing_is_produced_to_an_internal_topic() -> None:
 async def test_a_control_record_names_its_marker_and_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[Any] = [data(0, pid=7, base=5).data, marker(Marker.ABORT, pid=7, base=6).data]
 
-    async def fetch(topic_id: UUID, partition: int, offset: int, max_bytes: int) -> FetchedPartition:
+    async def fetch(
+        topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
         return FetchedPartition(partition, 0, 7, 7, 5, batches)
 
     requests = Log(7)
@@ -380,3 +395,116 @@ async def test_a_control_record_names_its_marker_and_its_producer(monkeypatch: p
     response: Any = await handler.read(get("/?partition=0&offset=earliest", name="orders"))
     shown = [(each["is_control"], each["marker"], each["producer_id"]) for each in response["records"]]
     assert shown == [(False, None, 7), (True, "abort", 7)]
+
+
+# ---------------------------------------------------------------------------------------------------- isolation levels
+
+COMMITTER, ABORTER = 7, 8
+
+
+class TransactionalLog(FakeRequests):
+    """A log of offsets 5 to 15, with committed transactions, an aborted one, and from offset 14 on an open one.
+
+    Fetch and ListOffsets follow their isolation level.
+    """
+
+    STABLE, END = 14, 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels: set[int] = set()
+        """The isolation levels of all fetches."""
+        self.batches: list[Batch] = [
+            data(0, pid=COMMITTER, base=5, count=2),
+            data(0, pid=ABORTER, base=7),
+            marker(Marker.COMMIT, pid=COMMITTER, base=8),
+            data(1, pid=ABORTER, base=9),
+            data(0, pid=9, base=10, is_transactional=False),
+            marker(Marker.ABORT, pid=ABORTER, base=11),
+            data(2, pid=ABORTER, base=12),
+            marker(Marker.COMMIT, pid=ABORTER, base=13),
+            data(2, pid=COMMITTER, base=14),
+            data(1, pid=9, base=15, is_transactional=False),
+        ]
+
+    async def send(self, key: ApiKey, version: int, message: Any) -> Any:
+        end = self.STABLE if message.isolation_level == READ_COMMITTED else self.END
+        return list_offsets_response(message, lambda _, part: (0, {-2: 5, -1: end}.get(part.timestamp, -1)))
+
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
+        self.levels.add(isolation_level)
+        is_committed = isolation_level == READ_COMMITTED
+        end = self.STABLE if is_committed else self.END
+        found: list[Any] = [each.data for each in self.batches if each.next_offset > offset and each.base_offset < end]
+        aborted = [(ABORTER, 7)] if offset <= 11 else []
+        return FetchedPartition(
+            partition, 0, self.END, self.STABLE, 5, found, aborted=aborted if is_committed else None
+        )
+
+
+@pytest.mark.parametrize(
+    ("query", "offsets", "following"),
+    [
+        ("offset=earliest", [5, 6, 8, 10, 11, 12, 13], 14),
+        ("offset=earliest&limit=2", [5, 6], 8),
+        ("offset=7&limit=1", [8], 10),
+        ("offset=9", [10, 11, 12, 13], 14),
+        ("offset=12", [12, 13], 14),
+        ("offset=99", [], 14),
+        ("timestamp=5000", [], 14),
+        ("limit=3", [13, 12, 11], 14),
+        ("limit=9", [13, 12, 11, 10, 8, 6, 5], 14),
+    ],
+)
+async def test_committed_records_are_read_by_default(query: str, offsets: list[int], following: int) -> None:
+    for level in ("", "&isolation_level=read_committed"):
+        requests = TransactionalLog()
+        found, (facts,) = await read(requests, f"partition=0&{query}{level}")
+        assert (found, facts["next"]) == (offsets, following)
+        assert (facts["last_stable_offset"], facts["high_watermark"]) == (14, 16)
+        assert requests.levels <= {READ_COMMITTED}
+
+
+@pytest.mark.parametrize(
+    ("query", "offsets", "following"),
+    [
+        ("offset=earliest", list(range(5, 16)), 16),
+        ("offset=7&limit=1", [7], 8),
+        ("offset=99", [], 16),
+        ("limit=3", [15, 14, 13], 16),
+    ],
+)
+async def test_all_records_are_read_on_request(query: str, offsets: list[int], following: int) -> None:
+    requests = TransactionalLog()
+    found, (facts,) = await read(requests, f"partition=0&{query}&isolation_level=read_uncommitted")
+    assert (found, facts["next"]) == (offsets, following)
+    assert (facts["last_stable_offset"], facts["high_watermark"]) == (None, 16)
+    assert requests.levels <= {READ_UNCOMMITTED}
+
+
+async def test_the_time_of_a_record_behind_the_last_stable_offset_begins_at_that_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def send(key: ApiKey, version: int, message: Any) -> Any:
+        end = 14 if message.isolation_level == READ_COMMITTED else 16
+        return list_offsets_response(message, lambda _, part: (0, {-2: 5, -1: end}.get(part.timestamp, 15)))
+
+    requests = TransactionalLog()
+    monkeypatch.setattr(requests, "send", send)
+    found, (facts,) = await read(requests, "partition=0&timestamp=5000")
+    assert (found, facts["next"]) == ([], 14)
+
+
+async def test_aborted_records_are_not_searched_past_the_end() -> None:
+    """Have a fetch return a batch that ends behind the last stable offset of ListOffsets."""
+    requests = TransactionalLog()
+    requests.batches = [data(0, pid=ABORTER, base=7, count=8), marker(Marker.ABORT, pid=ABORTER, base=15)]
+    found, (facts,) = await read(requests, "partition=0&offset=earliest")
+    assert (found, facts["next"]) == ([], 14)
+
+
+async def test_a_wrong_isolation_level_is_refused_with_the_right_ones() -> None:
+    with pytest.raises(NotPossible, match="choose from read_committed, read_uncommitted"):
+        await read(TransactionalLog(), "isolation_level=1")

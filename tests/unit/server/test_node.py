@@ -19,6 +19,7 @@ from bmq.core.net.request import Client, Response
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
+from bmq.core.wire.fetch_client import READ_COMMITTED
 from bmq.core.wire.header import is_flexible
 from bmq.meta.broker_configs import describe
 from bmq.meta.cluster.keys import member_key
@@ -190,7 +191,8 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
             metadata = await ask(node, "INSIDE", ApiKey.METADATA, 12, request)
             error = ErrorCode.NONE
             try:
-                await LocalRequests(node.proxy.console_endpoint).fetch(metadata.topics[0].topic_id, 0, 0, 1 << 20)
+                requests, topic_id = LocalRequests(node.proxy.console_endpoint), metadata.topics[0].topic_id
+                await requests.fetch(topic_id, 0, 0, 1 << 20, READ_COMMITTED)
             except RequestError as refusal:
                 error = refusal.code
             return [each.node_id for each in metadata.brokers], error

@@ -23,6 +23,7 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import encode_request
+from bmq.core.wire.fetch_client import READ_COMMITTED
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.quotas import NO_QUOTAS
@@ -149,10 +150,10 @@ async def test_requests_of_the_process_itself_count_nowhere_as_clients() -> None
         batch = bytes(build_batch([Record(value=b"x" * 100)]))
         for requests in (LocalRequests(node.proxy.console_endpoint), LocalRequests(node.proxy.own_endpoint)):
             base = await requests.produce(topic.topic_id, 0, memoryview(bytearray(batch)))
-            fetched = await requests.fetch(topic.topic_id, 0, base, 1 << 20)
+            fetched = await requests.fetch(topic.topic_id, 0, base, 1 << 20, READ_COMMITTED)
             assert fetched.records_size == len(batch)
             with pytest.raises(RequestError) as refused:
-                await requests.fetch(topic.topic_id, 0, 1_000, 1 << 20)
+                await requests.fetch(topic.topic_id, 0, 1_000, 1 << 20, READ_COMMITTED)
             assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         metrics = node.metrics
         assert ("orders" in metrics.topics, metrics.tail_hit_bytes, metrics.storage_read_bytes) == (False, 0, 0)

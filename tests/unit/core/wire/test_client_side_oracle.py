@@ -120,6 +120,13 @@ def test_fetch_responses(rng: random.Random) -> None:
     assert [[b"".join(each.records) for each in topic.partitions] for topic in told.topics] == [
         [each["records"] or b"" for each in topic["partitions"]] for topic in expected
     ]
+    assert [[each.aborted for each in topic.partitions] for topic in told.topics] == [
+        [_transactions(each["aborted_transactions"]) for each in topic["partitions"]] for topic in expected
+    ]
+
+
+def _transactions(rows: Any) -> list[tuple[int, int]] | None:
+    return None if rows is None else [(each["producer_id"], each["first_offset"]) for each in rows]
 
 
 def _rows(objects: Any, names: list[str]) -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ import pytest
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Response
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, encode_fetch, parse_fetch
-from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
+from bmq.core.wire.fetch_client import FETCH_VERSION, READ_COMMITTED, decode_fetch_response, encode_fetch_request
 from bmq.core.wire.primitives import response_header
 
 ONE = uuid.UUID(int=1)
@@ -39,6 +39,21 @@ def test_fetch_requests_are_read_as_written() -> None:
     assert (asked.session_id, asked.session_epoch, asked.replica_id, asked.isolation_level) == (9, 2, -1, 0)
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 1 << 23)
     assert asked.wants_aborted
+
+
+def test_a_reader_of_committed_records_asks_for_kafkas_list_alone() -> None:
+    buffers = encode_fetch_request(
+        session_id=0,
+        session_epoch=-1,
+        topics=[],
+        forgotten=[],
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 23,
+        isolation_level=READ_COMMITTED,
+    )
+    asked = parse_fetch(memoryview(b"".join(buffers)), FETCH_VERSION)
+    assert (asked.isolation_level, asked.wants_aborted) == (1, False)
 
 
 def test_whole_aborted_transactions_come_beside_other_tags_and_a_consumer_asks_for_none() -> None:
@@ -75,6 +90,7 @@ def test_fetch_responses_are_views_of_their_frame() -> None:
         (2, 0, 8, 8, 0),
     ]
     assert [[bytes(data) for data in each.records] for each in told.topics[0].partitions] == [[b"abcde"], [], [b"f"]]
+    assert [each.aborted for each in told.topics[0].partitions] == [None, None, [(4, 5), (6, 7)]]
     (records,) = told.topics[0].partitions[0].records
     assert isinstance(records, memoryview)
     assert records.obj is body.obj
