@@ -1,0 +1,200 @@
+"""A transaction through a whole process, once the switch is on: records and a group's offsets, committed or aborted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, cast
+
+import pytest
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from bmq.coordinator.transaction_shard.transactions import TransactionApis
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.features import TRANSACTION_VERSION
+from bmq.core.model import PartitionKey
+from bmq.core.net.request import Response
+from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
+from bmq.core.records.control import Marker, marker_of
+from bmq.core.records.cursor import read_batches
+from bmq.core.wire import messages as m
+from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from bmq.meta.cluster.member import Address
+from bmq.meta.group_placement import shard_of
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.proxy.apis import OF_TRANSACTIONS
+from bmq.server import node as node_module
+from bmq.server.roles import proxy as proxy_role
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeClient
+from tests.harness.single_node import single_node
+from tests.harness.waiting import until
+from tests.unit.coordinator.txn_requests import txn_request
+from tests.unit.server.test_transactions import FEATURES, OTHER_APIS, World
+
+pytestmark = pytest.mark.loops("asyncio")
+READ_COMMITTED = 1
+
+
+class Process(World):
+    """A process with the topic ``orders``, and a producer of the transactional id "t"."""
+
+    producer_id = epoch = -1
+
+    async def start(self) -> None:
+        metadata = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
+            allow_auto_topic_creation=True,
+        )
+        await self.ask(metadata, 9)
+        await until(lambda: "orders" in self.node.catalog.topics)
+        for key_type, key in ((0, "g"), (1, "t")):
+            find = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+            assert (await self.ask(find, 6)).coordinators[0].error_code == 0
+        request = m.InitProducerIdRequest(
+            version=5, transactional_id="t", transaction_timeout_ms=600_000, producer_id=-1, producer_epoch=-1
+        )
+        begun = await self.ask(request, 5)
+        assert begun.error_code == 0
+        self.producer_id, self.epoch = begun.producer_id, begun.producer_epoch
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(self.node.catalog.topics["orders"].topic_id, 0)
+
+    async def write(self) -> None:
+        """Add the partition to the transaction, and append a record to it."""
+        topic = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="orders", partitions=[0])
+        request = m.AddPartitionsToTxnRequest(
+            version=3, v3_and_below_transactional_id="t", v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch, v3_and_below_topics=[topic],
+        )  # fmt: skip
+        (added,) = (await self.ask(request, 3)).results_by_topic_v3_and_below
+        assert [each.partition_error_code for each in added.results_by_partition] == [0]
+        assert self.node.broker is not None
+        owner = await self.node.broker.assigned.wait(self.key, 10)
+        batch = build_batch(
+            [Record(value=b"paid")], base_timestamp=1000, producer_id=self.producer_id, producer_epoch=self.epoch,
+            base_sequence=0, attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        await cast(Any, owner).append_internal(memoryview(batch))
+
+    async def commit_offset(self, offset: int) -> None:
+        """Add the group to the transaction, and commit an offset in it."""
+        request = m.AddOffsetsToTxnRequest(
+            version=3, transactional_id="t", producer_id=self.producer_id, producer_epoch=self.epoch, group_id="g"
+        )
+        assert (await self.ask(request, 3)).error_code == 0
+        commit = txn_request("g", [("orders", 0, offset)], producer=self.producer_id, epoch=self.epoch)
+        assert (await self.ask(commit, 3)).topics[0].partitions[0].error_code == 0
+
+    async def end(self, *, commits: bool) -> None:
+        request = m.EndTxnRequest(
+            version=3, transactional_id="t", producer_id=self.producer_id, producer_epoch=self.epoch, committed=commits
+        )
+        assert (await self.ask(request, 3)).error_code == 0
+
+    async def state(self) -> str:
+        """Return the transaction's state, by Kafka's name."""
+        found = await self.ask(m.DescribeTransactionsRequest(version=0, transactional_ids=["t"]), 0)
+        return str(found.transaction_states[0].transaction_state)
+
+    async def ended(self, state: str) -> None:
+        """Wait until all markers are written."""
+        assert self.node.coordinator is not None
+        shards = cast(TransactionApis, self.node.coordinator.transactions).shards
+        await until(lambda: shards.transactions_by_state()[state] == 1, 60)
+        assert await self.state() == state
+
+    async def offset(self) -> tuple[int, int]:
+        """Return error and offset of an OffsetFetch for stable offsets."""
+        topics = [m.OffsetFetchRequest.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+        request = m.OffsetFetchRequest(version=7, group_id="g", topics=topics, require_stable=True)
+        part = (await self.ask(request, 7)).topics[0].partitions[0]
+        return part.error_code, part.committed_offset
+
+    async def fetch(self) -> Any:
+        """Return the partition's part of a Fetch of committed records from its start."""
+        Topic = FetchRequest.FetchTopic
+        wanted = Topic.FetchPartition(
+            partition=0, current_leader_epoch=-1, fetch_offset=0, last_fetched_epoch=-1, log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )  # fmt: skip
+        request = FetchRequest(
+            replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=READ_COMMITTED, session_id=0,
+            session_epoch=-1, topics=[Topic(topic_id=self.key.topic_id, partitions=[wanted])],
+            forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        frame = struct.pack(">hhihx", FetchRequest.API_KEY, 13, 1, -1) + bytes(request.encode(version=13))
+        response = self.node.proxy.client_endpoints["PLAINTEXT"](memoryview(bytearray(frame)), cast(Any, FakeClient()))
+        if isinstance(response, Awaitable):
+            response = await response
+        assert isinstance(response, Response)
+        data = b"".join(map(bytes, response.buffers))
+        if response.release is not None:
+            response.release()
+        return FetchResponse.decode(data[5:], version=13).responses[0].partitions[0]
+
+
+@asynccontextmanager
+async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
+    """Yield a process with the switch on, once the level is in force."""
+    for module in (node_module, proxy_role):
+        monkeypatch.setattr(module, "SERVES_TRANSACTIONS", True)
+    monkeypatch.setattr(proxy_role, "ALL_APIS", OTHER_APIS + OF_TRANSACTIONS)
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    async with single_node(NodeConfig(), fs, kv, features=FEATURES) as node:
+        node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
+        await node.start()
+        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
+        made = Process(node, cast(Any, None))
+        await made.start()
+        yield made
+
+
+def batches_of(part: Any) -> list[Any]:
+    return list(read_batches(memoryview(bytes(part.records or b""))))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(
+    monkeypatch: pytest.MonkeyPatch, *, commits: bool
+) -> None:
+    async with process(monkeypatch) as p:
+        await p.write()
+        await p.commit_offset(5)
+        assert await p.state() == "Ongoing"
+        assert batches_of(await p.fetch()) == [], "undecided"
+        assert await p.offset() == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
+
+        await p.end(commits=commits)
+        await p.ended("CompleteCommit" if commits else "CompleteAbort")
+        part = await p.fetch()
+        data, marker = batches_of(part)
+        assert (data.base_offset, marker.base_offset, part.last_stable_offset) == (0, 1, 2)
+        assert marker_of(marker) is (Marker.COMMIT if commits else Marker.ABORT)
+        aborted = [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
+        assert aborted == ([] if commits else [(p.producer_id, 0)])
+        assert await p.offset() == (0, 5 if commits else -1)
+
+
+async def test_a_client_ends_a_hanging_transaction_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with process(monkeypatch) as p:
+        await p.commit_offset(5)
+        number = shard_of("g", p.node.catalog.topics[OFFSETS_TOPIC].partitions)
+        asked = m.WriteTxnMarkersRequest.WritableTxnMarker
+        topics = [
+            asked.WritableTxnMarkerTopic(name=name, partition_indexes=[number])
+            for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+        ]
+        marker = asked(
+            producer_id=p.producer_id, producer_epoch=p.epoch, transaction_result=False, topics=topics,
+            coordinator_epoch=0, transaction_version=0,
+        )  # fmt: skip
+        response = await p.ask(m.WriteTxnMarkersRequest(markers=[marker]), 1)
+        codes = [topic.partitions[0].error_code for topic in response.markers[0].topics]
+        assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert await p.offset() == (0, -1)
