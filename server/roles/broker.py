@@ -87,7 +87,8 @@ class BrokerRole:
         parts, context = self._parts, self.broker.shared
         joined = parts.joined
         context.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
-        if joined.features.ranges[TRANSACTION_VERSION].highest > 0:
+        levels = joined.features.ranges.get(TRANSACTION_VERSION)
+        if levels is not None and levels.highest > 0:
             context.verifier = self._verifier
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
         register_broker(joined.endpoint, self.assigned, context.load, context.open_files, self.fence, ownership.check)

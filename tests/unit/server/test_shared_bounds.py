@@ -75,7 +75,7 @@ OWNERS = {
         "new_leaders", "features", "levels", "transactions", "end_group_transaction",
     },
     "view": {"config", "proxies", "metadata"},  # of a listener
-    "caller": {"metrics", "quotas", "authorizer", "audit"},  # of a kind of caller
+    "caller": {"metrics", "quotas", "authorizer", "audit", "is_process"},  # of a kind of caller
     "": {"apis"},  # of the endpoint
 }  # fmt: skip
 
