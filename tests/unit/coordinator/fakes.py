@@ -260,7 +260,7 @@ class World:
         await self.coordinator.start()
 
     def isolate(self) -> None:
-        """Whatever it loses it cannot get back: two coordinators that both reload would take turns for ever."""
+        """Give the coordinator empty logs: a shard that it loses stays lost, or two coordinators would take turns."""
         self.logs = MemoryLogs(len(self.logs.partitions))
         for shard in self.coordinator._shards._shards.values():
             shard._logs = self.logs
