@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from kafka import KafkaAdminClient
 from kafka.errors import (
     BrokerResponseError,
+    ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     KafkaConnectionError,
@@ -66,8 +67,9 @@ _ADVICE = {
         "no live broker serves the partition now; try again, or see which brokers live: `bmq cluster status`"
     ),
     ErrorCode.COORDINATOR_NOT_AVAILABLE: (
-        "no live coordinator serves the group now; try again, or see which coordinators live: `bmq cluster status`"
+        "no live coordinator serves it now; try again, or see which coordinators live: `bmq cluster status`"
     ),
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the transaction before is still ending",
     ErrorCode.UNSUPPORTED_VERSION: "the server is too old, or does not serve this",
 }
 
@@ -115,14 +117,17 @@ DENIED = (
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?", re.DOTALL)
-COORDINATOR_ERRORS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
-"""Errors of a group's coordinator that is being found or loaded."""
+COORDINATOR_ERRORS = (
+    CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError, ConcurrentTransactionsError
+)  # fmt: skip
+"""Errors of a coordinator that is being found or loaded, or that still ends the transaction before."""
 RETRY_WAIT_S = 0.2
 NODES_MAX = 20
 """Servers of a cluster that are probed for why a command got no response."""
 
 Result = TypeVar("Result")
 Client = TypeVar("Client")
+Item = TypeVar("Item")
 Command = Callable[[AdminClient, argparse.Namespace], int]
 Connect = Callable[[str, float, Settings], "contextlib.AbstractContextManager[AdminClient]"]
 
@@ -315,10 +320,15 @@ def open_client(
         ) from error
 
 
-def ask(admin: AdminClient, request: Any) -> Any:
-    """Send a request for which kafka-python's admin client has no method to a server, and return its response."""
+def ask(admin: AdminClient, request: Any, server: int | None = None) -> Any:
+    """Send a request for which kafka-python's admin client has no method, and return its response.
+
+    ``server`` is the node id of the server; None: any server answers.
+    """
     connections = admin._manager
-    return connections.run(connections.send, request)
+    if server is None:
+        return connections.run(connections.send, request)
+    return connections.run(connections.send, request, server)
 
 
 def _addresses(servers: str) -> list[tuple[str, int]]:
@@ -364,6 +374,28 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
         time.sleep(RETRY_WAIT_S)
 
 
+def of_each_server(
+    admin: AdminClient, arguments: argparse.Namespace, call: Callable[[int], list[Item]]
+) -> tuple[list[Item], list[int]]:
+    """Return the items that ``call(node id)`` lists of all servers, and the servers that could not list theirs.
+
+    A server is asked again until ``--timeout`` while a part of its shards is being loaded.
+    """
+    items: list[Item] = []
+    silent = [int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
+    deadline = time.monotonic() + arguments.timeout
+    while True:
+        left, silent = silent, []
+        for server in left:
+            try:
+                items += call(server)
+            except COORDINATOR_ERRORS:
+                silent.append(server)
+        if not silent or time.monotonic() > deadline:
+            return items, silent
+        time.sleep(RETRY_WAIT_S)
+
+
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
@@ -371,6 +403,13 @@ def check(code: int, message: str | None, what: str, right: str = "") -> None:
     """Raise RequestRefused, with ``what`` before the reason, unless ``code`` is NONE."""
     if code != ErrorCode.NONE:
         raise RequestRefused(f"{what}: {describe_code(code, message, right)}")
+
+
+def raise_if_moving(code: int) -> None:
+    """Raise kafka-python's error if ``code`` is one of COORDINATOR_ERRORS, which ``of_coordinator`` takes."""
+    for error in COORDINATOR_ERRORS:
+        if error.errno == code:
+            raise error
 
 
 @contextlib.contextmanager

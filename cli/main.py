@@ -85,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     from bmq.cli.profile import command as profile
     from bmq.cli.records import consume, produce
     from bmq.cli.segment import command as segment
+    from bmq.cli.transaction import command as transaction
 
     parser: argparse.ArgumentParser = _Parser(
         prog="bmq",
@@ -94,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"bmq {VERSION}")
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-    for command in (serve, topic, produce, consume, group, acl, quota, cluster, segment, job, profile):
+    for command in (serve, topic, produce, consume, group, transaction, acl, quota, cluster, segment, job, profile):
         command.add_parser(commands)
     completion.add_parser(commands, parser)
     health.add_parser(commands)

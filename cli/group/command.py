@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka import TopicPartition
 
 from bmq.cli.admin_client import (
-    COORDINATOR_ERRORS,
     EPILOG,
-    RETRY_WAIT_S,
     AdminClient,
     RequestRefused,
     add_command,
@@ -20,6 +17,7 @@ from bmq.cli.admin_client import (
     describe_code,
     needs,
     of_coordinator,
+    of_each_server,
     read_error,
 )
 from bmq.cli.group import reset_offsets
@@ -62,7 +60,8 @@ def list_groups(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
     Returns 1 if some servers cannot list theirs now; the groups of the others are printed.
     """
-    groups, silent = _listed(admin, arguments)
+    groups: list[dict[str, Any]]
+    groups, silent = of_each_server(admin, arguments, lambda server: list(admin.list_groups([server])))
     rows = [
         (group["group_id"], group.get("group_state", ""), group.get("group_type", ""), group["protocol_type"])
         for group in sorted(groups, key=lambda group: str(group["group_id"]))
@@ -80,23 +79,6 @@ def list_groups(admin: AdminClient, arguments: argparse.Namespace) -> int:
             "some of the groups' shards are not loaded; `bmq cluster status` shows which and why"
         )
     return 0
-
-
-def _listed(admin: AdminClient, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the groups, and the servers that could not list theirs until ``--timeout``."""
-    groups: list[dict[str, Any]] = []
-    silent = [int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
-    deadline = time.monotonic() + arguments.timeout
-    while True:
-        left, silent = silent, []
-        for server in left:
-            try:
-                groups += admin.list_groups([server])
-            except COORDINATOR_ERRORS:
-                silent.append(server)
-        if not silent or time.monotonic() > deadline:
-            return groups, silent
-        time.sleep(RETRY_WAIT_S)
 
 
 # -------------------------------------------------------------------------------------------------------- describe

@@ -1,0 +1,1 @@
+"""``bmq transaction``: transactions of a running cluster, and those that no coordinator ends."""

@@ -1,0 +1,205 @@
+"""``bmq transaction``: transactions of a running cluster."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kafka.protocol.admin.transactions import ListTransactionsRequest
+from kafka.protocol.producer import InitProducerIdRequest
+
+from bmq.cli.admin_client import (
+    EPILOG,
+    AdminClient,
+    RequestRefused,
+    add_command,
+    ask,
+    check,
+    of_coordinator,
+    raise_if_moving,
+    seconds,
+)
+from bmq.cli.output import fail, format_time, print_json, print_table, printable
+from bmq.cli.transaction import coordinators, hanging
+from bmq.cli.usage import whole_number
+
+STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead"
+)  # fmt: skip
+"""States of a transaction, as Kafka's ListTransactions writes them."""
+FENCE_TIMEOUT_MS = 60_000
+"""The ``transaction.timeout.ms`` that a fenced id keeps until its next producer: Kafka's default of producers."""
+_DESCRIPTION = """\
+List and describe transactions of a running cluster, and end those whose producer has gone, over Kafka's protocol.
+
+A transaction that stays open holds back every consumer with isolation.level=read_committed. Its coordinator aborts it
+after the producer's transaction.timeout.ms. `fence` does so at once; `find-hanging` and `abort` are for transactions
+that no coordinator knows of any more.
+"""
+_TITLES = ("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "transaction",
+        help="list or describe transactions, and end those whose producer has gone",
+        description=_DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="list|describe|fence|find-hanging|abort", required=True)
+    listing = add_command(
+        actions, "list", list_transactions, "print the transactional ids", "bmq transaction list --state Ongoing"
+    )
+    listing.add_argument(
+        "--state", choices=STATES, action="append", default=[], help="only ids in this state; may be repeated"
+    )
+    listing.add_argument(
+        "--producer-id", type=whole_number, action="append", default=[], metavar="N", help="may be repeated"
+    )
+    listing.add_argument(
+        "--running-longer-than", type=seconds, metavar="S", help="only transactions begun so many seconds ago, or more"
+    )
+    listing.add_argument("--pattern", metavar="REGEX", help="only ids that wholly match (RE2's syntax)")
+    describing = add_command(
+        actions,
+        "describe",
+        describe,
+        "print the state, the producer and the partitions of transactional ids",
+        "bmq transaction describe orders-1",
+    )
+    describing.add_argument("ids", nargs="+", metavar="ID", help="which transactional ids")
+    fencing = add_command(
+        actions,
+        "fence",
+        fence,
+        "fence the producer of transactional ids, and abort its open transaction",
+        "bmq transaction fence orders-1",
+    )
+    fencing.add_argument("ids", nargs="+", metavar="ID", help="which transactional ids")
+    hanging.add_actions(actions)
+
+
+# ------------------------------------------------------------------------------------------------------------ list
+
+
+def list_transactions(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Print the transactional ids, of which each server lists a part.
+
+    Returns 1 if some servers cannot list theirs now; the ids of the others are printed.
+    """
+    rows, silent = coordinators.list_ids(admin, arguments, _list_request(arguments))
+    if arguments.json:
+        for row in rows:
+            print_json(row._asdict())
+    else:
+        print_table(_TITLES, rows, if_none="" if silent else "there are no such transactional ids")
+    return _tell_silent(silent)
+
+
+def _list_request(arguments: argparse.Namespace) -> Any:
+    wanted: dict[str, Any] = {"state_filters": arguments.state, "producer_id_filters": arguments.producer_id}
+    version = 0
+    if arguments.running_longer_than is not None:
+        wanted["duration_filter"], version = int(arguments.running_longer_than * 1000), 1
+    if arguments.pattern is not None:
+        wanted["transactional_id_pattern"], version = arguments.pattern, 2
+    return ListTransactionsRequest(min_version=version, **wanted)
+
+
+def _tell_silent(silent: Sequence[int]) -> int:
+    if not silent:
+        return 0
+    servers = ", ".join(map(str, sorted(silent)))
+    return fail(
+        f"transactional ids may be missing: {len(silent)} of the cluster's servers cannot list theirs now ({servers}), "
+        "since some of the transactions' shards are not loaded; `bmq cluster status` shows which and why"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- describe
+
+
+def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Print one block an id.  Returns 1 if one of them could not be described; the others are printed."""
+    status, is_first = 0, True
+    for transactional_id in arguments.ids:
+        try:
+            found = coordinators.describe_id(admin, arguments, transactional_id)
+        except RequestRefused as error:
+            status = fail(str(error))
+            continue
+        fields = {
+            "transactional_id": transactional_id,
+            "state": found.transaction_state,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+            "transaction_timeout_ms": found.transaction_timeout_ms,
+            "started_ms": found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
+            "partitions": [
+                {"topic": topic.topic, "partition": partition}
+                for topic in sorted(found.topics, key=lambda topic: str(topic.topic))
+                for partition in sorted(topic.partitions)
+            ],
+        }
+        if arguments.json:
+            print_json(fields)
+        else:
+            if not is_first:
+                print()
+            is_first = False
+            _print(fields)
+    return status
+
+
+def _print(fields: dict[str, Any]) -> None:
+    started = fields["started_ms"]
+    print(printable(f"transactional id {fields['transactional_id']}"))
+    print(f"  state        {fields['state']}")
+    print(f"  producer     id {fields['producer_id']}, epoch {fields['producer_epoch']}")
+    print(f"  timeout      {fields['transaction_timeout_ms'] / 1000:g} s")
+    if started is not None:
+        print(f"  began        {format_time(started)}, {max(0.0, time.time() - started / 1000):.0f} s ago")
+    print_table(("TOPIC", "PARTITION"), [(each["topic"], each["partition"]) for each in fields["partitions"]])
+
+
+# ----------------------------------------------------------------------------------------------------------- fence
+
+
+def fence(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Fence the producers of the ids, as Kafka's ``Admin.fenceProducers``.  Returns 1 if one could not be fenced."""
+    status = 0
+    for transactional_id in arguments.ids:
+        try:
+            coordinators.describe_id(admin, arguments, transactional_id)  # an id that does not exist would be created
+            producer_id, epoch = _fenced(admin, arguments, transactional_id)
+        except RequestRefused as error:
+            status = fail(str(error))
+            continue
+        if arguments.json:
+            print_json({"transactional_id": transactional_id, "producer_id": producer_id, "producer_epoch": epoch})
+        else:
+            print(
+                printable(f"transactional id {transactional_id}: fenced, at producer id {producer_id}, epoch {epoch}")
+            )
+    return status
+
+
+def _fenced(admin: AdminClient, arguments: argparse.Namespace, transactional_id: str) -> tuple[int, int]:
+    """Return producer id and epoch after the fence.  CONCURRENT_TRANSACTIONS says that the abort is under way."""
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
+    )
+
+    def init() -> Any:
+        response = ask(admin, request)
+        raise_if_moving(response.error_code)
+        return response
+
+    response = of_coordinator(arguments, init)
+    what = f"transactional id {transactional_id}"
+    check(response.error_code, None, f"{what} was not fenced", f"Write on {what}")
+    return response.producer_id, response.producer_epoch

@@ -1,0 +1,65 @@
+"""What the coordinators of a running cluster say of transactional ids."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest
+
+from bmq.cli.admin_client import (
+    AdminClient,
+    RequestRefused,
+    ask,
+    check,
+    of_coordinator,
+    of_each_server,
+    raise_if_moving,
+)
+from bmq.core.errors import ErrorCode
+
+
+class ListedId(NamedTuple):
+    """A transactional id as ListTransactions has it."""
+
+    transactional_id: str
+    coordinator: int
+    """Node id of the server that lists it."""
+    producer_id: int
+    state: str
+
+
+def list_ids(admin: AdminClient, arguments: argparse.Namespace, request: Any) -> tuple[list[ListedId], list[int]]:
+    """Return the ids that the servers list for a ListTransactionsRequest, sorted, and the servers that list none now.
+
+    Raises RequestRefused.
+    """
+
+    def ask_server(server: int) -> list[ListedId]:
+        response = ask(admin, request, server)
+        raise_if_moving(response.error_code)
+        is_pattern = response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        check(response.error_code, "the pattern is not one of RE2" if is_pattern else None, "nothing is listed")
+        return [
+            ListedId(each.transactional_id, server, each.producer_id, each.transaction_state)
+            for each in response.transaction_states
+        ]
+
+    found, silent = of_each_server(admin, arguments, ask_server)
+    return sorted(found), silent
+
+
+def describe_id(admin: AdminClient, arguments: argparse.Namespace, transactional_id: str) -> Any:
+    """Return the coordinator's description of an id.  Raises RequestRefused if there is none, or none for this user."""
+
+    def look() -> Any:
+        (found,) = ask(admin, DescribeTransactionsRequest(transactional_ids=[transactional_id])).transaction_states
+        raise_if_moving(found.error_code)
+        return found
+
+    found = of_coordinator(arguments, look)
+    what = f"transactional id {transactional_id}"
+    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        raise RequestRefused(f"{what}: there is none of that name; `bmq transaction list` shows all")
+    check(found.error_code, None, what, f"Describe on {what}")
+    return found

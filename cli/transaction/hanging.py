@@ -1,0 +1,232 @@
+"""``bmq transaction find-hanging`` and ``abort``: transactions that a partition holds open and no coordinator ends.
+
+KIP-664: a partition's producer whose transaction has been open for longer than any time-out allows, while the
+coordinator of the producer's transactional id does not have the partition in a transaction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
+
+from bmq.cli.admin_client import (
+    AdminClient,
+    RequestRefused,
+    add_command,
+    ask,
+    check,
+    describe_code,
+    of_coordinator,
+    raise_if_moving,
+    seconds,
+)
+from bmq.cli.group.offsets import led_partitions
+from bmq.cli.output import fail, format_time, print_json, print_table, printable
+from bmq.cli.transaction import coordinators
+from bmq.cli.usage import whole_number
+from bmq.core.errors import ErrorCode
+
+MAX_TIMEOUT_S = 900.0
+"""Kafka's default of ``transaction.max.timeout.ms``."""
+MARGIN_S = 300.0
+"""Time that a coordinator has beyond the time-out to write the markers, as in ``kafka-transactions.sh``."""
+PARTITIONS_A_REQUEST = 500
+IDS_A_REQUEST = 1_000
+_ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+_TITLES = (
+    "TOPIC", "PARTITION", "PRODUCER-ID", "PRODUCER-EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "LAST-TIMESTAMP",
+    "TRANSACTIONAL-ID",
+)  # fmt: skip
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition's log."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp: int
+    """Milliseconds since 1970 of the producer's last batch there."""
+
+
+def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the parsers of the two commands."""
+    finding = add_command(
+        actions,
+        "find-hanging",
+        find_hanging,
+        "print transactions that are open in a partition, and that no coordinator ends",
+        "bmq transaction find-hanging orders",
+    )
+    finding.add_argument("topics", nargs="*", metavar="TOPIC", help="where (default: all topics)")
+    finding.add_argument(
+        "--max-timeout",
+        type=seconds,
+        default=MAX_TIMEOUT_S,
+        metavar="S",
+        help="the cluster's transaction.max.timeout.ms, in seconds (default: %(default)g)",
+    )
+    aborting = add_command(
+        actions,
+        "abort",
+        abort,
+        "end a hanging transaction in one partition, by a marker",
+        "bmq transaction abort orders 3 --start-offset 1042",
+    )
+    aborting.add_argument("topic", metavar="TOPIC", help="as find-hanging prints it")
+    aborting.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
+    aborting.add_argument(
+        "--start-offset", type=whole_number, metavar="N", required=True, help="the transaction's first offset there"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- find-hanging
+
+
+def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Print the hanging transactions.  Returns 1 if some partitions or coordinators could not be asked."""
+    names = arguments.topics or [str(topic["name"]) for topic in admin.describe_topics(None)]
+    led = led_partitions(admin, names)
+    missing = sorted(set(arguments.topics) - {key.topic for key in led})
+    if missing:
+        raise RequestRefused(f"topic {missing[0]}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+    open_since_ms = int((time.time() - arguments.max_timeout - MARGIN_S) * 1000)
+    status, suspects = 0, list[OpenTransaction]()
+    keys = sorted((key.topic, key.partition) for key in led)
+    for first in range(0, len(keys), PARTITIONS_A_REQUEST):
+        found, errors = open_in(admin, arguments, keys[first : first + PARTITIONS_A_REQUEST])
+        suspects += [each for each in found if each.last_timestamp < open_since_ms]
+        for (topic, partition), text in errors.items():
+            status = fail(f"{topic}-{partition} was not looked at: {text}")
+    ids, silent = _transactional_ids(admin, arguments, {each.producer_id for each in suspects})
+    if silent:
+        servers = ", ".join(map(str, sorted(silent)))
+        raise RequestRefused(f"nothing can be said while servers {servers} load their transactions; try again")
+    known = _known(admin, arguments, ids.values())
+    hanging = [each for each in suspects if (each.producer_id, each.topic, each.partition) not in known]
+    rows = [(*each, ids.get(each.producer_id)) for each in hanging]
+    if arguments.json:
+        for row in rows:
+            print_json(dict(zip((*OpenTransaction._fields, "transactional_id"), row, strict=True)))
+    else:
+        shown = [(*row[:6], format_time(row[6]), row[7]) for row in rows]
+        print_table(_TITLES, shown, if_none="" if status else "there are no hanging transactions")
+    return status
+
+
+def open_in(
+    admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[tuple[str, int]]
+) -> tuple[list[OpenTransaction], dict[tuple[str, int], str]]:
+    """Return the open transactions of partitions, and the partitions that could not be asked with their error."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in keys:
+        topics.setdefault(topic, []).append(partition)
+    of = DescribeProducersRequest.TopicRequest
+    response = ask(
+        admin, DescribeProducersRequest(topics=[of(name=name, partition_indexes=each) for name, each in topics.items()])
+    )
+    found, errors = list[OpenTransaction](), dict[tuple[str, int], str]()
+    for topic in response.topics:
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            if partition.error_code:
+                errors[key] = describe_code(
+                    partition.error_code, partition.error_message, f"Read on topic {topic.name}"
+                )
+            found += [
+                OpenTransaction(
+                    *key, each.producer_id, each.producer_epoch, each.coordinator_epoch, each.current_txn_start_offset,
+                    each.last_timestamp,
+                )
+                for each in partition.active_producers if each.current_txn_start_offset >= 0
+            ]  # fmt: skip
+    return found, errors
+
+
+def _transactional_ids(
+    admin: AdminClient, arguments: argparse.Namespace, producer_ids: Iterable[int]
+) -> tuple[dict[int, str], list[int]]:
+    """Return the transactional ids by producer id, and the servers that could not list theirs."""
+    wanted = sorted(producer_ids)
+    if not wanted:
+        return {}, []
+
+    found = list[coordinators.ListedId]()
+    for first in range(0, len(wanted), IDS_A_REQUEST):
+        request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted[first : first + IDS_A_REQUEST])
+        listed, silent = coordinators.list_ids(admin, arguments, request)
+        found += listed
+        if silent:
+            return {}, silent
+    return {each.producer_id: each.transactional_id for each in found}, []
+
+
+def _known(
+    admin: AdminClient, arguments: argparse.Namespace, transactional_ids: Iterable[str]
+) -> set[tuple[int, str, int]]:
+    """Return (producer id, topic, partition) of all partitions in transactions that coordinators have open."""
+    known = set()
+    for transactional_id in sorted(transactional_ids):
+        found = coordinators.describe_id(admin, arguments, transactional_id)
+        if found.transaction_state not in _ENDED:
+            known |= {
+                (found.producer_id, topic.topic, partition) for topic in found.topics for partition in topic.partitions
+            }
+    return known
+
+
+# ----------------------------------------------------------------------------------------------------------- abort
+
+
+def abort(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    """Write an abort marker for the transaction that begins at the offset.  Raises RequestRefused if there is none."""
+    key = (arguments.topic, arguments.partition)
+    what = f"{arguments.topic}-{arguments.partition}"
+    found, errors = open_in(admin, arguments, [key])
+    if errors:
+        raise RequestRefused(f"{what}: {errors[key]}")
+    transaction = next((each for each in found if each.start_offset == arguments.start_offset), None)
+    if transaction is None:
+        starts = ", ".join(str(each.start_offset) for each in sorted(found, key=lambda each: each.start_offset))
+        open_now = f"open ones begin at {starts}" if starts else "it has no open transaction"
+        raise RequestRefused(f"{what}: no transaction begins at offset {arguments.start_offset}; {open_now}")
+    code = of_coordinator(arguments, _write_marker, admin, transaction)
+    check(code, None, f"{what}: the transaction was not aborted", "Alter on the cluster")
+    if arguments.json:
+        print_json({**transaction._asdict(), "aborted": True})
+    else:
+        print(
+            printable(
+                f"{what}: aborted from offset {transaction.start_offset} on, of producer id {transaction.producer_id}, "
+                f"epoch {transaction.producer_epoch}"
+            )
+        )
+    return 0
+
+
+def _write_marker(admin: AdminClient, transaction: OpenTransaction) -> int:
+    """Send the marker, and return the partition's error code.
+
+    The coordinator's epoch is that of the last marker there, or 0, as in Kafka's ``AbortTransactionSpec``.
+    """
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    topic = marker.WritableTxnMarkerTopic(name=transaction.topic, partition_indexes=[transaction.partition])
+    sent = marker(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_result=False,
+        topics=[topic],
+        coordinator_epoch=max(transaction.coordinator_epoch, 0),
+    )
+    (answered,) = ask(admin, WriteTxnMarkersRequest(markers=[sent])).markers
+    code: int = answered.topics[0].partitions[0].error_code
+    raise_if_moving(code)
+    return code
