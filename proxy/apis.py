@@ -59,23 +59,6 @@ from bmq.proxy.handlers import (
 )
 from bmq.proxy.scopes import ProxyScopes
 
-SERVES_TRANSACTIONS = False
-"""The switch of transactions: False while the feature ``transaction.version`` ends at level 0."""
-OF_TRANSACTIONS: tuple[Api[ProxyScopes], ...] = tuple(
-    api
-    for module in (
-        add_partitions_to_txn,
-        add_offsets_to_txn,
-        end_txn,
-        describe_transactions,
-        list_transactions,
-        txn_offset_commit,
-        write_txn_markers,
-    )
-    for api in module.APIS
-)
-"""APIs that are neither listed nor served while the switch is off."""
-
 ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
     api
     for module in (
@@ -99,6 +82,11 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         delete_records,
         init_producer_id,
         offset_for_leader_epoch,
+        add_partitions_to_txn,
+        add_offsets_to_txn,
+        end_txn,
+        write_txn_markers,
+        txn_offset_commit,
         describe_acls,
         create_acls,
         delete_acls,
@@ -118,6 +106,8 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         update_features,
         describe_cluster,
         describe_producers,
+        describe_transactions,
+        list_transactions,
         describe_topic_partitions,
         elect_leaders,
         alter_partition_reassignments,
@@ -126,4 +116,4 @@ ALL_APIS: tuple[Api[ProxyScopes], ...] = tuple(
         alter_client_quotas,
     )
     for api in module.APIS
-) + (OF_TRANSACTIONS if SERVES_TRANSACTIONS else ())
+)

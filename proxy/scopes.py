@@ -32,6 +32,9 @@ class ProxyServices(ProcessServices):
     admin: Admin
     """Controller, wherever it runs: changes topics and configs."""
     coordinator: GroupCoordinator
+    transactions: ClusterTransactionCoordinator
+    end_group_transaction: Callable[[int, TransactionMarker], Awaitable[ErrorCode]]
+    """Gives a marker to the coordinator of a partition of ``__consumer_offsets``, and returns its code."""
     producer_ids: ProducerIds
     scram_users: ScramCredentials
     """The cluster's SCRAM users."""
@@ -39,15 +42,8 @@ class ProxyServices(ProcessServices):
     """Delegation tokens; None without delegation.token.secret.key."""
     client_quotas: QuotasView
     log_levels: LogLevels = field(default_factory=LogLevels)
-    end_group_transaction: Callable[[int, TransactionMarker], Awaitable[ErrorCode]] | None = None
-    """Gives a marker to the coordinator of a partition of ``__consumer_offsets``, and returns its code.
-
-    None in a version that serves no transactions.
-    """
     acls: AclStore | None = None
     """ACLs of the cluster; None without ``authorizer.class.name``."""
-    transactions: ClusterTransactionCoordinator | None = None
-    """The transaction coordinator; None in a version that serves no transactions."""
 
 
 @dataclass(slots=True, kw_only=True)

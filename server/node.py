@@ -42,7 +42,6 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Addr
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
-from bmq.proxy.apis import SERVES_TRANSACTIONS
 from bmq.proxy.tracing import Tracing
 from bmq.server.certificates import open_certificates
 from bmq.server.client_security import ClientSecurity
@@ -138,7 +137,7 @@ class Node:
         offsets_topic = partial(self.admin.ensure_topic, OFFSETS_TOPIC)
         self.coordinator: CoordinatorRole | None = None
         if COORDINATOR in config.roles:
-            transactions = partial(make_transactions, parts, self.admin, offsets_topic) if SERVES_TRANSACTIONS else None
+            transactions = partial(make_transactions, parts, self.admin, offsets_topic)
             self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic, transactions)
         self.proxy = ProxyRole(
             parts, self.views, self.metrics, self.log_levels, self.admin, offsets_topic,

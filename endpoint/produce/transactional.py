@@ -2,8 +2,9 @@
 
 | the request                                      | its parts get                                     |
 | ------------------------------------------------ | ------------------------------------------------- |
-| has an id, and the cluster has no transactions   | TRANSACTIONAL_ID_AUTHORIZATION_FAILED             |
-| has an id, and the client may not write to it    | the same, if any batch is transactional           |
+| has an id, and the cluster has no transactions   | NOT_ENOUGH_REPLICAS, which clients retry          |
+| has an id, and the client may not write to it    | TRANSACTIONAL_ID_AUTHORIZATION_FAILED, if any     |
+|                                                  | batch is transactional                            |
 | has transactional batches of two ids or epochs   | INVALID_PRODUCER_ID_MAPPING                       |
 | has no id                                        | the first error, from the owner: for transactional |
 |                                                  | batches alone (in Kafka for all)                  |
@@ -49,7 +50,7 @@ def refusal(
     ``levels`` are those in force in the cluster; ``rights`` None: every client has all.
     """
     if not levels.of(TRANSACTION_VERSION):
-        return RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the cluster has no transactions")
+        return RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, "the cluster has no transactions yet")
     if not producers:
         return None
     if rights is not None and not rights.allow(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):

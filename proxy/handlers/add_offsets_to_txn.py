@@ -16,17 +16,17 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._transactions import REFUSED, in_version, may_write, serving
+from bmq.proxy.handlers._transactions import in_version, refusal
 from bmq.proxy.scopes import ProxyScopes
 
 
 async def handle(scopes: ProxyScopes, request: Request, message: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-    coordinator = serving(scopes)
-    if coordinator is None or not may_write(scopes, request, message.transactional_id):
-        return _response(REFUSED)
+    refused = refusal(scopes, request, message.transactional_id)
+    if refused:
+        return _response(refused)
     if not scopes.caller.rights(request).allow_on_group(AclOperation.READ, message.group_id):
         return _response(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    response = await coordinator.add_offsets(message, ClientInfo.of(request))
+    response = await scopes.process.transactions.add_offsets(message, ClientInfo.of(request))
     return in_version(response, request.api_version)
 
 

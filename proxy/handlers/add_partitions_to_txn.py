@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bmq.coordinator.api import ClientInfo, ClusterTransactionCoordinator
+from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction_routing import (
     ADD_PARTITIONS,
     ADD_PARTITIONS_TO_SEVERAL,
@@ -30,7 +30,7 @@ from bmq.core.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxn
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.catalog import INTERNAL_TOPICS, Catalog
-from bmq.proxy.handlers._transactions import FENCED_SINCE, REFUSED, code_for, may_write, serving
+from bmq.proxy.handlers._transactions import FENCED_SINCE, NOT_YET, are_served, code_for, refusal
 from bmq.proxy.scopes import ProxyScopes
 
 _Failures = dict[tuple[str, int], ErrorCode]
@@ -40,15 +40,15 @@ _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 async def handle(
     scopes: ProxyScopes, request: Request, message: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    coordinator = serving(scopes)
     if request.api_version >= SEVERAL_SINCE:
         if not scopes.caller.rights(request).allow_on_cluster(AclOperation.CLUSTER_ACTION):
             return AddPartitionsToTxnResponse(
                 error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results_by_transaction=[]
             )
-        return await _add_to_several(scopes, request, message, coordinator)
-    if coordinator is None or not may_write(scopes, request, message.v3_and_below_transactional_id):
-        return await ADD_PARTITIONS.refusal(message, 0, REFUSED)
+        return await _add_to_several(scopes, request, message)
+    refused = refusal(scopes, request, message.v3_and_below_transactional_id)
+    if refused:
+        return await ADD_PARTITIONS.refusal(message, 0, refused)
     rights = scopes.caller.rights(request)
     failures = await _failures(
         scopes.process.catalog,
@@ -58,35 +58,33 @@ async def handle(
     if failures:
         results = await _not_attempted(message.v3_and_below_topics, failures)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-    response = await coordinator.add_partitions(message, ClientInfo.of(request))
+    response = await scopes.process.transactions.add_partitions(message, ClientInfo.of(request))
     if request.api_version < FENCED_SINCE:
         await _translate(response.results_by_topic_v3_and_below, request.api_version)
     return response
 
 
 async def _add_to_several(
-    scopes: ProxyScopes,
-    request: Request,
-    message: AddPartitionsToTxnRequest,
-    coordinator: ClusterTransactionCoordinator | None,
+    scopes: ProxyScopes, request: Request, message: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     """Serve the versions of brokers."""
     api, results, sent, turns = ADD_PARTITIONS_TO_SEVERAL, [], [], Turns()
+    is_served = are_served(scopes)
     for number, transaction in enumerate(message.transactions):
         if turns.is_over(1 + sum(1 + len(topic.partitions) for topic in transaction.topics)):
             await next_turn()
         failures = await _failures(scopes.process.catalog, transaction.topics, lambda name: True)
-        if coordinator is None:
-            results.append(await api.refusal(message, number, REFUSED))
+        if not is_served:
+            results.append(await api.refusal(message, number, NOT_YET))
         elif failures:
             topics = await _not_attempted(transaction.topics, failures)
             results.append(_Result(transactional_id=transaction.transactional_id, topic_results=topics))
         else:
             results.append(None)
             sent.append(number)
-    if coordinator is not None and sent:
+    if sent:
         part = message if len(sent) == len(results) else api.part(message, sent)
-        response = await coordinator.add_partitions(part, ClientInfo.of(request))
+        response = await scopes.process.transactions.add_partitions(part, ClientInfo.of(request))
         for number, result in zip(sent, api.answers(response), strict=True):
             if turns.is_over():
                 await next_turn()

@@ -22,7 +22,7 @@ from bmq.core.wire.messages import DescribeTransactionsRequest, DescribeTransact
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.proxy.handlers._several_keys import ask_about_allowed
-from bmq.proxy.handlers._transactions import REFUSED, serving
+from bmq.proxy.handlers._transactions import REFUSED, are_served
 from bmq.proxy.scopes import ProxyScopes
 
 RESPONSE_BYTES = 1_000
@@ -32,11 +32,11 @@ RESPONSE_BYTES = 1_000
 async def handle(
     scopes: ProxyScopes, request: Request, message: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    coordinator, rights, client = serving(scopes), scopes.caller.rights(request), ClientInfo.of(request)
+    rights, client = scopes.caller.rights(request), ClientInfo.of(request)
 
     async def ask(part: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-        if coordinator is not None:
-            return await coordinator.describe_transactions(part, client)
+        if are_served(scopes):
+            return await scopes.process.transactions.describe_transactions(part, client)
         states = await map_in_turns(
             lambda number: DESCRIBE.refusal(part, number, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
             range(len(part.transactional_ids)),

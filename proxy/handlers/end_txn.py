@@ -15,15 +15,16 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import EndTxnRequest, EndTxnResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._transactions import REFUSED, in_version, may_write, serving
+from bmq.proxy.handlers._transactions import in_version, refusal
 from bmq.proxy.scopes import ProxyScopes
 
 
 async def handle(scopes: ProxyScopes, request: Request, message: EndTxnRequest) -> EndTxnResponse:
-    coordinator = serving(scopes)
-    if coordinator is None or not may_write(scopes, request, message.transactional_id):
-        return EndTxnResponse(throttle_time_ms=0, error_code=REFUSED, producer_id=-1, producer_epoch=-1)
-    return in_version(await coordinator.end_txn(message, ClientInfo.of(request)), request.api_version)
+    refused = refusal(scopes, request, message.transactional_id)
+    if refused:
+        return EndTxnResponse(throttle_time_ms=0, error_code=refused, producer_id=-1, producer_epoch=-1)
+    response = await scopes.process.transactions.end_txn(message, ClientInfo.of(request))
+    return in_version(response, request.api_version)
 
 
 NEEDS = (Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID),)

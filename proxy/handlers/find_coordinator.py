@@ -28,7 +28,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
-from bmq.proxy.handlers._transactions import REFUSED, serving
+from bmq.proxy.handlers._transactions import NOT_YET, are_served
 from bmq.proxy.scopes import ProxyScopes
 
 _Coordinator = GroupCoordinator | TransactionCoordinator
@@ -74,7 +74,8 @@ def _coordinator_of(scopes: ProxyScopes, key_type: int) -> tuple[_Coordinator | 
     """Return the coordinator of keys of a type, None if it is not served, and the resource that a key is."""
     if key_type == GROUP:
         return scopes.process.coordinator, ResourceType.GROUP
-    return (serving(scopes) if key_type == TRANSACTION else None), ResourceType.TRANSACTIONAL_ID
+    is_served = key_type == TRANSACTION and are_served(scopes)
+    return (scopes.process.transactions if is_served else None), ResourceType.TRANSACTIONAL_ID
 
 
 async def _find_each(
@@ -96,7 +97,7 @@ async def _find_each(
 
 def _not_served(key_type: int) -> _Found:
     if key_type == TRANSACTION:
-        return _Found(REFUSED, "transactions are not supported")
+        return _Found(NOT_YET, "the cluster has no transactions yet: transaction.version is at level 0")
     return _Found(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
 
 
@@ -124,6 +125,6 @@ def _fields(found: _Found) -> dict[str, Any]:
 
 NEEDS = (
     Need(AclOperation.DESCRIBE, ResourceType.GROUP, "each"),
-    Need(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "each, if transactions are served"),
+    Need(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "each"),
 )
 APIS = (Api(ApiKey.FIND_COORDINATOR, 0, 6, handle, needs=NEEDS),)

@@ -6,46 +6,33 @@ from Kafka's TransactionCoordinator.  For a producer with a transactional id the
 Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 adds PRODUCER_FENCED,
 before it INVALID_PRODUCER_EPOCH; 5 adds TRANSACTION_ABORTABLE.
 
-While the cluster has no transactions, transactional ids get TRANSACTIONAL_ID_AUTHORIZATION_FAILED.  librdkafka takes it
-as fatal (``rd_kafka_idemp_check_error``; it would go on for ever after UNSUPPORTED_VERSION), franz-go like any error
-that is not retriable.  In Java's client ``initTransactions`` throws it; every other code would be an "unexpected
-error".  Clients report a lack of authorization; this process's log has the real reason.
+While the cluster has no transactions yet, transactional ids get COORDINATOR_NOT_AVAILABLE: clients look for the
+coordinator again until their time-out (Java's ``max.block.ms``, librdkafka's argument of ``init_transactions``).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from bmq.coordinator.api import ClientInfo, ClusterTransactionCoordinator
+from bmq.coordinator.api import ClientInfo
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.logging.fields import fields
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._transactions import REFUSED, in_version, may_write, serving
+from bmq.proxy.handlers._transactions import in_version, refusal
 from bmq.proxy.scopes import ProxyScopes
 
-_log = logging.getLogger("bmq.proxy")
 FENCED_SINCE = 4
 """First version with PRODUCER_FENCED."""
 
 
 def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any | Awaitable[Any]:
     if message.transactional_id is not None:
-        coordinator = serving(scopes)
-        if coordinator is not None:
-            return _init(scopes, request, message, coordinator)
-        _log.warning(
-            "refused a client that asks for transactions (transactional id %.100r): they are not supported",
-            message.transactional_id,
-            extra=fields(connection=request.client.peer, client_id=request.client_id),
-        )
-        return _response(REFUSED)
+        return _init(scopes, request, message)
     rights = scopes.caller.rights(request)
     if not rights.allow_on_cluster(AclOperation.IDEMPOTENT_WRITE, is_required=False) and not rights.allow_on_some(
         AclOperation.WRITE, ResourceType.TOPIC
@@ -57,13 +44,14 @@ def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any | Awaitab
     return _give(scopes)
 
 
-async def _init(scopes: ProxyScopes, request: Request, message: Any, coordinator: ClusterTransactionCoordinator) -> Any:
+async def _init(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     """Have the coordinator begin a producer's session, which fences earlier producers with its transactional id."""
-    if not may_write(scopes, request, message.transactional_id):
-        return _response(REFUSED)
+    refused = refusal(scopes, request, message.transactional_id)
+    if refused:
+        return _response(refused)
     if _is_half(message):
         return _response(ErrorCode.INVALID_REQUEST)
-    response = await coordinator.init_producer_id(message, ClientInfo.of(request))
+    response = await scopes.process.transactions.init_producer_id(message, ClientInfo.of(request))
     return in_version(response, request.api_version, FENCED_SINCE)
 
 
@@ -86,6 +74,6 @@ def _response(code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
 NEEDS = (
     Need(AclOperation.WRITE, ResourceType.TOPIC, "any"),
     Need(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "instead"),
-    Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "instead, for a transactional id, if they are served"),
+    Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "instead, for a transactional id"),
 )
 APIS = (Api(ApiKey.INIT_PRODUCER_ID, 0, 5, handle, needs=NEEDS),)

@@ -17,7 +17,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListTransactionsRequest, ListTransactionsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._transactions import serving
+from bmq.proxy.handlers._transactions import are_served
 from bmq.proxy.scopes import ProxyScopes
 
 RESPONSE_BYTES = 1 << 20
@@ -25,10 +25,11 @@ RESPONSE_BYTES = 1 << 20
 
 
 async def handle(scopes: ProxyScopes, request: Request, message: ListTransactionsRequest) -> ListTransactionsResponse:
-    coordinator, rights = serving(scopes), scopes.caller.rights(request)
-    if coordinator is None:
+    rights = scopes.caller.rights(request)
+    if not are_served(scopes):
         return ListTransactionsResponse(error_code=ErrorCode.NONE, unknown_state_filters=[], transaction_states=[])
-    response = await coordinator.list_transactions(message, ClientInfo.of(request), scopes.view.proxies)
+    transactions = scopes.process.transactions
+    response = await transactions.list_transactions(message, ClientInfo.of(request), scopes.view.proxies)
     if rights.is_checked:
         states = response.transaction_states
         shown = await map_in_turns(

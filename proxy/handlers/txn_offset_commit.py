@@ -22,13 +22,15 @@ from bmq.core.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitRespon
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.proxy.handlers._group_rights import is_group_refused, refusal, split_topics, with_topics, write_past_bound
+from bmq.proxy.handlers._transactions import refusal as refusal_of_transaction
 from bmq.proxy.scopes import ProxyScopes
 
 
 async def handle(scopes: ProxyScopes, request: Request, message: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    refused_id = refusal_of_transaction(scopes, request, message.transactional_id)
+    if refused_id:
+        return await refusal(TXN_COMMIT, message, refused_id)
     rights = scopes.caller.rights(request)
-    if not rights.allow(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id):
-        return await refusal(TXN_COMMIT, message, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if is_group_refused(scopes, request, message.group_id):
         return await refusal(TXN_COMMIT, message)
     allowed, refused = await split_topics(rights, AclOperation.READ, message.topics, lambda topic: topic.name)

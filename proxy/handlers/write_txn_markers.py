@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.net.request import Request
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -32,6 +31,7 @@ from bmq.core.wire.messages import WriteTxnMarkersResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.proxy.handlers._transactions import are_served
 from bmq.proxy.partition_queries import ask_all, owner_of
 from bmq.proxy.scopes import ProxyScopes
 
@@ -95,15 +95,14 @@ async def _list(message: Any, *, has_version: bool) -> list[Ended]:
 
 
 async def _end(scopes: ProxyScopes, one: Ended) -> ErrorCode:
-    if not scopes.process.levels().of(TRANSACTION_VERSION):
+    if not are_served(scopes):
         return ErrorCode.UNSUPPORTED_VERSION
     topic = scopes.process.catalog.topics.get(one.topic)
     try:
         if topic is not None and topic.is_internal and 0 <= one.partition < topic.partitions:
-            to_group = scopes.process.end_group_transaction
-            if one.topic != OFFSETS_TOPIC or to_group is None:
+            if one.topic != OFFSETS_TOPIC:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
-            code = await to_group(one.partition, one.marker)
+            code = await scopes.process.end_group_transaction(one.partition, one.marker)
             return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _MOVING else code
         await (await owner_of(scopes, one.topic, one.partition)).end_transaction(one.marker)
     except RequestError as error:

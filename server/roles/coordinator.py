@@ -41,12 +41,12 @@ class CoordinatorRole:
         parts: Parts,
         broker: BrokerRole | None,
         offsets_topic: Callable[[], Awaitable[Topic]],
-        make_transactions: Callable[[ShardLogs], TransactionParts] | None = None,
+        make_transactions: Callable[[ShardLogs], TransactionParts],
     ) -> None:
         """Make the role; ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
 
         Shards whose partition ``broker`` owns are written and read in this process.  ``make_transactions`` returns the
-        transaction coordinator over the shards' logs; None in a version that serves no transactions.
+        transaction coordinator over the shards' logs.
         """
         joined = parts.joined
         remote = RemoteShardLogs(joined.view, parts.catalog, joined.peers)
@@ -57,7 +57,7 @@ class CoordinatorRole:
             parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
             bounds=parts.security.client_quotas,
         )  # fmt: skip
-        self._transactions = make_transactions(logs) if make_transactions is not None else None
+        self._transactions = make_transactions(logs)
         self._forwarding = Forwarding(
             self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
         )
@@ -66,40 +66,35 @@ class CoordinatorRole:
         joined.endpoint.register(ShardsNotLoadedRequest, self._forwarding.list_not_loaded)
 
     @property
-    def transactions(self) -> LocalTransactionCoordinator | None:
-        """The transaction coordinator of this process; None in a version that serves no transactions."""
-        return self._transactions.coordinator if self._transactions is not None else None
+    def transactions(self) -> LocalTransactionCoordinator:
+        """The transaction coordinator of this process."""
+        return self._transactions.coordinator
 
     def shards_not_loaded(self) -> dict[ShardId, str]:
         """Return the shards of all kinds that are not loaded, each with the reason.  For operators."""
-        found = self.coordinator.shards_not_loaded()
-        return found if self._transactions is None else {**found, **self._transactions.shards.not_loaded()}
+        return {**self.coordinator.shards_not_loaded(), **self._transactions.shards.not_loaded()}
 
     def shards_not_loaded_by_reason(self) -> Mapping[LoadFailure, int]:
         """Count the shards that are not loaded by kind of reason, kinds without any included.  For metrics."""
         counts = Counter(self.coordinator.shards_not_loaded_by_reason())
-        if self._transactions is not None:
-            counts.update(self._transactions.shards.not_loaded_by_reason())
+        counts.update(self._transactions.shards.not_loaded_by_reason())
         return counts
 
     async def start(self) -> None:
         """Begin to load the shards that are assigned to this process."""
         await self.coordinator.start()
-        if self._transactions is not None:
-            await self._transactions.shards.start()
+        await self._transactions.shards.start()
 
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more."""
         self.coordinator.drain()
-        if self._transactions is not None:
-            self._transactions.shards.drain()
+        self._transactions.shards.drain()
 
     async def close(self) -> None:
         """Close all shards, also if one kind fails.  May be called after a ``start`` that failed."""
         self._forwarding.close()
         async with contextlib.AsyncExitStack() as kinds:
             kinds.push_async_callback(self.coordinator.close)
-            if self._transactions is not None:
-                kinds.push_async_callback(self._transactions.close)
-                kinds.push_async_callback(self._transactions.shards.wait_closed)
-                kinds.callback(self._transactions.shards.close)
+            kinds.push_async_callback(self._transactions.close)
+            kinds.push_async_callback(self._transactions.shards.wait_closed)
+            kinds.callback(self._transactions.shards.close)

@@ -27,7 +27,7 @@ from bmq.endpoint.scopes import Caller
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.producer_ids import ProducerIds
-from bmq.proxy.apis import ALL_APIS, SERVES_TRANSACTIONS
+from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.audit.audited_apis import audited
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.proxy.reachability.failure_reports import Reports
@@ -78,15 +78,12 @@ class ProxyRole:
             joined.view, views.first.proxies, joined.peers, parts.catalog, offsets_topic,
             shards=config.offsets_topic_num_partitions, local=coordinator.coordinator if coordinator else None,
         )  # fmt: skip
-        self.transactions: RoutedTransactions | None = None
-        """The way to the transaction coordinators; None in a version that serves no transactions."""
-        if SERVES_TRANSACTIONS:
-            self.transactions = RoutedTransactions(
-                joined.view, views.first.proxies, joined.peers, parts.catalog,
-                partial(admin.ensure_topic, TRANSACTIONS_TOPIC), shards=config.transaction_state_log_num_partitions,
-                local=coordinator.transactions if coordinator else None,
-            )  # fmt: skip
-        self._routers = (self.coordinator,) if self.transactions is None else (self.coordinator, self.transactions)
+        self.transactions = RoutedTransactions(
+            joined.view, views.first.proxies, joined.peers, parts.catalog,
+            partial(admin.ensure_topic, TRANSACTIONS_TOPIC), shards=config.transaction_state_log_num_partitions,
+            local=coordinator.transactions if coordinator else None,
+        )  # fmt: skip
+        self._routers = (self.coordinator, self.transactions)
         self.producer_ids = ProducerIds(parts.kv, config.cluster)
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
@@ -107,7 +104,7 @@ class ProxyRole:
             log_levels=log_levels,
             acls=security.acls,
             transactions=self.transactions,
-            end_group_transaction=GroupMarkers(joined.view, joined.peers).end if SERVES_TRANSACTIONS else None,
+            end_group_transaction=GroupMarkers(joined.view, joined.peers).end,
             new_leaders=self.new_leaders,
             features=joined.features,
             levels=lambda: joined.view.levels,

@@ -19,8 +19,8 @@ from bmq.core.features import (
 TABLE = FeatureTable((Feature("transaction.version", LevelRange(0, 2)), Feature("x", LevelRange(1, 3))))
 
 
-def test_this_version_supports_no_level_above_0_yet() -> None:
-    assert FEATURES.ranges == {"transaction.version": LevelRange(0, 0)}
+def test_this_version_supports_transactions_of_version_1_clients() -> None:
+    assert FEATURES.ranges == {"transaction.version": LevelRange(0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_process_says_which_level_it_does_not_support_and_what_to_do() -> None
         FEATURES.check({"transaction.version": 2}, "file:///root/levels")
     text = str(refused.value)
     assert text.startswith(
-        "file:///root/levels: transaction.version 2 is in force, this version supports 0 to 0. Use a version of BMQ"
+        "file:///root/levels: transaction.version 2 is in force, this version supports 0 to 1. Use a version of BMQ"
     )
     assert "kafka-features.sh" in text
     assert "\n" not in text

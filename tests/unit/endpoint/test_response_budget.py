@@ -15,7 +15,7 @@ from bmq.core.wire.messages import request_class
 from bmq.endpoint.api import Api
 from bmq.endpoint.large_requests import INLINE_BYTES
 from bmq.endpoint.response_budget import COUNTED_LEAST, ResponseBudget
-from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
+from bmq.proxy.apis import ALL_APIS
 from tests.harness.fakes import FakeClient
 from tests.harness.scopes import make_endpoint, make_scopes
 
@@ -129,7 +129,7 @@ async def test_a_response_that_fails_or_is_dropped_returns_its_room(padding: str
 
 
 def test_apis_with_large_responses_reserve_room_first() -> None:
-    takes = {api.key for api in (*ALL_APIS, *OF_TRANSACTIONS) if api.response_bytes is not None}
+    takes = {api.key for api in ALL_APIS if api.response_bytes is not None}
     assert takes == {
         ApiKey.METADATA,
         ApiKey.DESCRIBE_ACLS,

@@ -33,7 +33,7 @@ from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
+from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.scopes import ProxyScopes
 from bmq.server.node import Node
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -131,7 +131,7 @@ async def with_topic(node: Node) -> None:
 
 
 def test_every_api_says_what_rights_it_asks_for() -> None:
-    undecided = [api.key.name for api in (*ALL_APIS, *OF_TRANSACTIONS) if api.needs is None]
+    undecided = [api.key.name for api in ALL_APIS if api.needs is None]
     assert undecided == [], "give Api.needs, or NOTHING_NEEDED"
 
 
@@ -497,7 +497,7 @@ async def test_a_right_that_is_taken_away_counts_from_the_next_fetch_of_a_sessio
 
 
 def test_needs_are_rows_of_operations_that_the_resource_has() -> None:
-    for api in cast("tuple[Api[Any], ...]", (*ALL_APIS, *OF_TRANSACTIONS)):
+    for api in cast("tuple[Api[Any], ...]", ALL_APIS):
         for need in api.needs or ():
             assert need.operation > AclOperation.ALL
             assert need.resource_type > ResourceType.ANY

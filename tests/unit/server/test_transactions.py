@@ -1,4 +1,4 @@
-"""A whole process with a transaction coordinator, once the switch is on: listed, found, served, drained."""
+"""A whole process with a transaction coordinator: listed, found, served, drained."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ from bmq.coordinator.shard.manager import Shards
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.features import TRANSACTION_VERSION, Feature, FeatureTable, LevelRange
+from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.net.request import Client, Response
 from bmq.core.wire import messages as m
-from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response
 from bmq.core.wire.header import is_flexible, response_is_flexible
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
-from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
 from bmq.server import node as node_module
 from bmq.server.node import Node
 from bmq.server.roles import coordinator as coordinator_role
-from bmq.server.roles import proxy as proxy_role
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.parts import Parts
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
@@ -43,10 +40,9 @@ from tests.unit.proxy.transactions.transactions_world import FakeTransactions, e
 
 pytestmark = pytest.mark.loops("asyncio")
 
-FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2)),))
+OF_TRANSACTIONS = {22, 24, 25, 26, 27, 28, 65, 66}
 SHARDS = 50
 """Kafka's default."""
-OTHER_APIS = tuple(api for api in ALL_APIS if api not in OF_TRANSACTIONS)
 
 
 class StoredShards(Shards[ActiveKv]):
@@ -115,7 +111,7 @@ class World:
 
 @asynccontextmanager
 async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """Yield a process with the switch on, once the level is in force."""
+    """Yield a process once the level is in force."""
     made: list[StoredTransactions] = []
 
     def make_role(
@@ -135,13 +131,11 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         return coordinator_role.CoordinatorRole(parts, broker, offsets_topic, make)
 
     monkeypatch.setattr(node_module, "CoordinatorRole", make_role)
-    monkeypatch.setattr(proxy_role, "SERVES_TRANSACTIONS", True)
-    monkeypatch.setattr(proxy_role, "ALL_APIS", OTHER_APIS + OF_TRANSACTIONS)
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(NodeConfig(), fs, kv, features=FEATURES) as node:
+    async with single_node(NodeConfig(), fs, kv) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
         await node.start()
-        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
+        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
         yield World(node, made[0])
 
 
@@ -149,7 +143,7 @@ async def test_a_transaction_is_found_begun_listed_and_ended(monkeypatch: pytest
     async with serving(monkeypatch) as w:
         listed = await w.ask(m.ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
         keys = {each.api_key for each in listed.api_keys}
-        assert {api.key for api in OF_TRANSACTIONS} <= keys
+        assert keys >= OF_TRANSACTIONS
         assert TRANSACTIONS_TOPIC not in w.node.catalog.topics
 
         found = await w.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 6)
@@ -178,12 +172,3 @@ async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_th
         w.transactions.shards.broken = {ShardId(TRANSACTIONS, 3): "no owner"}
         assert role.shards_not_loaded() == {ShardId(TRANSACTIONS, 3): "no owner"}
         assert set(role.shards_not_loaded_by_reason().values()) == {0}
-
-
-async def test_without_the_switch_a_process_lists_no_api_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_role, "SERVES_TRANSACTIONS", False)
-    monkeypatch.setattr(proxy_role, "ALL_APIS", OTHER_APIS)
-    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(NodeConfig(), fs, kv) as node:
-        assert node.proxy.transactions is None
-        assert ApiKey.END_TXN not in {api.key for api in node.proxy.endpoint.scopes.apis}

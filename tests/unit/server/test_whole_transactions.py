@@ -1,4 +1,4 @@
-"""A transaction through a whole process, once the switch is on: records and a group's offsets, committed or aborted."""
+"""A transaction through a whole process: records and a group's offsets, committed or aborted."""
 
 from __future__ import annotations
 
@@ -25,15 +25,12 @@ from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.cluster.member import Address
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.proxy.apis import OF_TRANSACTIONS
-from bmq.server import node as node_module
-from bmq.server.roles import proxy as proxy_role
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.single_node import single_node
 from tests.harness.waiting import until
 from tests.unit.coordinator.txn_requests import txn_request
-from tests.unit.server.test_transactions import FEATURES, OTHER_APIS, World
+from tests.unit.server.test_transactions import World
 
 pytestmark = pytest.mark.loops("asyncio")
 READ_COMMITTED = 1
@@ -140,16 +137,13 @@ class Process(World):
 
 
 @asynccontextmanager
-async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
-    """Yield a process with the switch on, once the level is in force."""
-    for module in (node_module, proxy_role):
-        monkeypatch.setattr(module, "SERVES_TRANSACTIONS", True)
-    monkeypatch.setattr(proxy_role, "ALL_APIS", OTHER_APIS + OF_TRANSACTIONS)
+async def process() -> AsyncIterator[Process]:
+    """Yield a process once the level is in force."""
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(NodeConfig(), fs, kv, features=FEATURES) as node:
+    async with single_node(NodeConfig(), fs, kv) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
         await node.start()
-        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
+        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
         made = Process(node, cast(Any, None))
         await made.start()
         yield made
@@ -160,10 +154,8 @@ def batches_of(part: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(
-    monkeypatch: pytest.MonkeyPatch, *, commits: bool
-) -> None:
-    async with process(monkeypatch) as p:
+async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(*, commits: bool) -> None:
+    async with process() as p:
         await p.write()
         await p.commit_offset(5)
         assert await p.state() == "Ongoing"
@@ -181,8 +173,8 @@ async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(
         assert await p.offset() == (0, 5 if commits else -1)
 
 
-async def test_a_client_ends_a_hanging_transaction_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with process(monkeypatch) as p:
+async def test_a_client_ends_a_hanging_transaction_of_a_group() -> None:
+    async with process() as p:
         await p.commit_offset(5)
         number = shard_of("g", p.node.catalog.topics[OFFSETS_TOPIC].partitions)
         asked = m.WriteTxnMarkersRequest.WritableTxnMarker

@@ -140,7 +140,7 @@ def test_a_root_with_a_level_that_this_version_would_misread_is_refused(root: Ro
     (root.folder / "levels" / f"{0:05d}-{9:019d},transaction.version=2").mkdir(parents=True)
     status, out, err = root.run(action, "--topic", "orders")
     assert (status, out) == (2, "")
-    assert "transaction.version 2 is in force, this version supports 0 to 0. Use a version of BMQ" in err
+    assert "transaction.version 2 is in force, this version supports 0 to 1. Use a version of BMQ" in err
     assert err.count("\n") == 1
 
 

@@ -71,11 +71,11 @@ async def test_the_owner_gets_the_transactional_id_and_the_clients_version(versi
         assert w.asked == [("t", 7, 0, is_add)] * 2
 
 
-async def test_a_cluster_without_transactions_refuses_transactional_ids() -> None:
+async def test_clients_of_a_cluster_without_transactions_try_again() -> None:
     async with world() as w:
         w.topic()
         answers = await w.produce({("orders", 0): transactional()}, transactional_id="t")
-        assert [ErrorCode(each.error_code).name for each in answers] == [REFUSED]
+        assert [ErrorCode(each.error_code).name for each in answers] == ["NOT_ENOUGH_REPLICAS"]
 
 
 async def test_a_transactional_batch_in_a_request_without_an_id_is_refused() -> None:

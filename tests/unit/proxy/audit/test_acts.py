@@ -9,7 +9,7 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.wire.api_keys import ApiKey
-from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
+from bmq.proxy.apis import ALL_APIS
 from bmq.proxy.audit.acts import ACTS, NOT_ADMINISTRATIVE, WANTED, Act
 
 UPSERTION = Some(name="alice", mechanism=2, iterations=4096, salt=b"SALT", salted_password=b"SECRET")
@@ -39,9 +39,9 @@ def of(key: ApiKey, message: Any, response: Any, before: object = None) -> list[
 
 
 def test_every_api_is_administrative_or_not() -> None:
-    for api in (*ALL_APIS, *OF_TRANSACTIONS):
+    for api in ALL_APIS:
         assert (api.key in ACTS) is not (api.key in NOT_ADMINISTRATIVE), f"decide in proxy.audit.acts: {api.key.name}"
-    assert set(ACTS) | NOT_ADMINISTRATIVE == {api.key for api in (*ALL_APIS, *OF_TRANSACTIONS)}
+    assert set(ACTS) | NOT_ADMINISTRATIVE == {api.key for api in ALL_APIS}
 
 
 def test_every_administrative_api_says_what_a_request_wants() -> None:

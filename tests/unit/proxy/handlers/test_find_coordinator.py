@@ -78,9 +78,9 @@ async def test_a_coordinator_that_is_not_among_the_proxies_has_a_retriable_error
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(TRANSACTION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (SHARE, ErrorCode.INVALID_REQUEST)],
+    [(TRANSACTION, ErrorCode.COORDINATOR_NOT_AVAILABLE), (SHARE, ErrorCode.INVALID_REQUEST)],
 )
-async def test_keys_of_transactions_and_share_groups_are_refused(kind: int, code: ErrorCode) -> None:
+async def test_keys_of_transactions_wait_for_the_level_and_share_groups_are_refused(kind: int, code: ErrorCode) -> None:
     coordinator = FakeCoordinator()
     assert ErrorCode((await ask(3, "x", kind=kind, coordinator=coordinator)).error_code) is code
     found = await ask(6, "x", "y", kind=kind, coordinator=coordinator)

@@ -249,9 +249,7 @@ async def test_wrong_requests_are_refused_before_any_group_is_read() -> None:
         sync.protocol_type = None
         assert (await call(sync, 5)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert (await call(sync, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-        for key_type, code in (
-            (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, ErrorCode.INVALID_REQUEST),
-        ):  # fmt: skip
+        for key_type, code in ((1, ErrorCode.COORDINATOR_NOT_AVAILABLE), (2, ErrorCode.INVALID_REQUEST)):
             request = m.FindCoordinatorRequest(key="g", key_type=key_type, coordinator_keys=["g"])
             for version in (1, 3, 4, 6):
                 found = await call(request, version)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,12 +32,12 @@ from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.meta.catalog import OFFSETS_TOPIC
 from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
-from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS, SERVES_TRANSACTIONS
-from bmq.proxy.handlers import find_coordinator, init_producer_id
+from bmq.proxy.apis import ALL_APIS
 from tests.harness.audit import HeldAudit
 from tests.harness.members import OneProxy, OneView
 from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.fakes import MemoryCatalog, topic
+from tests.unit.coordinator.txn_requests import txn_request
 from tests.unit.proxy.handlers.admin_requests import versions
 from tests.unit.proxy.transactions.transactions_world import (
     FakeTransactions,
@@ -54,11 +53,11 @@ from tests.unit.proxy.transactions.transactions_world import (
 )
 from tests.unit.proxy.turns import Turns
 
-APIS: dict[int, Api[Any]] = {
-    int(api.key): api for api in (*OF_TRANSACTIONS, *init_producer_id.APIS, *find_coordinator.APIS)
-}
-LEVEL_2 = FeatureLevels(levels={"transaction.version": 2})
+APIS: dict[int, Api[Any]] = {int(api.key): api for api in ALL_APIS}
+OF_TRANSACTIONS = tuple(APIS[key] for key in (24, 25, 26, 27, 28, 65, 66))
+LEVEL_1 = FeatureLevels(levels={"transaction.version": 1})
 REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+NOT_YET = ErrorCode.COORDINATOR_NOT_AVAILABLE
 TX, TOPIC, GROUP = ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC, ResourceType.GROUP
 CLUSTER = ResourceType.CLUSTER
 Op = AclOperation
@@ -81,7 +80,7 @@ class Caller:
         self.audit = HeldAudit()
         self.parts: dict[str, Any] = {
             "transactions": self.transactions,
-            "levels": lambda: LEVEL_2,
+            "levels": lambda: LEVEL_1,
             "proxies": OneProxy(ProxyAddress(7, "proxy", 9092)),
             "catalog": MemoryCatalog(topic("t", 2), topic("secret", 2), topic(OFFSETS_TOPIC, 2)),
             "audit": self.audit,
@@ -131,11 +130,6 @@ def test_the_apis_are_registered_in_kafkas_versions() -> None:
         "TXN_OFFSET_COMMIT": (0, 5),
         "WRITE_TXN_MARKERS": (1, 2),
     }
-
-
-def test_the_apis_are_listed_only_if_the_switch_is_on() -> None:
-    assert {api.key for api in OF_TRANSACTIONS} <= {api.key for api in ALL_APIS} or not SERVES_TRANSACTIONS
-    assert SERVES_TRANSACTIONS or not {api.key for api in OF_TRANSACTIONS} & {api.key for api in ALL_APIS}
 
 
 # ------------------------------------------------------------------------------------------------------ in each version
@@ -324,27 +318,33 @@ async def test_only_what_the_client_may_describe_is_shown() -> None:
 # -------------------------------------------------------------------------------------- a cluster without transactions
 
 
-@pytest.mark.parametrize("missing", ["the coordinator", "the level"])
-async def test_a_cluster_without_transactions_refuses_them_for_good(
-    missing: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_clients_of_a_cluster_without_transactions_try_again_until_it_has_them() -> None:
     w = Caller(is_checked=False)
-    if missing == "the level":
-        w.parts["levels"] = lambda: NO_LEVELS
-    else:
-        w.parts["transactions"] = None
-    with caplog.at_level(logging.WARNING):
-        begun = await w(init("x"))
-    assert (begun.error_code, begun.producer_id, begun.producer_epoch) == (REFUSED, -1, -1)
-    assert "they are not supported" in caplog.text
-    for refused in (add("x", ("t", [0])), add_several(("x", "t", [0])), add_offsets("x"), end("x"), find("x", 6)):
-        assert errors(await w(refused)) == {REFUSED}
+    w.parts["levels"] = lambda: NO_LEVELS
+    begun = await w(init("x"))
+    assert (begun.error_code, begun.producer_id, begun.producer_epoch) == (NOT_YET, -1, -1)
+    requests = (
+        add("x", ("t", [0])), add_several(("x", "t", [0])), add_offsets("x"), end("x"), find("x", 6),
+        txn_request("g", [("t", 0, 5)]),
+    )  # fmt: skip
+    for request in requests:
+        assert errors(await w(request)) == {NOT_YET}
     found = await w(find("x", 3))
-    assert (found.error_code, found.error_message) == (REFUSED, "transactions are not supported")
+    text = "the cluster has no transactions yet: transaction.version is at level 0"
+    assert (found.error_code, found.error_message) == (NOT_YET, text)
     assert errors(await w(describe("x"))) == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
     listed = await w(listing())
     assert (listed.error_code, listed.transaction_states) == (0, [])
     assert w.transactions.calls == []
+    w.parts["levels"] = lambda: LEVEL_1
+    assert errors(await w(find("x", 6))) == errors(await w(init("x"))) == set()
+
+
+async def test_a_client_without_the_right_is_told_so_though_the_cluster_has_no_transactions_yet() -> None:
+    w = Caller()
+    w.parts["levels"] = lambda: NO_LEVELS
+    for request in (init("x"), end("x"), add_offsets("x"), txn_request("g", [("t", 0, 5)])):
+        assert errors(await w(request)) == {REFUSED}
 
 
 # ---------------------------------------------------------------------------------------------------------------- sizes

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit from bytes to bytes, in every version: what is stored, the rights, and that it is not served yet."""
+"""TxnOffsetCommit from bytes to bytes, in every version: what is stored, and the rights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.messages import TxnOffsetCommitResponse
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
-from bmq.proxy import apis
+from bmq.meta.cluster.levels import FeatureLevels
 from bmq.proxy.handlers import txn_offset_commit
 from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.fakes import World, running
@@ -33,7 +33,8 @@ RIGHTS = {
 
 async def send(world: World, message: Any, version: int, **scope: Any) -> list[ErrorCode]:
     """Return the code of each partition in the response."""
-    scopes = make_scopes(coordinator=world.coordinator, **scope)
+    levels = FeatureLevels(levels={"transaction.version": 1})
+    scopes = make_scopes(coordinator=world.coordinator, levels=lambda: levels, **scope)
     client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", is_closed=False, session=ANONYMOUS_SESSION)
     body = memoryview(bytes(message.encode(version=version)))
     request = Request(int(KEY), version, 1, "client", body, client, 0.0)
@@ -83,8 +84,3 @@ async def test_rights(lost: ResourceType | None, code: ErrorCode) -> None:
         answers = await send(world, message, 3, authorizer=authorizer)
         assert sorted(answers) == sorted([code, other])
         assert (await stable(world, "g") == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)) is (code is ErrorCode.NONE)
-
-
-def test_clients_do_not_see_the_api_while_transactions_are_not_served() -> None:
-    assert KEY in {api.key for api in apis.OF_TRANSACTIONS}
-    assert (KEY in {api.key for api in apis.ALL_APIS}) is apis.SERVES_TRANSACTIONS
