@@ -1,7 +1,7 @@
 """The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: options, the connection, and error texts.
 
-They are ordinary Kafka clients (kafka-python's admin client), so they work on any Kafka cluster, except those of
-``bmq cluster`` that need a BMQ cluster (``cli.cluster.http_client``).  A command is a function from the connection and
+The commands are ordinary Kafka clients (kafka-python's admin client) and work on any Kafka cluster.  Parts of
+``bmq cluster`` need a BMQ cluster (``cli.cluster.http_client``).  A command is a function from the connection and
 the parsed arguments to the exit status; any error becomes one line with the remedy.
 """
 
@@ -120,7 +120,7 @@ _ERROR_TEXT = re.compile(r"\[Error (?P<code>-?\d+)\] \w+(?:: (?P<message>.*))?",
 COORDINATOR_ERRORS = (
     CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError, ConcurrentTransactionsError
 )  # fmt: skip
-"""Errors of a coordinator that is being found or loaded, or that still ends the transaction before."""
+"""Errors of a coordinator during its loading, its search, or the end of the transaction before."""
 RETRY_WAIT_S = 0.2
 NODES_MAX = 20
 """Servers of a cluster that are probed for why a command got no response."""
@@ -137,7 +137,7 @@ class DefaultSeconds(float):
 
 
 class ServerUnreachable(Exception):
-    """No server responds; ``str`` says which, and what to do."""
+    """No server responds; ``str`` names the servers, and says what to do."""
 
 
 class RequestRefused(Exception):
@@ -255,7 +255,7 @@ def explained(servers: str, timeout_s: float, settings: Settings) -> Iterator[No
 def find_cause(servers: str, timeout_s: float, settings: Settings) -> None:
     """Raise ServerUnreachable or RequestRefused if a probe of the servers shows why none of them responds.
 
-    Clients connect to the addresses that the cluster advertises, which may be others, with other certificates.
+    Clients connect to the cluster's advertised addresses, perhaps others, with other certificates.
     """
     for host, port in knock(servers, timeout_s, settings)[:NODES_MAX]:
         knock(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", timeout_s, settings)
@@ -299,7 +299,7 @@ def connect(servers: str, timeout_s: float, settings: Settings) -> Iterator[Admi
 def open_client(
     make: Callable[..., Client], servers: str, timeout_s: float, settings: Settings, **configs: object
 ) -> Client:
-    """Return a client of kafka-python that has reached one of ``servers``.
+    """Return a client of kafka-python, connected to a server of ``servers``.
 
     Raises UsageError, ServerUnreachable, or RequestRefused if the server does not let this user in.
     """
@@ -377,7 +377,7 @@ def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *
 def of_each_server(
     admin: AdminClient, arguments: argparse.Namespace, call: Callable[[int], list[Item]]
 ) -> tuple[list[Item], list[int]]:
-    """Return the items that ``call(node id)`` lists of all servers, and the servers that could not list theirs.
+    """Return the items of ``call(node id)`` for all servers, and the servers without items so far.
 
     A server is asked again until ``--timeout`` while a part of its shards is being loaded.
     """
@@ -406,7 +406,7 @@ def check(code: int, message: str | None, what: str, right: str = "") -> None:
 
 
 def raise_if_moving(code: int) -> None:
-    """Raise kafka-python's error if ``code`` is one of COORDINATOR_ERRORS, which ``of_coordinator`` takes."""
+    """Raise kafka-python's error for a ``code`` of COORDINATOR_ERRORS, after which ``of_coordinator`` tries again."""
     for error in COORDINATOR_ERRORS:
         if error.errno == code:
             raise error

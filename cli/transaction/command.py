@@ -32,11 +32,11 @@ STATES = (
 FENCE_TIMEOUT_MS = 60_000
 """The ``transaction.timeout.ms`` that a fenced id keeps until its next producer: Kafka's default of producers."""
 _DESCRIPTION = """\
-List and describe transactions of a running cluster, and end those whose producer has gone, over Kafka's protocol.
+List and describe transactions of a running cluster, and end them after their producers, over Kafka's protocol.
 
-A transaction that stays open holds back every consumer with isolation.level=read_committed. Its coordinator aborts it
-after the producer's transaction.timeout.ms. `fence` does so at once; `find-hanging` and `abort` are for transactions
-that no coordinator knows of any more.
+An open transaction holds back consumers with isolation.level=read_committed. Its coordinator aborts the transaction
+after the producer's transaction.timeout.ms, and at once by `fence`. For transactions without a coordinator there are
+`find-hanging` and `abort`.
 """
 _TITLES = ("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE")
 
@@ -45,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "transaction",
-        help="list or describe transactions, and end those whose producer has gone",
+        help="list, describe or end transactions",
         description=_DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -156,7 +156,7 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
 
 def _print(fields: dict[str, Any]) -> None:
-    started = fields["started_ms"]
+    started = fields["started_ms"] if fields["state"] not in coordinators.ENDED else None
     print(printable(f"transactional id {fields['transactional_id']}"))
     print(f"  state        {fields['state']}")
     print(f"  producer     id {fields['producer_id']}, epoch {fields['producer_epoch']}")
@@ -182,9 +182,7 @@ def fence(admin: AdminClient, arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json({"transactional_id": transactional_id, "producer_id": producer_id, "producer_epoch": epoch})
         else:
-            print(
-                printable(f"transactional id {transactional_id}: fenced, at producer id {producer_id}, epoch {epoch}")
-            )
+            print(printable(f"{transactional_id}: fenced, now producer id {producer_id}, epoch {epoch}"))
     return status
 
 

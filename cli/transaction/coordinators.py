@@ -1,4 +1,4 @@
-"""What the coordinators of a running cluster say of transactional ids."""
+"""Descriptions of transactional ids, as the coordinators of a running cluster give them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from bmq.cli.admin_client import (
 )
 from bmq.core.errors import ErrorCode
 
+ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+"""States in which an id has no transaction; a description may still have the start of the last one."""
+
 
 class ListedId(NamedTuple):
     """A transactional id as ListTransactions has it."""
@@ -30,7 +33,7 @@ class ListedId(NamedTuple):
 
 
 def list_ids(admin: AdminClient, arguments: argparse.Namespace, request: Any) -> tuple[list[ListedId], list[int]]:
-    """Return the ids that the servers list for a ListTransactionsRequest, sorted, and the servers that list none now.
+    """Return the sorted ids of all servers for a ListTransactionsRequest, and the servers without a response.
 
     Raises RequestRefused.
     """
@@ -50,7 +53,7 @@ def list_ids(admin: AdminClient, arguments: argparse.Namespace, request: Any) ->
 
 
 def describe_id(admin: AdminClient, arguments: argparse.Namespace, transactional_id: str) -> Any:
-    """Return the coordinator's description of an id.  Raises RequestRefused if there is none, or none for this user."""
+    """Return the coordinator's description of an id.  Raises RequestRefused if the id does not exist."""
 
     def look() -> Any:
         (found,) = ask(admin, DescribeTransactionsRequest(transactional_ids=[transactional_id])).transaction_states
@@ -60,6 +63,6 @@ def describe_id(admin: AdminClient, arguments: argparse.Namespace, transactional
     found = of_coordinator(arguments, look)
     what = f"transactional id {transactional_id}"
     if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise RequestRefused(f"{what}: there is none of that name; `bmq transaction list` shows all")
+        raise RequestRefused(f"{what} does not exist; `bmq transaction list` shows all")
     check(found.error_code, None, what, f"Describe on {what}")
     return found

@@ -1,7 +1,7 @@
-"""``bmq transaction find-hanging`` and ``abort``: transactions that a partition holds open and no coordinator ends.
+"""``bmq transaction find-hanging`` and ``abort``: open transactions that no coordinator ends (KIP-664).
 
-KIP-664: a partition's producer whose transaction has been open for longer than any time-out allows, while the
-coordinator of the producer's transactional id does not have the partition in a transaction.
+A producer's transaction hangs in a partition if it is open for longer than any time-out allows, and the coordinator of
+the producer's transactional id has no transaction with the partition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ MARGIN_S = 300.0
 """Time that a coordinator has beyond the time-out to write the markers, as in ``kafka-transactions.sh``."""
 PARTITIONS_A_REQUEST = 500
 IDS_A_REQUEST = 1_000
-_ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _TITLES = (
     "TOPIC", "PARTITION", "PRODUCER-ID", "PRODUCER-EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "LAST-TIMESTAMP",
     "TRANSACTIONAL-ID",
@@ -63,7 +62,7 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         actions,
         "find-hanging",
         find_hanging,
-        "print transactions that are open in a partition, and that no coordinator ends",
+        "print open transactions that no coordinator ends",
         "bmq transaction find-hanging orders",
     )
     finding.add_argument("topics", nargs="*", metavar="TOPIC", help="where (default: all topics)")
@@ -125,7 +124,7 @@ def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def open_in(
     admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[tuple[str, int]]
 ) -> tuple[list[OpenTransaction], dict[tuple[str, int], str]]:
-    """Return the open transactions of partitions, and the partitions that could not be asked with their error."""
+    """Return the open transactions of partitions, and the errors of partitions without a response."""
     topics: dict[str, list[int]] = {}
     for topic, partition in keys:
         topics.setdefault(topic, []).append(partition)
@@ -176,7 +175,7 @@ def _known(
     known = set()
     for transactional_id in sorted(transactional_ids):
         found = coordinators.describe_id(admin, arguments, transactional_id)
-        if found.transaction_state not in _ENDED:
+        if found.transaction_state not in coordinators.ENDED:
             known |= {
                 (found.producer_id, topic.topic, partition) for topic in found.topics for partition in topic.partitions
             }

@@ -22,6 +22,7 @@ from bmq.cli.cluster import command as cluster
 from bmq.cli.group import command as group
 from bmq.cli.kafka_client import Settings
 from bmq.cli.records import consume, produce
+from bmq.cli.transaction import command as transaction
 from bmq.core.security.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
 NODES = (1, 2)
@@ -328,7 +329,7 @@ def _chooses(wanted: ACLFilter, given: ACL) -> bool:
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bmq")
     commands = parser.add_subparsers(required=True)
-    for module in (topic, group, acl, quota, cluster, produce, consume):
+    for module in (topic, group, transaction, acl, quota, cluster, produce, consume):
         module.add_parser(commands)
     return parser.parse_args(words)
 

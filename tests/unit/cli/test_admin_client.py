@@ -122,7 +122,7 @@ def test_a_server_that_does_not_respond_in_time_is_given_up(
         (
             15,
             None,
-            "no live coordinator serves the group now; try again, or see which coordinators live:"
+            "no live coordinator serves it now; try again, or see which coordinators live:"
             " `bmq cluster status` (COORDINATOR_NOT_AVAILABLE)",
         ),
         (14, None, "try again (COORDINATOR_LOAD_IN_PROGRESS)"),

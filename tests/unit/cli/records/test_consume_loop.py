@@ -259,7 +259,7 @@ def test_a_group_without_a_coordinator_ends_with_a_message(
     admin.failing = [CoordinatorNotAvailableError()] * 9
     assert bmq("consume", "orders", "--group", "g") == 2
     err = capsys.readouterr().err
-    assert "cannot join group g: no live coordinator serves the group now" in err
+    assert "cannot join group g: no live coordinator serves it now" in err
     assert "`bmq cluster status`" in err
     assert consumer.is_closed
 
