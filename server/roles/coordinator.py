@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
+from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
 from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest
 from bmq.meta.catalog import Topic
@@ -53,9 +55,12 @@ class CoordinatorRole:
         logs: ShardLogs = remote
         if broker is not None:
             logs = RoutedShardLogs(joined.view, parts.catalog, broker.shard_logs, remote)
+        self._verifier = PartitionVerifier(joined.view, parts.catalog, joined.peers)
+        levels = joined.features.ranges.get(TRANSACTION_VERSION)
         self.coordinator = Coordinator(
             parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
             bounds=parts.security.client_quotas,
+            verify=self._verifier if levels is not None and levels.highest > 0 else None,
         )  # fmt: skip
         self._transactions = make_transactions(logs) if make_transactions is not None else None
         self._forwarding = Forwarding(
@@ -99,6 +104,7 @@ class CoordinatorRole:
         self._forwarding.close()
         async with contextlib.AsyncExitStack() as kinds:
             kinds.push_async_callback(self.coordinator.close)
+            kinds.push_async_callback(self._verifier.close)
             if self._transactions is not None:
                 kinds.push_async_callback(self._transactions.close)
                 kinds.push_async_callback(self._transactions.shards.wait_closed)
