@@ -103,6 +103,11 @@ class Coordinator:
         """The number of requests that would have created a group past ``max_groups`` of their user.  For metrics."""
         return self._shards.bounds.refused
 
+    @property
+    def commits_unverified(self) -> int:
+        """The number of offset commits that wait for the coordinators of their transactions.  For metrics."""
+        return self._shards.verifier.commits
+
     def offsets(self) -> list[Offsets]:
         """Return the committed offsets of each loaded shard: the live tables, not copies."""
         return self._shards.offsets()

@@ -75,6 +75,11 @@ class CoordinatorRole:
         """The transaction coordinator of this process; None in a version that serves no transactions."""
         return self._transactions.coordinator if self._transactions is not None else None
 
+    @property
+    def transaction_shards(self) -> Shards[Any] | None:
+        """The shards of transactions of this process; None in a version that serves no transactions."""
+        return self._transactions.shards if self._transactions is not None else None
+
     def shards_not_loaded(self) -> dict[ShardId, str]:
         """Return the shards of all kinds that are not loaded, each with the reason.  For operators."""
         found = self.coordinator.shards_not_loaded()
