@@ -129,3 +129,5 @@ class BrokerContext(FileContext):
     """Set before the first partition is opened."""
     verifier: Verifier | None = None
     """The way to the coordinators of transactions; None: transactional batches are refused."""
+    unverified: int = 0
+    """Batches that wait for the coordinators of their transactions."""

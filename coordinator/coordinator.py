@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from bmq.coordinator.api import ClientInfo, GroupListing
 from bmq.coordinator.apis import group_admin, membership, txn_offsets
 from bmq.coordinator.apis import offsets as offset_api
+from bmq.coordinator.group_shard.commit_verifier import Verify
 from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
@@ -46,14 +47,16 @@ class Coordinator:
         catalog: Catalog,
         view: ClusterView,
         *,
+        verify: Verify,
         settings: CoordinatorSettings | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         """``topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError if that is
-        not possible now.  ``view`` names the owner of each shard.  ``bounds``: how many groups a principal may own."""
+        not possible now.  ``view`` names the owner of each shard.  ``bounds``: how many groups a principal may own.
+        ``verify`` asks transactions' coordinators about commits."""
         self._settings = settings or CoordinatorSettings.of(config)
         self._catalog = catalog
-        self._shards = GroupShards(self._settings, clock, logs, topic, catalog, view, bounds or NoBounds())
+        self._shards = GroupShards(self._settings, clock, logs, topic, catalog, view, bounds or NoBounds(), verify)
 
     async def start(self) -> None:
         """Begin to load shards, and return at once.  Requests wait for their shard for ``load_timeout_s``."""
@@ -99,6 +102,11 @@ class Coordinator:
     def groups_refused(self) -> int:
         """The number of requests that would have created a group past ``max_groups`` of their user.  For metrics."""
         return self._shards.bounds.refused
+
+    @property
+    def commits_unverified(self) -> int:
+        """The number of offset commits that wait for the coordinators of their transactions.  For metrics."""
+        return self._shards.verifier.commits
 
     def offsets(self) -> list[Offsets]:
         """Return the committed offsets of each loaded shard: the live tables, not copies."""

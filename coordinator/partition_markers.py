@@ -22,20 +22,17 @@ marker again after every code that is not an end.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
 from uuid import UUID
 
+from bmq.coordinator.joined_requests import Asker, JoinBounds, JoinedRequests
+from bmq.coordinator.marker_calls import MarkerAt, MarkerCall, set_codes
 from bmq.core.aio.lru import LruCache
-from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import Turns, next_turn
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
-from bmq.core.rpc.message import InternalRequest, R
-from bmq.core.rpc.messages.markers import MARKERS_MAX, WriteMarkersRequest, code_of
-from bmq.core.rpc.peers import PeerLost
+from bmq.core.rpc.messages.markers import MARKERS_MAX, WriteMarkersRequest, WriteMarkersResponse
 from bmq.meta.catalog import Catalog, decode_topic, topic_key
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
@@ -51,46 +48,8 @@ WAITING_MAX = 100_000
 """Partitions whose markers wait for one broker: some 20 MB."""
 GONE_MAX = 10_000
 """Ids of deleted topics that are remembered."""
-_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_LOST = ErrorCode.NOT_LEADER_OR_FOLLOWER
 FindGone = Callable[[set[UUID]], Awaitable[set[UUID]]]
-
-
-class Asker(Protocol):
-    """The part of ``core.rpc.peers.Peers`` that markers need."""
-
-    async def ask(self, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
-        """Return the response.  Raises RequestError with the member's error, PeerLost or TimeoutError."""
-        ...
-
-
-class _Call:
-    """One call: a marker, and the codes of its partitions so far."""
-
-    __slots__ = ("codes", "is_done", "left", "marker")
-
-    def __init__(self, marker: TransactionMarker, left: int) -> None:
-        self.marker = marker
-        self.left = left
-        self.codes: dict[PartitionKey, ErrorCode] = {}
-        self.is_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def set(self, key: PartitionKey, code: ErrorCode) -> None:
-        self.codes[key] = code
-        self.left -= 1
-        if not self.left and not self.is_done.done():
-            self.is_done.set_result(None)
-
-
-class _Broker:
-    """The markers for one broker."""
-
-    __slots__ = ("is_due", "member", "under_way", "waiting")
-
-    def __init__(self, member: Member) -> None:
-        self.member = member
-        self.waiting: deque[tuple[_Call, PartitionKey]] = deque()
-        self.under_way = 0
-        self.is_due = False
 
 
 class PartitionMarkers:
@@ -99,14 +58,15 @@ class PartitionMarkers:
     def __init__(self, view: ClusterView, catalog: Catalog, asker: Asker, find_gone: FindGone) -> None:
         self._view = view
         self._catalog = catalog
-        self._asker = asker
         self._find_gone = find_gone
-        self._brokers: dict[str, _Broker] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._requests = JoinedRequests(
+            asker, _request, _read, JoinBounds(REQUESTS_MAX, MARKERS_MAX, WAITING_MAX, TIMEOUT_S), lost=_LOST,
+            full=ErrorCode.REQUEST_TIMED_OUT,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        waiting = sum(len(broker.waiting) for broker in self._brokers.values())
-        return f"<PartitionMarkers brokers={len(self._brokers)} waiting={waiting} requests={len(self._tasks)}>"
+        found = self._requests
+        return f"<PartitionMarkers brokers={found.processes} waiting={found.waiting} requests={found.under_way}>"
 
     async def __call__(
         self, marker: TransactionMarker, keys: Sequence[PartitionKey]
@@ -115,88 +75,33 @@ class PartitionMarkers:
         wanted = dict.fromkeys(keys)
         hidden = {key.topic_id for key in wanted if self._catalog.by_id(key.topic_id) is None}
         gone = await self._find_gone(hidden) if hidden else hidden
-        call, turns = _Call(marker, len(wanted)), Turns()
+        call: MarkerCall[PartitionKey] = MarkerCall(marker, len(wanted), _LOST)
+        turns = Turns()
         for key in wanted:
             if turns.is_over():
                 await next_turn()
+            member = self._view.members.get(self._view.owner_of(key))
             if key.topic_id in gone:
                 call.set(key, ErrorCode.UNKNOWN_TOPIC_ID)
+            elif member is None:
+                call.set(key, _LOST)
             else:
-                self._put(call, key)
+                self._requests.put(member, MarkerAt(call, key))
         if wanted:
             await call.is_done
         return call.codes
 
     async def close(self) -> None:
-        """Cancel the requests under way; what waits has NOT_LEADER_OR_FOLLOWER."""
-        for broker in list(self._brokers.values()):
-            waiting, broker.waiting = broker.waiting, deque()
-            for call, key in waiting:
-                call.set(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        await cancel_and_wait(*self._tasks)
+        """Cancel the requests under way.  Now and later, markers get NOT_LEADER_OR_FOLLOWER."""
+        await self._requests.close()
 
-    def _put(self, call: _Call, key: PartitionKey) -> None:
-        member = self._view.members.get(self._view.owner_of(key))
-        if member is None:
-            call.set(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
-        broker = self._brokers.get(member.incarnation)
-        if broker is None:
-            broker = self._brokers[member.incarnation] = _Broker(member)
-        if len(broker.waiting) >= WAITING_MAX:
-            call.set(key, ErrorCode.REQUEST_TIMED_OUT)
-            return
-        broker.waiting.append((call, key))
-        if not broker.is_due and broker.under_way < REQUESTS_MAX:
-            broker.is_due = True
-            asyncio.get_running_loop().call_soon(self._send, broker)
 
-    def _send(self, broker: _Broker) -> None:
-        """Send what waits, in as many requests as may be under way."""
-        broker.is_due = False
-        while broker.waiting and broker.under_way < REQUESTS_MAX:
-            taken: list[tuple[_Call, PartitionKey]] = []
-            while broker.waiting and len(taken) < MARKERS_MAX:
-                one = broker.waiting.popleft()
-                if not one[0].is_done.done():  # else its caller has gone
-                    taken.append(one)
-            if taken:
-                broker.under_way += 1
-                task = asyncio.get_running_loop().create_task(self._write(broker, taken))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        if not broker.waiting and not broker.under_way:
-            self._brokers.pop(broker.member.incarnation, None)
+def _request(member: Member, taken: Sequence[MarkerAt[PartitionKey]]) -> WriteMarkersRequest:
+    return WriteMarkersRequest.of([(call.marker, key) for call, key in taken], WAIT_MS)
 
-    async def _write(self, broker: _Broker, taken: list[tuple[_Call, PartitionKey]]) -> None:
-        codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(taken)
-        try:
-            codes = await self._ask(broker.member, taken)
-        finally:
-            broker.under_way -= 1
-            for (call, key), code in zip(taken, codes, strict=True):
-                call.set(key, code)
-            self._send(broker)
 
-    async def _ask(self, member: Member, taken: list[tuple[_Call, PartitionKey]]) -> list[ErrorCode]:
-        """Send one request; return a code for each partition.
-
-        A broker's word that a topic does not exist is not believed: its view of the catalog may be behind.
-        """
-        request = WriteMarkersRequest.of([(call.marker, key) for call, key in taken], WAIT_MS)
-        try:
-            response = await self._asker.ask(member, request, TIMEOUT_S)
-        except RequestError as error:
-            codes = [error.code] * len(taken)
-        except PeerLost:
-            codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(taken)
-        except TimeoutError:
-            codes = [ErrorCode.REQUEST_TIMED_OUT] * len(taken)
-        else:
-            codes = [code_of(number) for number in response.codes]
-            if len(codes) != len(taken):
-                codes = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(taken)
-        return [ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _GONE else code for code in codes]
+def _read(taken: Sequence[MarkerAt[PartitionKey]], response: WriteMarkersResponse) -> None:
+    set_codes(taken, response.codes)
 
 
 class GoneTopics:

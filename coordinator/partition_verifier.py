@@ -24,17 +24,14 @@ request's number bounds the answer's from below.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from bmq.core.aio.tasks import cancel_and_wait
-from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.coordinator.joined_requests import Asker, JoinBounds, JoinedRequests
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.message import InternalRequest, R
-from bmq.core.rpc.messages.coordinator import ForwardRequest
+from bmq.core.rpc.messages.coordinator import ForwardRequest, ForwardResponse
 from bmq.core.rpc.messages.markers import code_of
-from bmq.core.rpc.peers import PeerLost
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.core.wire.messages import AddPartitionsToTxnRequest
@@ -55,23 +52,17 @@ QUESTIONS_MAX = 500
 WAITING_MAX = 10_000
 """Most waiting questions to one process."""
 
+_LOST = ErrorCode.NOT_COORDINATOR
+
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Topic = _Transaction.AddPartitionsToTxnTopic
 Found = Mapping[PartitionKey, tuple[ErrorCode, int]]
 
 
-class Asker(Protocol):
-    """The part of ``core.rpc.peers.Peers`` that questions need."""
-
-    async def ask(self, member: Member, request: InternalRequest[R], timeout_s: float) -> R:
-        """Return the response.  Raises RequestError with the member's error, PeerLost or TimeoutError."""
-        ...
-
-
 class _Question:
     """One question: a producer's transaction, its partitions by topic name, and the future of its answer."""
 
-    __slots__ = ("future", "is_add", "keys", "names", "producer", "shard", "transactional_id")
+    __slots__ = ("future", "is_add", "keys", "names", "ownership", "producer", "shard", "transactional_id")
 
     def __init__(
         self,
@@ -89,9 +80,10 @@ class _Question:
         self.names = names
         self.shard = shard
         self.is_add = is_add
+        self.ownership = 0  # the number of the shard's ownership in the request
         self.future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 
-    def respond(self, codes: Mapping[tuple[str, int], ErrorCode], ownership: int) -> None:
+    def respond(self, codes: Mapping[tuple[str, int], ErrorCode]) -> None:
         """Set the answer; a partition without a code was not answered."""
         if self.future.done():
             return
@@ -102,25 +94,17 @@ class _Question:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 code = codes.get((name, key.partition), ErrorCode.UNKNOWN_SERVER_ERROR)
-            found[key] = code, ownership
+            found[key] = code, self.ownership
         self.future.set_result(found)
 
-    def fail(self, code: ErrorCode) -> None:
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def refuse(self, code: ErrorCode) -> None:
         """Set the same error for all partitions."""
         if not self.future.done():
             self.future.set_result(dict.fromkeys(self.keys, (code, 0)))
-
-
-class _Process:
-    """The questions to one process."""
-
-    __slots__ = ("is_due", "member", "under_way", "waiting")
-
-    def __init__(self, member: Member) -> None:
-        self.member = member
-        self.waiting: deque[_Question] = deque()
-        self.under_way = 0
-        self.is_due = False
 
 
 class PartitionVerifier:
@@ -129,13 +113,14 @@ class PartitionVerifier:
     def __init__(self, view: ClusterView, catalog: Catalog, asker: Asker) -> None:
         self._view = view
         self._catalog = catalog
-        self._asker = asker
-        self._processes: dict[str, _Process] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._requests = JoinedRequests(
+            asker, self._request, _read, JoinBounds(REQUESTS_MAX, QUESTIONS_MAX, WAITING_MAX, TIMEOUT_S), lost=_LOST,
+            full=ErrorCode.COORDINATOR_NOT_AVAILABLE, terms=_terms,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        waiting = sum(len(process.waiting) for process in self._processes.values())
-        return f"<PartitionVerifier processes={len(self._processes)} waiting={waiting} requests={len(self._tasks)}>"
+        found = self._requests
+        return f"<PartitionVerifier processes={found.processes} waiting={found.waiting} requests={found.under_way}>"
 
     async def __call__(
         self, transactional_id: str, producer_id: int, producer_epoch: int, keys: Sequence[PartitionKey], add: bool
@@ -151,107 +136,55 @@ class PartitionVerifier:
         if count and names:
             self._put(question)
         elif count:
-            question.respond({}, 0)
+            question.respond({})
         else:
-            question.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            question.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return await question.future
 
     async def close(self) -> None:
-        """Cancel the requests under way; what waits has NOT_COORDINATOR."""
-        for process in self._processes.values():
-            while process.waiting:
-                process.waiting.popleft().fail(ErrorCode.NOT_COORDINATOR)
-        await cancel_and_wait(*self._tasks)
+        """Cancel the requests under way.  Now and later, questions get NOT_COORDINATOR."""
+        await self._requests.close()
 
     def _put(self, question: _Question) -> None:
         owner = self._view.shard(question.shard)
         member = self._view.members.get(owner.incarnation) if owner is not None else None
         if member is None:
-            question.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
-        process = self._processes.get(member.incarnation)
-        if process is None:
-            process = self._processes[member.incarnation] = _Process(member)
-        if len(process.waiting) >= WAITING_MAX:
-            question.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
-        process.waiting.append(question)
-        if not process.is_due and process.under_way < REQUESTS_MAX:
-            process.is_due = True
-            asyncio.get_running_loop().call_soon(self._send, process)
+            question.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._requests.put(member, question)
 
-    def _send(self, process: _Process) -> None:
-        """Send what waits, in as many requests as may be under way."""
-        process.is_due = False
-        while process.waiting and process.under_way < REQUESTS_MAX:
-            taken = _take(process.waiting)
-            if taken:
-                process.under_way += 1
-                task = asyncio.get_running_loop().create_task(self._ask(process, taken))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        if not process.waiting and not process.under_way:
-            self._processes.pop(process.member.incarnation, None)
-
-    async def _ask(self, process: _Process, taken: Sequence[_Question]) -> None:
-        code = ErrorCode.NOT_COORDINATOR  # also if the task is cancelled
-        try:
-            code = await self._send_one(process.member, taken)
-        finally:
-            process.under_way -= 1
-            for question in taken:
-                question.fail(code)
-            self._send(process)
-
-    async def _send_one(self, member: Member, taken: Sequence[_Question]) -> ErrorCode:
-        """Send one request and answer the questions; return the error of all questions without an answer."""
-        owners = {question.shard: self._view.shard(question.shard) for question in taken}
-        numbers = {
-            shard: owner.number
-            for shard, owner in owners.items()
-            if owner is not None and owner.incarnation == member.incarnation
-        }
-        if len(numbers) != len(owners):
-            return ErrorCode.NOT_COORDINATOR  # a shard has moved in this turn
-        body = encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, _request(taken))
-        ownerships = tuple((shard.code, number) for shard, number in numbers.items())
-        forward = ForwardRequest("", "", ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, ownerships, body)
-        try:
-            response = await self._asker.ask(member, forward, TIMEOUT_S)
-            found = decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, memoryview(response.body))
-        except RequestError as error:
-            return error.code
-        except PeerLost:
-            return ErrorCode.NOT_COORDINATOR
-        except TimeoutError:
-            return ErrorCode.REQUEST_TIMED_OUT
-        except FormatError:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        if found.error_code != ErrorCode.NONE:
-            return code_of(found.error_code)
-        codes = {each.transactional_id: _codes(each) for each in found.results_by_transaction}
+    def _request(self, member: Member, taken: Sequence[_Question]) -> ForwardRequest:
+        """Return the request of the questions.  Raises RequestError NOT_COORDINATOR if a shard has moved since."""
+        numbers: dict[ShardId, int] = {}
         for question in taken:
-            if question.transactional_id in codes:
-                question.respond(codes[question.transactional_id], numbers[question.shard])
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+            owner = self._view.shard(question.shard)
+            if owner is None or owner.incarnation != member.incarnation:
+                raise RequestError(_LOST, f"{question.shard} has moved")
+            numbers[question.shard] = question.ownership = owner.number
+        body = encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, _body(taken))
+        ownerships = tuple((shard.code, number) for shard, number in numbers.items())
+        return ForwardRequest("", "", ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, ownerships, body)
 
 
-def _take(waiting: deque[_Question]) -> list[_Question]:
-    """Take off the questions of one request, up to a second producer or kind of question for a transactional id."""
-    asked: dict[str, tuple[tuple[int, int], bool]] = {}
-    taken: list[_Question] = []
-    while waiting and len(taken) < QUESTIONS_MAX:
-        question = waiting[0]
-        if not question.future.done():  # else its caller has gone
-            terms = question.producer, question.is_add
-            if asked.setdefault(question.transactional_id, terms) != terms:
-                break
-            taken.append(question)
-        waiting.popleft()
-    return taken
+def _read(taken: Sequence[_Question], response: ForwardResponse) -> None:
+    """Answer the questions.  Raises FormatError."""
+    found = decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, memoryview(response.body))
+    code = code_of(found.error_code)
+    results = {each.transactional_id: _codes(each) for each in found.results_by_transaction}
+    for question in taken:
+        codes = results.get(question.transactional_id)
+        if code is not ErrorCode.NONE or codes is None:
+            question.refuse(code or ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            question.respond(codes)
 
 
-def _request(taken: Sequence[_Question]) -> AddPartitionsToTxnRequest:
+def _terms(question: _Question) -> tuple[str, tuple[tuple[int, int], bool]]:
+    """Return the transactional id, and what a request says once about it: the producer, and whether to add."""
+    return question.transactional_id, (question.producer, question.is_add)
+
+
+def _body(taken: Sequence[_Question]) -> AddPartitionsToTxnRequest:
     """Return the request of the questions. Questions about the same transactional id become one transaction."""
     topics: dict[str, dict[str, set[int]]] = {}
     of_id: dict[str, _Question] = {}

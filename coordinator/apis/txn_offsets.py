@@ -1,7 +1,7 @@
 """TxnOffsetCommit 0-5: offsets that a producer's transaction commits, from Kafka's messages to the shards and back.
 
-The offsets are pending until the transaction's marker (``group_shard.pending``).  A commit is not verified with the
-transaction's coordinator (KIP-890): ``_verified`` is the place for it.
+The offsets are pending until the transaction's marker (``group_shard.pending``).  The group's shard verifies the commit
+with the transaction's coordinator (``group_shard.verification``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from bmq.coordinator.group_shard.manager import GroupShards
+from bmq.coordinator.group_shard.verification import CommitTransaction
 from bmq.coordinator.records import NO_LEADER_EPOCH, Offset
 from bmq.coordinator.shard.log_records import BatchProducer
 from bmq.core.aio.turns import Turns, next_turn
@@ -37,7 +38,7 @@ async def txn_offset_commit(
     try:
         if not request.group_id:
             raise RequestError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-        producer = await _verified(request)
+        transaction = _transaction(request)
         serving = await shards.serving(request.group_id)
         wall_ms, turns = serving.now().wall_ms, Turns()
         for at, topic in enumerate(request.topics):
@@ -64,7 +65,7 @@ async def txn_offset_commit(
                 offsets,
                 principal,
                 says_group_not_found=False,
-                producer=producer,
+                transaction=transaction,
             )
             codes.update(zip(places, answers, strict=True))
         error = ErrorCode.NONE
@@ -100,14 +101,14 @@ async def txn_commit_response(
     return _Response(topics=topics)
 
 
-async def _verified(request: m.TxnOffsetCommitRequest) -> BatchProducer:
-    """Return the producer of the commit.
+def _transaction(request: m.TxnOffsetCommitRequest) -> CommitTransaction:
+    """Return the transaction of the commit.
 
-    Only the epochs that the shard's log has of the producer are checked, by the shard.  Raises RequestError
-    INVALID_PRODUCER_ID_MAPPING or INVALID_PRODUCER_EPOCH if the request names no producer.
+    Raises RequestError INVALID_PRODUCER_ID_MAPPING or INVALID_PRODUCER_EPOCH if the request names no producer.
     """
     if request.producer_id < 0:
         raise RequestError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"no producer has the id {request.producer_id}")
     if request.producer_epoch < 0:
         raise RequestError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {request.producer_id} sent no epoch")
-    return BatchProducer(request.producer_id, request.producer_epoch)
+    producer = BatchProducer(request.producer_id, request.producer_epoch)
+    return CommitTransaction(request.transactional_id, producer, request.API_VERSION)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
@@ -17,8 +18,11 @@ from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
+from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.group_shard.pending import PendingTransaction
 from bmq.coordinator.group_shard.state import GroupsState
+from bmq.coordinator.group_shard.verification import CommitTransaction
+from bmq.coordinator.group_shard.verified_commits import VerifiedCommits
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
@@ -60,8 +64,11 @@ class ActiveGroups(ActiveShard[GroupsState]):
         answers: ResponseQueue,
         freshness: Freshness,
         bounds: GroupBounds,
+        verifier: CommitVerifier,
+        partition: int,
     ) -> None:
         super().__init__(state, writer, clock, settings, freshness)
+        self._verified = VerifiedCommits(verifier, partition, state.pending)
         self._bounds = bounds
         self.account = MembershipAccount(budget)
         self._budget = budget
@@ -92,6 +99,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         if self._is_closed:
             return
         super().close(error)
+        self._verified.close()
         self.account.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -183,24 +191,30 @@ class ActiveGroups(ActiveShard[GroupsState]):
         principal: str = "",
         *,
         says_group_not_found: bool,
-        producer: BatchProducer | None = None,
+        transaction: CommitTransaction | None = None,
     ) -> list[ErrorCode]:
         """Store offsets, given as (topic, partition, offset), and return an error code for each once they are durable.
 
         A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
-        A group that the commit creates counts for ``principal``.  With a ``producer`` the offsets are pending until its
-        transaction ends.  Raises RequestError if the commit is refused (POLICY_VIOLATION: the principal may own no
-        further group; INVALID_PRODUCER_EPOCH: the producer is fenced), or is not durable in time.  A part of the commit
-        may be stored all the same.
+        A group that the commit creates counts for ``principal``.  The offsets of a ``transaction`` are pending until
+        its end.  They wait until its coordinator knows of this shard (rule 12).  Raises RequestError if the commit is
+        refused (POLICY_VIOLATION: the principal may own no further group; INVALID_PRODUCER_EPOCH: the producer is
+        fenced; else as ``error_in_commit``), or is not durable in time.  A part of the commit may be stored all the
+        same.
         """
         deadline = self._deadline()
+        producer = transaction.producer if transaction is not None else None
         answers: list[ErrorCode] = []
         writes: list[asyncio.Future[None]] = []
         try:
             for slice_ in _slices(offsets) if offsets else [offsets]:
                 if answers:
                     await next_turn()
-                await self._ready_for(producer, deadline)
+                if transaction is None:
+                    await self.room(deadline)
+                else:
+                    ready = partial(self._ready_for, transaction.producer, deadline)
+                    await self._verified.wait(transaction, len(offsets), ready, deadline)
                 group = self.state.groups.get(group_id)
                 if group is not None:
                     now_ms = int(self._clock.monotonic() * 1000)
@@ -222,17 +236,19 @@ class ActiveGroups(ActiveShard[GroupsState]):
                 write.cancel()  # nobody waits for those that are left: the records are written all the same
         return answers
 
-    async def _ready_for(self, producer: BatchProducer | None, deadline: float) -> None:
+    async def _ready_for(self, producer: BatchProducer, deadline: float) -> None:
         """Wait for room, and for a marker of ``producer`` under way: what follows is of its next transaction.
 
-        Raises RequestError as ``room`` does, and INVALID_PRODUCER_EPOCH for a fenced producer.
+        Raises RequestError as ``room`` does, NOT_COORDINATOR if the shard is lost, and INVALID_PRODUCER_EPOCH for a
+        fenced producer.
         """
         await self.room(deadline)
-        if producer is not None:
-            while (ending := self._ending.get(producer.producer_id)) is not None:
-                await self._in_time(asyncio.wait((ending,)), deadline)
-                await self.room(deadline)
-            self.state.pending.check(producer.producer_id, producer.producer_epoch)
+        while (ending := self._ending.get(producer.producer_id)) is not None:
+            await self._in_time(asyncio.wait((ending,)), deadline)
+            await self.room(deadline)
+        if self._is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the commit")
+        self.state.pending.check(producer.producer_id, producer.producer_epoch)
 
     def _commit(
         self,
@@ -323,6 +339,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         assert record.key is not None
         self.writer.write([(record.key, record.value)], "", done, producer)
         self._ending[marker.producer_id] = future
+        self._verified.ended(marker.producer_id)
         future.add_done_callback(_retrieve)  # nobody may be left to wait for it
         await self._in_time(asyncio.shield(future), deadline)
         return ErrorCode.NONE

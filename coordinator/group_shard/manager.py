@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.commit_verifier import CommitVerifier, Verify
 from bmq.coordinator.group_shard.shard import GroupShard
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
@@ -36,8 +37,11 @@ class GroupShards(Shards[ActiveGroups]):
         catalog: Catalog,
         view: ClusterView,
         bounds: Bounds,
+        verify: Verify,
     ) -> None:
+        """``verify`` asks transactions' coordinators about commits."""
         super().__init__(GROUPS, settings, topic, catalog, view)
+        self.verifier = CommitVerifier(verify, catalog)
         self.bounds = GroupBounds(bounds, self._owned_by)
         self._clock = clock
         self._logs = logs
@@ -118,4 +122,5 @@ class GroupShards(Shards[ActiveGroups]):
             budget=self._budget,
             answers=self._answers,
             bounds=self.bounds,
+            verifier=self.verifier,
         )

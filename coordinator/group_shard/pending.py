@@ -159,6 +159,15 @@ class PendingOffsets:
             message = f"producer {producer_id} sent epoch {producer_epoch}, current is {known.producer}"
             raise RequestError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
 
+    def is_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the producer's transaction is open here, with this epoch."""
+        return producer_id in self._open and self._epochs[producer_id].producer == producer_epoch
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """Return the highest epoch of the producer's coordinator in the log; -1 if none is known."""
+        known = self._epochs.get(producer_id)
+        return _NO_COORDINATOR if known is None else known.coordinator
+
     def verdict(self, marker: TransactionMarker) -> ErrorCode | None:
         """Return the answer to a marker that is not written: NONE if it is done already; None if it must be written.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
@@ -45,12 +46,14 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         budget: ByteBudget,
         answers: ResponseQueue,
         bounds: GroupBounds,
+        verifier: CommitVerifier,
     ) -> None:
         super().__init__(shard, ownership, logs, clock, settings, loads, spawn)
         self._catalog = catalog
         self._budget = budget
         self._answers = answers
         self._bounds = bounds
+        self._verifier = verifier
         self._unsure: set[TopicRef] = set()  # topics of offsets that may exist, though the catalog does not show them
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
@@ -94,8 +97,9 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number),
             )
         return ActiveGroups(
-            state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds
-        )
+            state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds,
+            self._verifier, self.id.number,
+        )  # fmt: skip
 
     def _served(self, serving: ActiveGroups) -> None:
         gone = gone_topics(serving.state.offsets, self._catalog, self._deleted)

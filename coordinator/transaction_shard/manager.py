@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.log import ShardLogs
@@ -17,6 +18,16 @@ from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.group_placement import shard_of
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, shard_count
+
+
+class UnwrittenMarkers(NamedTuple):
+    """The markers of ending transactions after a failed try: one a partition.
+
+    ``oldest_s``: seconds since the markers of the first of these transactions were sent for the first time.
+    """
+
+    count: int
+    oldest_s: float
 
 
 class TransactionShards(Shards[ActiveTransactions]):
@@ -59,9 +70,22 @@ class TransactionShards(Shards[ActiveTransactions]):
         """Count the loaded transactional ids by Kafka's name of their state, states without any included."""
         counts = {state.kafka_name: 0 for state in TransactionState if state is not TransactionState.DEAD}
         for serving in self._loaded():
-            for value in serving.state.values.values():
-                counts[value.state.kafka_name] += 1
+            for state, count in serving.state.by_state.items():
+                counts[state.kafka_name] += count
         return counts
+
+    def oldest_open_s(self) -> float:
+        """Return the seconds since the oldest open transaction of the loaded shards began; 0 if none is open."""
+        began = [serving.state.values[each].started_ms for serving in self._loaded() for each in serving.state.open_ids]
+        return max(0, self._clock.now_ms() - min(began)) / 1000 if began else 0.0
+
+    def unwritten_markers(self) -> UnwrittenMarkers:
+        """Return the markers that partitions did not take at the last try."""
+        failing = [each for each in self.endings() if each.failures]
+        began = min((each.began_s for each in failing), default=None)
+        return UnwrittenMarkers(
+            sum(len(each.missing) for each in failing), 0.0 if began is None else self._clock.monotonic() - began
+        )
 
     def endings(self) -> list[Ending]:
         """Return the transactions of the loaded shards whose markers are on their way."""

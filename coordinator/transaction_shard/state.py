@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
@@ -25,6 +26,7 @@ class TransactionsState:
         self._values: dict[str, StoredTransaction] = {}
         self._open: dict[str, None] = {}  # ids with an open transaction
         self._unknown: dict[bytes, bytes] = {}
+        self._by_state: Counter[TransactionState] = Counter()
 
     def apply(self, record: TransactionRecord | UnknownTransaction) -> None:
         """Set the record's key to its value, or delete it if the record is a tombstone."""
@@ -35,9 +37,11 @@ class TransactionsState:
                 self._unknown.pop(record.key, None)
             return
         transactional_id, value = record
-        if value is None:
-            self._values.pop(transactional_id, None)
-        else:
+        before = self._values.pop(transactional_id, None) if value is None else self._values.get(transactional_id)
+        if before is not None:
+            self._by_state[before.state] -= 1
+        if value is not None:
+            self._by_state[value.state] += 1
             self._values[transactional_id] = value
         if value is not None and value.state is TransactionState.ONGOING:
             self._open[transactional_id] = None
@@ -59,6 +63,11 @@ class TransactionsState:
     def values(self) -> Mapping[str, StoredTransaction]:
         """The stored values by transactional id."""
         return self._values
+
+    @property
+    def by_state(self) -> Mapping[TransactionState, int]:
+        """The number of transactional ids by state."""
+        return self._by_state
 
     @property
     def open_ids(self) -> Set[str]:

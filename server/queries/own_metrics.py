@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bmq.broker.broker import Broker
 from bmq.console.state import Own as OneOwn
 from bmq.console.state import OwnHistogram, OwnMetric, OwnSeries
+from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.metrics.counters import Histogram
 from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter
@@ -15,6 +16,7 @@ from bmq.meta.cluster.member import PROXY
 from bmq.server.audit import audit_metrics
 from bmq.server.node import Node
 from bmq.server.queries.quota_metrics import quota_metrics
+from bmq.server.queries.transaction_metrics import transaction_metrics
 from bmq.storage.access import REFUSALS
 
 Own = Sequence[OneOwn]
@@ -68,6 +70,11 @@ class OwnMetrics:
                 "partitions_not_served",
                 "Partitions assigned here that cannot be served: OFFLINE, or opening them failed",
                 sum(1 for _ in role.assigned.not_served()),
+            ),
+            OwnMetric(
+                "unverified_batches",
+                "Batches that wait until the coordinators of their transactions know of the partition",
+                broker.shared.unverified,
             ),
             OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
             OwnMetric(
@@ -148,9 +155,13 @@ class OwnMetrics:
             return ()
         coordinator = role.coordinator
         text = "Shards that this process cannot load: their groups or transactions are not served"
+        unverified = "Offset commits that wait until the coordinators of their transactions know of them"
+        shards = role.transaction_shards
         refused = "Requests that would have created a group past max_groups of their user"
         return [
             OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
+            OwnMetric("unverified_offset_commits", unverified, coordinator.commits_unverified),
+            *(transaction_metrics(shards) if isinstance(shards, TransactionShards) else ()),
             *(
                 OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
                 for reason, count in role.shards_not_loaded_by_reason().items()

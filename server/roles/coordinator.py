@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
@@ -53,9 +54,11 @@ class CoordinatorRole:
         logs: ShardLogs = remote
         if broker is not None:
             logs = RoutedShardLogs(joined.view, parts.catalog, broker.shard_logs, remote)
+        self._verifier = PartitionVerifier(joined.view, parts.catalog, joined.peers)
         self.coordinator = Coordinator(
             parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
             bounds=parts.security.client_quotas,
+            verify=self._verifier,
         )  # fmt: skip
         self._transactions = make_transactions(logs)
         self._forwarding = Forwarding(
@@ -69,6 +72,11 @@ class CoordinatorRole:
     def transactions(self) -> LocalTransactionCoordinator:
         """The transaction coordinator of this process."""
         return self._transactions.coordinator
+
+    @property
+    def transaction_shards(self) -> Shards[Any]:
+        """The shards of transactions of this process."""
+        return self._transactions.shards
 
     def shards_not_loaded(self) -> dict[ShardId, str]:
         """Return the shards of all kinds that are not loaded, each with the reason.  For operators."""
@@ -95,6 +103,7 @@ class CoordinatorRole:
         self._forwarding.close()
         async with contextlib.AsyncExitStack() as kinds:
             kinds.push_async_callback(self.coordinator.close)
+            kinds.push_async_callback(self._verifier.close)
             kinds.push_async_callback(self._transactions.close)
             kinds.push_async_callback(self._transactions.shards.wait_closed)
             kinds.callback(self._transactions.shards.close)

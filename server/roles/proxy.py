@@ -89,6 +89,7 @@ class ProxyRole:
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
             self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, fetches.changed)
+        self._group_markers = GroupMarkers(joined.view, joined.peers)
         self.services = ProxyServices(
             clock=parts.clock,
             catalog=parts.catalog,
@@ -104,7 +105,7 @@ class ProxyRole:
             log_levels=log_levels,
             acls=security.acls,
             transactions=self.transactions,
-            end_group_transaction=GroupMarkers(joined.view, joined.peers).end,
+            end_group_transaction=self._group_markers.end,
             new_leaders=self.new_leaders,
             features=joined.features,
             levels=lambda: joined.view.levels,
@@ -206,6 +207,7 @@ class ProxyRole:
             if self.new_leaders is not None:
                 parts.push_async_callback(self.new_leaders.close)
             parts.push_async_callback(self.producer_ids.close)
+            parts.push_async_callback(self._group_markers.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             parts.push_async_callback(self.fetch_service.close)

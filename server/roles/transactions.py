@@ -29,17 +29,19 @@ def make_transactions(
     """
     config, joined, catalog = parts.config, parts.joined, parts.catalog
     issued = ProducerIds(parts.kv, config.cluster, rebuild_count=joined.root.rebuild_count)
+    groups = GroupMarkers(joined.view, joined.peers)
     owners = PartitionMarkers(joined.view, catalog, joined.peers, GoneTopics(parts.kv, config.cluster))
     shards = TransactionShards(
         CoordinatorSettings.of(config), parts.clock, logs, partial(admin.ensure_topic, TRANSACTIONS_TOPIC), catalog,
         joined.view,
         producer_ids=issued.next,
-        write_markers=RoutedMarkers(catalog, GroupMarkers(joined.view, joined.peers), owners),
+        write_markers=RoutedMarkers(catalog, groups, owners),
     )  # fmt: skip
 
     async def close() -> None:
         async with contextlib.AsyncExitStack() as used:
             used.push_async_callback(issued.close)
             used.push_async_callback(owners.close)
+            used.push_async_callback(groups.close)
 
     return TransactionParts(shards, TransactionApis(shards, catalog, parts.clock, offsets_topic), close)

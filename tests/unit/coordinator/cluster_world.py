@@ -57,6 +57,7 @@ from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.members import lone_broker
 from tests.unit.coordinator.fakes import (
     CLIENT,
+    FakeTransactions,
     MemoryCatalog,
     commit_request,
     join_request,
@@ -340,7 +341,7 @@ class CoordinatorProcess:
         self.logs = RoutedShardLogs(self.view, world.catalog, remote, remote)
         self.coordinator = Coordinator(
             NodeConfig(), LoopClock(), self.logs, world.topic, world.catalog, settings=settings(), view=self.view,
-            bounds=world,
+            bounds=world, verify=FakeTransactions(),
         )  # fmt: skip
         self.endpoint = world.network.join(name)
 

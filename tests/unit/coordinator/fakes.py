@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Owned, Topic, TopicChange
@@ -224,6 +226,24 @@ def settings(**changes: Any) -> CoordinatorSettings:
     return replace(CoordinatorSettings.of(config), **changes)
 
 
+class FakeTransactions:
+    """The coordinators of transactions: the answer to each question is by ``respond``; ``asked`` has the questions."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int, tuple[PartitionKey, ...], bool]] = []
+        self.respond: Callable[[], tuple[ErrorCode, int]] = lambda: (ErrorCode.NONE, 1 << 30)
+        self.may_respond = asyncio.Event()
+        self.may_respond.set()
+
+    async def __call__(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, keys: Sequence[PartitionKey], add: bool
+    ) -> Mapping[PartitionKey, tuple[ErrorCode, int]]:
+        self.asked.append((transactional_id, producer_id, producer_epoch, tuple(keys), add))
+        found = self.respond()
+        await self.may_respond.wait()
+        return dict.fromkeys(keys, found)
+
+
 class World:
     """One process with a coordinator; ``start`` after a crash makes the next."""
 
@@ -233,6 +253,7 @@ class World:
         self.settings = settings(**changes)
         self.offsets_topic = topic(OFFSETS_TOPIC, len(self.logs.partitions))
         self.catalog = MemoryCatalog(topic("orders"), topic("events"))
+        self.transactions = FakeTransactions()
         self.coordinator = self._make()
 
     @property
@@ -244,10 +265,15 @@ class World:
         """The memory of the members of all groups."""
         return self.coordinator._shards._budget
 
+    @property
+    def verifier(self) -> CommitVerifier:
+        """The way of questions to transactions' coordinators."""
+        return self.coordinator._shards.verifier
+
     def _make(self) -> Coordinator:
         return Coordinator(
             NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, OneView("n"), settings=self.settings,
-            bounds=self.bounds,
+            bounds=self.bounds, verify=self.transactions,
         )  # fmt: skip
 
     async def _topic(self) -> Topic:

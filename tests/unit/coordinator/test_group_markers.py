@@ -141,3 +141,23 @@ async def test_many_shards_of_a_process_take_several_requests(monkeypatch: pytes
         [(marker_of(), (number, 3)) for number in numbers] for numbers in ((0, 1, 2), (3,))
     ]
     assert MARKERS_MAX > 3
+
+
+async def test_markers_of_one_turn_share_a_request() -> None:
+    sent, peers = asking(NONE, 2)
+    markers = [marker_of(producer) for producer in (1, 2)]
+    found = await asyncio.gather(*(sent(marker, (0, 1)) for marker in markers))
+    assert found == [{0: NONE, 1: NONE}] * 2
+    assert [request.ends() for request in peers.asked] == [
+        [(marker, (number, 3)) for marker in markers for number in (0, 1)]
+    ]
+    assert repr(sent) == "<GroupMarkers processes=0 waiting=0 requests=0>"
+
+
+async def test_waiting_markers_are_bounded_and_end_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_markers, "WAITING_MAX", 1)
+    sent, peers = asking(NONE, 2)
+    assert await sent(marker_of(), (0, 1)) == {0: NONE, 1: ErrorCode.REQUEST_TIMED_OUT}
+    await sent.close()
+    assert await sent.end(0, marker_of()) is ErrorCode.NOT_COORDINATOR
+    assert len(peers.asked) == 1

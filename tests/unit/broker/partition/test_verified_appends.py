@@ -112,8 +112,10 @@ async def test_rule_12_the_first_batch_waits_and_the_producers_others_behind_it(
         plain = one.append(0, pid=7, attributes=0)
         assert (await plain).base_offset == 0, "another producer does not wait"
         assert one.verifier.asked == [("t", PID, 0, True)]
+        assert one.owner._shared.unverified == 3
         one.respond()
         assert [(await each).base_offset for each in waiting] == [1, 2, 3]
+        assert one.owner._shared.unverified == 0
         assert (await one.append(3)).base_offset == 4
         assert len(one.verifier.asked) == 1, "the transaction is open"
         assert one.owner.last_stable_offset == 1

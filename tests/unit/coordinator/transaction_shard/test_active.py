@@ -160,6 +160,22 @@ async def test_markers_refused_by_fenced_go_on_only_while_this_process_is_the_ow
         assert last.coordinator_epoch == 2
 
 
+async def test_open_transactions_and_markers_that_a_partition_does_not_take_are_counted() -> None:
+    async with running(World()) as world:
+        shards = world.a.shards
+        assert (shards.oldest_open_s(), shards.unwritten_markers()) == (0.0, (0, 0.0))
+        producer = await world.a.begin(1)
+        await until(lambda: shards.oldest_open_s() > 0)
+        world.partitions.codes = {key(1): [E.NOT_LEADER_OR_FOLLOWER] * 1_000}
+        await world.a.end(producer, commit=True)
+        await until(lambda: shards.unwritten_markers().count == 1)
+        await until(lambda: shards.unwritten_markers().oldest_s > 0)
+        assert shards.oldest_open_s() == 0.0
+        world.partitions.codes.clear()
+        await completed(world, "CompleteCommit")
+        assert shards.unwritten_markers() == (0, 0.0)
+
+
 async def test_a_call_without_a_response_is_made_again() -> None:
     async with running(World(marker_timeout_s=1.0)) as world:
         producer = await world.a.begin(1)

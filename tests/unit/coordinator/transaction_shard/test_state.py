@@ -6,6 +6,7 @@ import asyncio
 import random
 import sys
 import tracemalloc
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,8 @@ async def test_rule_14_a_replay_up_to_any_batch_is_the_state_that_was_live_then(
             if isinstance(value, StoredTransaction) and value.state is TransactionState.ONGOING
         }
     assert dict(decode_all(state)) == state.facts()
+    states = Counter(value.state for value in state.values.values())
+    assert {each: count for each, count in state.by_state.items() if count} == states
 
 
 def decode_all(state: TransactionsState) -> list[tuple[object, object]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import create_autospec
 
 import pytest
 
 from bmq.console.state import OwnHistogram, OwnSeries, StorageFacts
 from bmq.coordinator.offsets.lag import LagReport, PairLag, PartitionLag
+from bmq.coordinator.transaction_shard.manager import TransactionShards, UnwrittenMarkers
 from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.server.node import Node
 from bmq.server.queries.console_facts import console_state
@@ -76,6 +78,21 @@ def test_lag_of_groups_has_the_names_of_kafka_exporter() -> None:
 def test_a_coordinator_counts_the_groups_that_it_refused() -> None:
     assert metrics(node(not_loaded={}))["user_groups_refused"] == 2
     assert "user_groups_refused" not in metrics(node())
+
+
+def test_a_coordinator_counts_its_transactions_and_the_commits_that_wait_for_them() -> None:
+    process = node(not_loaded={})
+    assert metrics(process)["unverified_offset_commits"] == 4
+    assert "oldest_transaction_age_seconds" not in metrics(process)
+    shards = create_autospec(TransactionShards, instance=True)
+    shards.transactions_by_state.return_value = {"Ongoing": 3, "Empty": 0}
+    shards.oldest_open_s.return_value = 7.5
+    shards.unwritten_markers.return_value = UnwrittenMarkers(2, 90.0)
+    cast(Any, process.coordinator).transaction_shards = shards
+    found = metrics(process)
+    assert (found["transactions{Ongoing}"], found["transactions{Empty}"]) == (3, 0)
+    assert found["oldest_transaction_age_seconds"] == 7.5
+    assert (found["markers_not_written"], found["oldest_marker_not_written_seconds"]) == (2, 90.0)
 
 
 @pytest.mark.parametrize("is_leading", [True, False])

@@ -1,0 +1,33 @@
+"""Numbers of a process's transactions for ``/metrics``.  Kafka has no metrics of most of them."""
+
+from __future__ import annotations
+
+from bmq.console.state import OwnMetric
+from bmq.coordinator.transaction_shard.manager import TransactionShards
+
+
+def transaction_metrics(shards: TransactionShards) -> list[OwnMetric]:
+    """Return the numbers of the transaction coordinator's loaded shards."""
+    text = "Transactional ids by the state of their transaction"
+    unwritten = shards.unwritten_markers()
+    return [
+        *(
+            OwnMetric("transactions", text, count, False, "state", state)
+            for state, count in shards.transactions_by_state().items()
+        ),
+        OwnMetric(
+            "oldest_transaction_age_seconds",
+            "How long the oldest open transaction has been open",
+            shards.oldest_open_s(),
+        ),
+        OwnMetric(
+            "markers_not_written",
+            "Markers of transactions that their partitions did not take at the last try, and that are sent again",
+            unwritten.count,
+        ),
+        OwnMetric(
+            "oldest_marker_not_written_seconds",
+            "How long the oldest transaction has ended to which such a marker belongs",
+            unwritten.oldest_s,
+        ),
+    ]
