@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.id_pattern import IdPattern
-from bmq.coordinator.transaction.partitions import contains, ordered
+from bmq.coordinator.transaction.partitions import ordered
 from bmq.coordinator.transaction.records import NO_EPOCH, NO_PRODUCER_ID, StoredTransaction, TopicPartitions
 from bmq.coordinator.transaction.states import KAFKA_NAMES
+from bmq.coordinator.transaction_routing import partition_errors
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
-from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
@@ -39,8 +41,8 @@ BUMPING_SINCE = 5
 AT_ONCE_MAX = 100
 """Transactions of an AddPartitionsToTxn under way at the same time."""
 
-_TopicResult = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-_PartitionResult = _TopicResult.AddPartitionsToTxnPartitionResult
+_CodeOf = Callable[[str, int], ErrorCode]
+"""The result of each partition, by its topic's name and its number."""
 _TransactionResult = m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _Described = m.DescribeTransactionsResponse.TransactionState
 _Listed = m.ListTransactionsResponse.TransactionState
@@ -155,37 +157,28 @@ class TransactionApis:
 
     async def _add_to_one(self, addition: _Addition, version: int) -> list[Any]:
         turns = Turns()
-        codes: dict[tuple[str, int], ErrorCode] = {}
+        unknown: set[tuple[str, int]] = set()
         found: list[TopicPartitions] = []
         for topic in addition.topics:
-            if turns.is_over(1 + len(topic.partitions)):
+            known, numbers = self._catalog.topics.get(topic.name), set[int]()
+            count = 0 if known is None else known.partitions
+            if turns.is_over():
                 await next_turn()
-            known = self._catalog.topics.get(topic.name)
-            for number in topic.partitions:
-                is_known = known is not None and 0 <= number < known.partitions
-                codes[topic.name, number] = ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for some in batched(topic.partitions, ELEMENTS_A_TURN):
+                if turns.is_over(len(some)):
+                    await next_turn()
+                numbers.update(some)
+                unknown.update((topic.name, number) for number in some if not 0 <= number < count)
             if known is not None:
-                found.append(TopicPartitions(topic.name, known.topic_id, tuple(sorted(set(topic.partitions)))))
-        if all(code is ErrorCode.NONE for code in codes.values()):
-            codes.update(await self._add_known(addition, ordered(found), version))
+                found.append(TopicPartitions(topic.name, known.topic_id, tuple(sorted(numbers))))
+        if unknown:
+            code_of = _refused_for(unknown)
         else:
-            codes = {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
-        return [
-            _TopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    _PartitionResult(partition_index=number, partition_error_code=codes[topic.name, number])
-                    for number in topic.partitions
-                ],
-            )
-            for topic in addition.topics
-        ]
+            code_of = await self._add_known(addition, ordered(found), version)
+        return await partition_errors(addition.topics, code_of)
 
-    async def _add_known(
-        self, addition: _Addition, topics: tuple[TopicPartitions, ...], version: int
-    ) -> dict[tuple[str, int], ErrorCode]:
-        """Add partitions, or verify them; return the result of each."""
-        keys = [(topic, number) for topic, _, numbers in topics for number in numbers]
+    async def _add_known(self, addition: _Addition, topics: tuple[TopicPartitions, ...], version: int) -> _CodeOf:
+        """Add partitions, or verify them; return the function of a topic's name and a number to the result."""
         try:
             if not addition.transactional_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
@@ -196,7 +189,8 @@ class TransactionApis:
             code = await _add(serving, addition, topics, client_version)
         except RequestError as error:
             code = error.code
-        return dict.fromkeys(keys, _for_client("AddPartitionsToTxn", version, code))
+        code = _for_client("AddPartitionsToTxn", version, code)
+        return lambda topic, number: code
 
     async def add_offsets(self, request: m.AddOffsetsToTxnRequest, client: ClientInfo) -> m.AddOffsetsToTxnResponse:
         """Add the group's partition of ``__consumer_offsets`` to the transaction."""
@@ -323,18 +317,29 @@ async def _add(
     return (await serving.add(addition.transactional_id, event)).error
 
 
-async def _verify(
-    serving: ActiveTransactions, addition: _Addition, topics: tuple[TopicPartitions, ...]
-) -> dict[tuple[str, int], ErrorCode]:
+async def _verify(serving: ActiveTransactions, addition: _Addition, topics: tuple[TopicPartitions, ...]) -> _CodeOf:
     event = ev.Verify(producer_id=addition.producer_id, epoch=addition.epoch)
     code = (await serving.handle(addition.transactional_id, event)).error
     value = serving.state.get(addition.transactional_id)
-    found = {}
-    for topic, topic_id, numbers in topics:
-        for number in numbers:
-            is_there = value is not None and contains(value.partitions, (TopicPartitions(topic, topic_id, (number,)),))
-            found[topic, number] = code or (ErrorCode.NONE if is_there else ErrorCode.TRANSACTION_ABORTABLE)
-    return found
+    asked = {(topic, topic_id) for topic, topic_id, _ in topics}
+    present = () if value is None else value.partitions
+    added = {each.topic: frozenset(each.partitions) for each in present if each[:2] in asked}
+
+    def code_of(topic: str, number: int) -> ErrorCode:
+        is_there = number in added.get(topic, ())
+        return code or (ErrorCode.NONE if is_there else ErrorCode.TRANSACTION_ABORTABLE)
+
+    return code_of
+
+
+def _refused_for(unknown: Set[tuple[str, int]]) -> _CodeOf:
+    """Return the results of a transaction to which nothing is added, since these partitions do not exist."""
+
+    def code_of(topic: str, number: int) -> ErrorCode:
+        is_unknown = (topic, number) in unknown
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+
+    return code_of
 
 
 async def _describe(transactional_id: str, serving: ActiveTransactions | RequestError) -> Any:
