@@ -8,7 +8,9 @@ them: only ``ready`` raises.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Set
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
@@ -22,11 +24,14 @@ class ClientInfo(NamedTuple):
 
     ``principal``, as ``User:alice``: the owner of a group that the request creates.  Requests that create no group, as
     heartbeats and members' commits, do not carry it.
+
+    ``topic_ids``: the ids that a broker means by the names of topics in its question about a transaction.
     """
 
     client_id: str
     host: str
     principal: str = ""
+    topic_ids: Mapping[str, UUID] = MappingProxyType({})
 
     @classmethod
     def of(cls, request: Request) -> ClientInfo:

@@ -163,7 +163,10 @@ class PartitionVerifier:
             numbers[question.shard] = question.ownership = owner.number
         body = encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, _body(taken))
         ownerships = tuple((shard.code, number) for shard, number in numbers.items())
-        return ForwardRequest("", "", ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, ownerships, body)
+        ids = {name: key.topic_id for question in taken for key, name in question.names.items()}
+        return ForwardRequest(
+            "", "", ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, ownerships, body, topic_ids=tuple(ids.items())
+        )
 
 
 def _read(taken: Sequence[_Question], response: ForwardResponse) -> None:

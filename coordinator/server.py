@@ -122,7 +122,7 @@ class Forwarding:
             message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
-        client = ClientInfo(request.client_id, request.client_host, request.principal)
+        client = ClientInfo(request.client_id, request.client_host, request.principal, dict(request.topic_ids))
         if request.api_key == apis.listing.key:
             shards = {shard.number for shard in expected if shard}
             response = await apis.listing.call(coordinator, message, client, shards)

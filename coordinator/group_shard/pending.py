@@ -171,9 +171,12 @@ class PendingOffsets:
     def verdict(self, marker: TransactionMarker) -> ErrorCode | None:
         """Return the answer to a marker that is not written: NONE if it is done already; None if it must be written.
 
-        The rules are a partition owner's.  With version 2 each marker brings a new epoch.  So a marker of the present
-        epoch is a repetition, and ends no open transaction.  Only at the last epoch, 32,767, there is no new epoch.
+        The rules are a partition owner's, INVALID_REQUEST for a marker without a producer included.  With version 2
+        each marker brings a new epoch.  So a marker of the present epoch is a repetition, and ends no open transaction.
+        Only at the last epoch, 32,767, there is no new epoch.
         """
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            return ErrorCode.INVALID_REQUEST
         known = self._epochs.get(marker.producer_id)
         if known is None:
             return None

@@ -11,8 +11,9 @@ before is still ending.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction import events as ev
@@ -30,6 +31,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.group_placement import shard_of
+from bmq.meta.kv import KvError
 from bmq.meta.shard_kinds import ShardId
 
 FENCED_SINCE = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
@@ -137,7 +139,7 @@ class TransactionApis:
                 request.v3_and_below_producer_epoch,
                 request.v3_and_below_topics,
             )
-            results = await self._add_to_one(addition, version)
+            results = await self._add_to_one(addition, version, client.topic_ids)
             return m.AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
         additions = [
             _Addition(each.transactional_id, each.producer_id, each.producer_epoch, each.topics, each.verify_only)
@@ -146,7 +148,7 @@ class TransactionApis:
         results = []
         for at in range(0, len(additions), AT_ONCE_MAX):
             some = additions[at : at + AT_ONCE_MAX]
-            found = await asyncio.gather(*(self._add_to_one(each, version) for each in some))
+            found = await asyncio.gather(*(self._add_to_one(each, version, client.topic_ids) for each in some))
             results += [
                 _TransactionResult(transactional_id=each.transactional_id, topic_results=topics)
                 for each, topics in zip(some, found, strict=True)
@@ -155,12 +157,12 @@ class TransactionApis:
             throttle_time_ms=0, error_code=ErrorCode.NONE, results_by_transaction=results
         )
 
-    async def _add_to_one(self, addition: _Addition, version: int) -> list[Any]:
+    async def _add_to_one(self, addition: _Addition, version: int, ids: Mapping[str, UUID]) -> list[Any]:
         turns = Turns()
         unknown: set[tuple[str, int]] = set()
         found: list[TopicPartitions] = []
         for topic in addition.topics:
-            known, numbers = self._catalog.topics.get(topic.name), set[int]()
+            known, numbers = await self._topic(topic.name, ids.get(topic.name)), set[int]()
             count = 0 if known is None else known.partitions
             if turns.is_over():
                 await next_turn()
@@ -176,6 +178,21 @@ class TransactionApis:
         else:
             code_of = await self._add_known(addition, ordered(found), version)
         return await partition_errors(addition.topics, code_of)
+
+    async def _topic(self, name: str, topic_id: UUID | None) -> Topic | None:
+        """Return the topic of a name, None without one; with an id, only the topic that has it.
+
+        The catalog here may be behind.  A marker for an earlier topic of the name would not reach the log that the
+        question is about, and the transaction would stay open there.
+        """
+        known = self._catalog.topics.get(name)
+        if topic_id is None or (known is not None and known.topic_id == topic_id):
+            return known
+        try:
+            known = await self._catalog.refresh(name)
+        except (KvError, FormatError):
+            return None
+        return known if known is not None and known.topic_id == topic_id else None
 
     async def _add_known(self, addition: _Addition, topics: tuple[TopicPartitions, ...], version: int) -> _CodeOf:
         """Add partitions, or verify them; return the function of a topic's name and a number to the result."""

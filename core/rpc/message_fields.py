@@ -363,6 +363,8 @@ NullableId = Annotated[UUID | None, _NullableId()]
 Text = Annotated[str, _Text()]
 LaterText = Annotated[str, Added(0, _Text(), "")]
 """A text that a process of an earlier version neither sends nor reads."""
+LaterTopicIds = Annotated[tuple[tuple[str, UUID], ...], Added(1, Array(Row(Text, Id)))]
+"""Names of topics with ids, which a process of an earlier version neither sends nor reads."""
 NullableText = Annotated[str | None, _NullableText()]
 BYTES = _Copy()
 Bytes = Annotated[bytes, BYTES]

@@ -7,7 +7,19 @@ from typing import Annotated
 
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, InternalResponse
-from bmq.core.rpc.message_fields import Bool, Int16, Int64, LaterText, Numbers, Reasons, Row, Rows, Slice, Text
+from bmq.core.rpc.message_fields import (
+    Bool,
+    Int16,
+    Int64,
+    LaterText,
+    LaterTopicIds,
+    Numbers,
+    Reasons,
+    Row,
+    Rows,
+    Slice,
+    Text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,9 @@ class ForwardRequest(InternalRequest[ForwardResponse]):
 
     ``principal`` is the client's, with requests that may create a group.  A coordinator of an earlier version does not
     read it: the group counts for nobody.
+
+    ``topic_ids`` are the ids that a broker means by the names of topics in its question about a transaction.  The
+    coordinator's catalog may be behind, and show an earlier topic of the name.
     """
 
     KEY = InternalKey.FORWARD
@@ -37,6 +52,7 @@ class ForwardRequest(InternalRequest[ForwardResponse]):
     ownerships: Numbers
     body: Slice
     principal: LaterText = ""
+    topic_ids: LaterTopicIds = ()
 
 
 @dataclass(frozen=True, slots=True)

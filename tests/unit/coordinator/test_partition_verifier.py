@@ -73,6 +73,7 @@ class World:
             )
             for each in message.transactions
         ]
+        assert dict(request.topic_ids) == {"t": TOPIC}, "the names of the question"
         self.asked.append((to.incarnation, request.ownerships, found))
         await asyncio.sleep(0)
         if self.failure is not None:

@@ -105,6 +105,15 @@ async def test_a_marker_of_version_2_ends_a_transaction_at_the_last_epoch() -> N
         assert await stable(world, "g") == (ErrorCode.NONE, 1)
 
 
+async def test_a_marker_without_a_producer_is_refused_and_not_written() -> None:
+    async with running(World()) as world:
+        assert await txn_commit(world, "g", 1, epoch=2) is ErrorCode.NONE
+        before = world.log.next_offset
+        for fields in ({"epoch": -1}, {"producer": -1}, {"producer": -5}):
+            assert await end(world, **{"producer": 9, **fields}) is ErrorCode.INVALID_REQUEST
+        assert world.log.next_offset == before
+
+
 async def test_a_marker_fences_a_producer_that_the_shard_has_not_seen() -> None:
     async with running(World()) as world:
         assert await end(world, epoch=4) is ErrorCode.NONE

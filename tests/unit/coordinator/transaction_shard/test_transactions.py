@@ -10,8 +10,9 @@ from bmq.core.errors import ErrorCode as E
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.group_placement import shard_of
+from bmq.meta.kv import KvUnavailable
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
-from tests.unit.coordinator.fakes import CLIENT
+from tests.unit.coordinator.fakes import CLIENT, topic
 from tests.unit.coordinator.transaction_shard.world import World, running
 
 
@@ -192,3 +193,30 @@ async def test_the_shard_of_an_id_is_kafkas_also_before_the_topic_exists() -> No
     assert world.a.apis.shard_of("tx") == ShardId(TRANSACTIONS, 0)
     del world.a.catalog.topics[TRANSACTIONS_TOPIC]
     assert world.a.apis.shard_of("tx") == ShardId(TRANSACTIONS, shard_of("tx", 7))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("is_unread", [False, True])
+async def test_rule_12_a_question_about_a_topic_created_again_is_not_about_the_topic_before(
+    *, verify: bool, is_unread: bool
+) -> None:
+    """The catalog of the coordinator is behind: a marker for the earlier topic would not reach the log."""
+    async with running(World()) as world:
+        producer = await world.a.begin(1)
+        catalog, later = world.a.catalog, topic("orders", incarnation=1)
+        catalog.unseen["orders"] = later
+        catalog.refresh_error = KvUnavailable("away") if is_unread else None
+        client = CLIENT._replace(topic_ids={"orders": later.topic_id})
+        added = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="orders", partitions=[1])
+        one = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transactional_id="tx", producer_id=producer[0], producer_epoch=producer[1], verify_only=verify,
+            topics=[added],
+        )  # fmt: skip
+        response = await world.a.apis.add_partitions(m.AddPartitionsToTxnRequest(version=5, transactions=[one]), client)
+        (part,) = response.results_by_transaction[0].topic_results[0].results_by_partition
+        known = E.TRANSACTION_ABORTABLE if verify else E.NONE
+        assert part.partition_error_code == (E.UNKNOWN_TOPIC_OR_PARTITION if is_unread else known)
+        value = (await world.a.serving()).state.get("tx")
+        assert value is not None
+        is_added = later.topic_id in {each.topic_id for each in value.partitions}
+        assert is_added is (not verify and not is_unread)

@@ -101,6 +101,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     message_fields.NullableId: st.none() | st.uuids().filter(lambda value: value.int != 0),
     admin.LaterCount: int32,
     message_fields.LaterText: st.text(),
+    message_fields.LaterTopicIds: st.lists(st.tuples(st.text(), st.uuids()), max_size=3).map(tuple),
     admin.Configs: st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=5).map(tuple),
     admin.Overrides: st.lists(st.tuples(st.text(), st.text()), max_size=5).map(tuple),
     admin.Assignments: st.lists(st.tuples(int32, replicas), max_size=5).map(tuple),
