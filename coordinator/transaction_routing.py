@@ -19,7 +19,7 @@ from typing import Any
 
 from bmq.coordinator.api import ClientInfo, TransactionCoordinator
 from bmq.coordinator.routed_api import KindApis, OneKey, RoutedApi, SeveralKeys, ShardListing, ready_api
-from bmq.core.aio.turns import Turns, next_turn
+from bmq.coordinator.transaction.results import partition_errors as partition_errors
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
@@ -37,8 +37,6 @@ Call = Callable[[TransactionCoordinator, Any, ClientInfo], Any | Awaitable[Any]]
 
 _State = m.DescribeTransactionsResponse.TransactionState
 _Result = m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
-_Topic = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-_Partition = _Topic.AddPartitionsToTxnPartitionResult
 
 
 class _OneId(OneKey):
@@ -136,21 +134,6 @@ class _Describe(SeveralKeys):
 
     def join(self, request: Any, answers: Sequence[Any]) -> Any:
         return m.DescribeTransactionsResponse(transaction_states=list(answers))
-
-
-async def partition_errors(topics: Sequence[Any], code_of: Callable[[str, int], ErrorCode]) -> list[Any]:
-    """Return the results of a request's topics, in turns of the loop; ``code_of`` a topic's name and a partition."""
-    turns, results = Turns(), []
-    for topic in topics:
-        partitions = []
-        for index in topic.partitions:
-            if turns.is_over():
-                await next_turn()
-            partitions.append(_Partition(partition_index=index, partition_error_code=code_of(topic.name, index)))
-        if turns.is_over():
-            await next_turn()
-        results.append(_Topic(name=topic.name, results_by_partition=partitions))
-    return results
 
 
 def _has_moved(topics: Sequence[Any]) -> bool:

@@ -20,8 +20,8 @@ from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.id_pattern import IdPattern
 from bmq.coordinator.transaction.partitions import ordered
 from bmq.coordinator.transaction.records import NO_EPOCH, NO_PRODUCER_ID, StoredTransaction, TopicPartitions
+from bmq.coordinator.transaction.results import partition_errors
 from bmq.coordinator.transaction.states import KAFKA_NAMES
-from bmq.coordinator.transaction_routing import partition_errors
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.aio.steps import batched
