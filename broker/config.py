@@ -154,8 +154,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
     """Return the settings that a topic's partitions follow.  Raises ValueError, which names the wrong config.
 
     ``values``: the effective configs; for one that is missing, ``LogConfig``'s default is taken.  ``replication``:
-    copies of a segment.  ``is_internal``: the topic is written by coordinators, and min.insync.replicas does not apply
-    to it.
+    copies of a segment.  ``is_internal``: the topic is written by coordinators.
 
     With ``cleanup.policy=compact`` alone nothing expires: compaction is not done, and a log that keeps more than the
     last record of each key still keeps that policy's promise.  Of an internal topic nothing ever expires, whatever its
@@ -180,7 +179,7 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
         file_delete_delay_ms=number("file.delete.delay.ms", default.file_delete_delay_ms),
         index_interval_bytes=number("index.interval.bytes", default.index_interval_bytes),
         replication=replication,
-        min_insync=1 if is_internal else number("min.insync.replicas", default.min_insync),
+        min_insync=number("min.insync.replicas", default.min_insync),
         flush_sync=_one_of(values, "flush.mode", ("hflush", "hsync")) == "hsync",
         compression=_compression(values, number),
         access=access_of(values),

@@ -357,6 +357,12 @@ class NodeConfig(SecuritySettings):
     transaction_state_log_segment_bytes: int = _option(
         100 << 20, "segment.bytes of __transaction_state", kafka="transaction.state.log.segment.bytes"
     )
+    transaction_state_log_min_isr: int = _option(
+        2,
+        "min.insync.replicas that __transaction_state is created with; fewer if storage keeps fewer copies then, as a"
+        " local folder",
+        kafka="transaction.state.log.min.isr",
+    )
     transaction_max_timeout_ms: int = _option(
         900_000, "largest time-out of a transaction that a producer may ask for", kafka="transaction.max.timeout.ms"
     )
@@ -584,6 +590,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "offsets_retention_check_interval_ms": 1,
     "transaction_state_log_num_partitions": 1,
     "transaction_state_log_segment_bytes": 1 << 20,
+    "transaction_state_log_min_isr": 1,
     "transaction_max_timeout_ms": 1,
     "transactional_id_expiration_ms": 1,
     "transaction_remove_expired_interval_ms": 1,

@@ -238,8 +238,8 @@ _KEYS = (
         check=at_least(1),
         doc="Copies that a batch sent with acks=all has when it is acknowledged: its segment is written to so many "
         "datanodes at least. While storage has fewer, such produces wait 5 s and are then refused with "
-        "NOT_ENOUGH_REPLICAS. A local folder keeps one copy, so more than 1 refuses them all. Internal topics are not "
-        "bound.",
+        "NOT_ENOUGH_REPLICAS. A local folder keeps one copy, so more than 1 refuses them all. Brokers' defaults do not "
+        "bind internal topics; __transaction_state has a value of its own.",
     ),
     ConfigKey(
         name="preallocate",
@@ -371,15 +371,24 @@ def validate(overrides: Mapping[str, str | None]) -> dict[str, str]:
     return kept
 
 
+OF_CLIENTS_TOPICS = frozenset({"min.insync.replicas"})
+"""Configs whose values at the brokers do not apply to internal topics.
+
+A value that suits the records of some topics must not stop all groups of the cluster.
+"""
+
+
 def effective(
     overrides: Mapping[str, str],
     node: NodeConfig,
     cluster_defaults: Mapping[str, str],
     node_overrides: Mapping[str, str],
+    *,
+    is_internal: bool = False,
 ) -> dict[str, str]:
-    """Return every config's value in force on a node."""
+    """Return the value of every config of a topic that is in force on a node."""
     layers = BrokerLayers(node, cluster_defaults, node_overrides)
-    return {name: _settings(key, overrides, layers)[0].value for name, key in TABLE.items()}
+    return {name: _settings(key, overrides, layers, is_internal=is_internal)[0].value for name, key in TABLE.items()}
 
 
 def describe(
@@ -387,15 +396,17 @@ def describe(
     node: NodeConfig,
     cluster_defaults: Mapping[str, str],
     node_overrides: Mapping[str, str],
+    *,
+    is_internal: bool = False,
 ) -> list[Described]:
-    """Return every config by name, with its source and synonyms.
+    """Return every config of a topic by name, with its source and synonyms.
 
     As in Kafka, those without a broker config have no synonyms.
     """
     layers = BrokerLayers(node, cluster_defaults, node_overrides)
     described = []
     for key in TABLE.values():
-        settings = _settings(key, overrides, layers)
+        settings = _settings(key, overrides, layers, is_internal=is_internal)
         synonyms = [each for each in settings if key.server or each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG]
         described.append(Described(key, settings[0].value, settings[0].source, False, synonyms))
     return described
@@ -409,8 +420,10 @@ def default_list(name: str, node: NodeConfig, cluster_defaults: Mapping[str, str
     return _settings(key, {}, BrokerLayers(node, cluster_defaults, {}))[0].value
 
 
-def _settings(key: ConfigKey, overrides: Mapping[str, str], layers: BrokerLayers) -> list[Setting]:
+def _settings(
+    key: ConfigKey, overrides: Mapping[str, str], layers: BrokerLayers, *, is_internal: bool = False
+) -> list[Setting]:
     own = [Setting(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)] if key.name in overrides else []
-    if not key.server:
+    if not key.server or (is_internal and key.name in OF_CLIENTS_TOPICS):
         return [*own, Setting(key.name, key.default, ConfigSource.DEFAULT_CONFIG)]
     return own + layers.settings(key.server, key.default)

@@ -313,7 +313,7 @@ class AssignmentFollower:
         catalog, node = self._catalog, self._config.node_id
         layers = catalog.broker_configs(None), catalog.broker_configs(node) if node >= 0 else {}
         try:
-            values = effective(topic.configs, self._config, *layers)
+            values = effective(topic.configs, self._config, *layers, is_internal=topic.is_internal)
             config = log_config(values, topic.replication_factor, is_internal=topic.is_internal)
         except ValueError as error:
             if self._refused.get(topic.topic_id) != str(error):

@@ -102,7 +102,8 @@ async def rebuild(
         await store.begin()
     progress = progress or Progress("rebuild")
     progress.begin("rebuild: reading topics", unit="topics")
-    topics = await _find_topics(fs, _adoptable(config, adopt or {}), outcome, progress)
+    copies = await _default_replication(fs, config)
+    topics = await _find_topics(fs, _adoptable(config, adopt or {}, copies), outcome, progress)
     progress.begin("rebuild: reading journals", unit="brokers")
     spoken = await read_all_journals(fs, progress.show)
     total = sum(topic.partitions for topic in topics)
@@ -117,7 +118,6 @@ async def rebuild(
                 await store.put_partition(partition)
             progress.show(outcome.partitions)
     if store is not None:
-        copies = await _default_replication(fs, config)
         progress.begin("rebuild: writing topics", total=len(topics), unit="topics")
         for number, topic in enumerate(topics, 1):
             await store.put_topic(_topic(topic, copies))
@@ -126,15 +126,15 @@ async def rebuild(
     return outcome
 
 
-def _adoptable(config: NodeConfig, wanted: Mapping[str, int]) -> dict[str, StoredTopic]:
-    """Return the topics whose file may be missing, with what is known of them.
+def _adoptable(config: NodeConfig, wanted: Mapping[str, int], copies: int) -> dict[str, StoredTopic]:
+    """Return the topics whose file may be missing, with what is known of them; ``copies`` of each are kept.
 
     The list has the topics that the operator names, and the internal topics: they can never have been deleted.
     """
     partitions = {**wanted, **{name: internal_partitions(name, config)[0] for name in sorted(INTERNAL_TOPICS)}}
     return {
         name: StoredTopic(
-            name=name, topic_id=_NO_ID, partitions=count, configs=internal_configs(name, config), revision=0
+            name=name, topic_id=_NO_ID, partitions=count, configs=internal_configs(name, config, copies), revision=0
         )
         for name, count in partitions.items()
     }

@@ -299,7 +299,6 @@ class TopicAdmin:
         configs: Mapping[str, str | None],
         principal: str,
     ) -> Topic:
-        given = {**internal_configs(name, self.config), **configs}
         default_partitions, default_factor = self.config.num_partitions, self.config.default_replication_factor
         replicas_max = await self._replicas_max() if self._replicas_max else REPLICAS_MAX
         if replicas_max == 1:
@@ -317,6 +316,7 @@ class TopicAdmin:
         else:
             topic_rules.check_replication_factor(replication_factor, replicas_max)
         topic_rules.check_partitions(partitions)
+        given = {**internal_configs(name, self.config, min(replication_factor, replicas_max)), **configs}
         return Topic(
             name=name,
             topic_id=uuid.uuid4(),
@@ -379,7 +379,11 @@ class TopicAdmin:
     def _deleted(self, topic: Topic) -> DeletedTopic:
         node = self.config.node_id
         values = topic_configs.effective(
-            topic.configs, self.config, self._catalog.broker_configs(None), self._catalog.broker_configs(node)
+            topic.configs,
+            self.config,
+            self._catalog.broker_configs(None),
+            self._catalog.broker_configs(node),
+            is_internal=topic.is_internal,
         )
         return DeletedTopic(
             name=topic.name,
@@ -502,22 +506,28 @@ def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:
     return config.transaction_state_log_num_partitions, "transaction.state.log.num.partitions"
 
 
-def internal_configs(name: str, config: NodeConfig) -> dict[str, str]:
+def internal_configs(name: str, config: NodeConfig, copies: int) -> dict[str, str]:
     """Return the configs that an internal topic is created with: Kafka's, with room for a group of any size.
 
-    Empty for other topics.  See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs``.  A group is one record
-    with all its members' subscriptions and assignments. Under the default size of a client's batch, a large group could
-    not be written and would never finish a rebalance.
+    Empty for other topics.  ``copies``: most copies that storage keeps of the topic's segments now; more could never be
+    asked for.  See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs`` and
+    ``TransactionStateManager.transactionTopicConfigs``.  A group is one record with all its members' subscriptions and
+    assignments. Under the default size of a client's batch, a large group could not be written and would never finish a
+    rebalance.
     """
     if name not in INTERNAL_TOPICS:
         return {}
-    return {
+    configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
-        "segment.bytes": str(
-            config.offsets_topic_segment_bytes if name == OFFSETS_TOPIC else config.transaction_state_log_segment_bytes
-        ),
         "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
+    }
+    if name == OFFSETS_TOPIC:
+        return {**configs, "segment.bytes": str(config.offsets_topic_segment_bytes)}
+    return {
+        **configs,
+        "segment.bytes": str(config.transaction_state_log_segment_bytes),
+        "min.insync.replicas": str(min(config.transaction_state_log_min_isr, copies)),
     }
 
 

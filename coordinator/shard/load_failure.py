@@ -17,7 +17,7 @@ class LoadFailure(StrEnum):
     NO_RESPONSE = "no_response"
     """The partition's broker does not respond in time."""
     STORAGE = "storage"
-    """The log cannot be read from storage: the partition is OFFLINE, or storage does not respond."""
+    """The log cannot be read or written: the partition is OFFLINE, storage does not respond, or has too few nodes."""
     DAMAGED = "damaged"
     """The log has a record that cannot be decoded: it is damaged, or was written by a later version."""
     OTHER = "other"
@@ -31,6 +31,7 @@ _BY_CODE = {
     ErrorCode.UNKNOWN_TOPIC_ID: LoadFailure.NO_OWNER,
     ErrorCode.REQUEST_TIMED_OUT: LoadFailure.NO_RESPONSE,
     ErrorCode.KAFKA_STORAGE_ERROR: LoadFailure.STORAGE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: LoadFailure.STORAGE,
 }
 
 

@@ -173,7 +173,8 @@ class Shard(ABC, Generic[S, A]):
     async def ready(self) -> A:
         """Return the shard once it is loaded.
 
-        Raises RequestError: COORDINATOR_LOAD_IN_PROGRESS if that takes too long, NOT_COORDINATOR if it is closed.
+        Raises RequestError: COORDINATOR_LOAD_IN_PROGRESS if that takes too long, COORDINATOR_NOT_AVAILABLE if storage
+        then has fewer datanodes than the log's min.insync.replicas, NOT_COORDINATOR if the shard is closed.
         """
         if self._serving is not None:
             return self._serving
@@ -210,7 +211,9 @@ class Shard(ABC, Generic[S, A]):
         if self.is_closed:
             raise RequestError(ErrorCode.NOT_COORDINATOR, f"{self.id} is closed")
         why = "" if self._failure is None else f": {self._failure}"
-        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.id} is {self.phase.value}{why}")
+        is_short = isinstance(self._failure, RequestError) and self._failure.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        raise RequestError(code, f"{self.id} is {self.phase.value}{why}")
 
     def close(self) -> None:
         """Close the log and serve no more.  The owner of spawned tasks must cancel them."""

@@ -143,10 +143,15 @@ class Writer:
         yield slice(begin, len(records))
 
     def fail(self, error: RequestError) -> None:
-        """Write no more, and end all operations with NOT_COORDINATOR.  The batch in flight may still become durable."""
+        """Write no more, and end all operations with NOT_COORDINATOR.  The batch in flight may still become durable.
+
+        The error is COORDINATOR_NOT_AVAILABLE if storage has fewer datanodes than the log's min.insync.replicas.
+        """
         if self._error is not None:
             return
-        self._error = RequestError(ErrorCode.NOT_COORDINATOR, error.message)
+        is_short = error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.NOT_COORDINATOR
+        self._error = RequestError(code, error.message)
         is_refused = error.code in REFUSED_PRODUCER and any(each.batch is not None for each in self._finishing)
         operations = [*self._finishing, *self._queue]
         self._finishing, self._queue = [], deque()

@@ -28,7 +28,7 @@ from bmq.core.wire.messages import CreateTopicsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta import topic_configs
-from bmq.meta.catalog import Topic
+from bmq.meta.catalog import INTERNAL_TOPICS, Topic
 from bmq.proxy.handlers._config_resources import check_access_rights
 from bmq.proxy.handlers._mutations import count_mutations
 from bmq.proxy.handlers._parallel import broker_ids_of, check_count, check_partitions, each
@@ -137,7 +137,11 @@ def _result(scopes: ProxyScopes, rights: Rights, name: str, result: Topic | Requ
         )
     catalog, node = scopes.process.catalog, scopes.view.config
     described = topic_configs.describe(
-        result.configs, node, catalog.broker_configs(None), catalog.broker_configs(node.node_id)
+        result.configs,
+        node,
+        catalog.broker_configs(None),
+        catalog.broker_configs(node.node_id),
+        is_internal=name in INTERNAL_TOPICS,
     )
     configs = [
         CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs(

@@ -128,7 +128,7 @@ def _configs_of(scopes: ProxyScopes, resource: Any) -> list[Described]:
     topic = catalog.topics.get(name)
     if topic is None:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-    return topic_configs.describe(topic.configs, config, defaults, own)
+    return topic_configs.describe(topic.configs, config, defaults, own, is_internal=topic.is_internal)
 
 
 def _config(described: Described, with_synonyms: bool, with_documentation: bool) -> Any:

@@ -6,8 +6,7 @@ load takes long, the response is COORDINATOR_NOT_AVAILABLE: every client tries a
 
 Version notes: 0 groups only; 1 key types; 4 several keys; 6 share groups' keys.
 
-While the cluster has no transactions, transactional ids (key type 1) are refused with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+While the cluster has no transactions yet, transactional ids (key type 1) get COORDINATOR_NOT_AVAILABLE too.
 
 Not implemented: share groups (2): INVALID_REQUEST.
 """

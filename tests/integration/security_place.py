@@ -25,12 +25,13 @@ from tests.harness.wire_client import (
     scram,
     upsertion,
 )
-from tests.integration.security_rules import ADMIN, ALICE, USERS, K
+from tests.integration.security_rules import ADMIN, ALICE, TRANSACTIONAL_ID, USERS, K
 from tests.services.bmq import BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.kdc import REALM, Kdc, missing
 from tests.services.processes import free_ports
 from tests.unit.core.security.issuer import AUDIENCE, CLAIMS, ISSUER, key_set, public_jwk, token
+from tests.unit.proxy.transactions.transactions_world import init
 from tests.unit.server.rights_table import CASES, Op, create_acls, create_topics
 
 HAS_KERBEROS = importlib.util.find_spec("gssapi") is not None and not missing()
@@ -128,7 +129,7 @@ class Place:
         return scram(int(mechanism[-3:]), user, password)
 
     async def prepare(self) -> None:
-        """Make the users of SCRAM, alice's right, a topic, a group's offsets, and delegation tokens."""
+        """Make the users of SCRAM, alice's right, a topic, a group's offsets, a producer, and delegation tokens."""
         async with connected(self.ports["sasl"]) as client:
             await client.log_in(plain(ADMIN, PASSWORD))
             Deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
@@ -149,6 +150,12 @@ class Place:
             deadline = time.monotonic() + 30
             while any(error_codes(await client.ask(case.version, case.request()))):
                 assert time.monotonic() < deadline, "the group's coordinator is not there"
+                await asyncio.sleep(0.1)
+            find = m.FindCoordinatorRequest(key_type=1, coordinator_keys=[TRANSACTIONAL_ID])
+            while any(error_codes(await client.ask(4, find))) or any(
+                error_codes(await client.ask(4, init(TRANSACTIONAL_ID, 4)))
+            ):
+                assert time.monotonic() < deadline, "the transaction's coordinator is not there"
                 await asyncio.sleep(0.1)
         async with connected(self.ports["sasl"]) as client:
             await client.log_in(plain(ALICE, PASSWORD))

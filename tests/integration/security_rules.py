@@ -11,7 +11,8 @@ from bmq.core.wire.response_errors import error_codes
 from tests.harness.wire_client import (
     upsertion,
 )
-from tests.unit.server.rights_table import CASES, CLUSTER_FAILED, TOPIC, Op
+from tests.unit.proxy.transactions.transactions_world import add, add_offsets, describe, end, listing
+from tests.unit.server.rights_table import CASES, CLUSTER_FAILED, TOPIC, Op, unless
 
 K = ApiKey
 BEFORE_AUTHENTICATION = {K.API_VERSIONS, K.SASL_HANDSHAKE, K.SASL_AUTHENTICATE}
@@ -34,12 +35,14 @@ CLASSES: dict[str, set[ApiKey]] = {
         K.ALTER_CLIENT_QUOTAS, K.DESCRIBE_USER_SCRAM_CREDENTIALS, K.ALTER_USER_SCRAM_CREDENTIALS, K.DESCRIBE_PRODUCERS,
         K.UPDATE_FEATURES,
     },
-}  # fmt: skip
-NOT_SERVED = {
     "transaction": {
         K.ADD_PARTITIONS_TO_TXN, K.ADD_OFFSETS_TO_TXN, K.END_TXN, K.TXN_OFFSET_COMMIT, K.WRITE_TXN_MARKERS,
         K.DESCRIBE_TRANSACTIONS, K.LIST_TRANSACTIONS,
     },
+}  # fmt: skip
+TRANSACTIONAL_ID = "x"
+"""A transactional id with a producer, on which nobody has a right but admin."""
+NOT_SERVED = {
     "other": {
         K.ALTER_REPLICA_LOG_DIRS, K.CONSUMER_GROUP_HEARTBEAT, K.CONSUMER_GROUP_DESCRIBE,
         K.GET_TELEMETRY_SUBSCRIPTIONS, K.PUSH_TELEMETRY, K.LIST_CONFIG_RESOURCES, K.SHARE_GROUP_HEARTBEAT,
@@ -73,7 +76,39 @@ def alter_quotas() -> Any:
     return m.AlterClientQuotasRequest(entries=[entry], validate_only=True)
 
 
+def txn_commit() -> Any:
+    Topic = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    part = Topic.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+    )
+    return m.TxnOffsetCommitRequest(
+        transactional_id=TRANSACTIONAL_ID, group_id="g", producer_id=7, producer_epoch=0, generation_id=-1,
+        member_id="", group_instance_id=None, topics=[Topic(name="nowhere", partitions=[part])],
+    )  # fmt: skip
+
+
+def write_marker() -> Any:
+    Marker = m.WriteTxnMarkersRequest.WritableTxnMarker
+    topics = [Marker.WritableTxnMarkerTopic(name="nowhere", partition_indexes=[0])]
+    marker = Marker(
+        producer_id=7, producer_epoch=0, transaction_result=False, topics=topics, coordinator_epoch=0,
+        transaction_version=0,
+    )  # fmt: skip
+    return m.WriteTxnMarkersRequest(markers=[marker])
+
+
+def is_listed(response: Any) -> bool:
+    return any(each.transactional_id == TRANSACTIONAL_ID for each in response.transaction_states)
+
+
 OTHERS: dict[ApiKey, Asked] = {
+    K.ADD_PARTITIONS_TO_TXN: Asked(3, lambda: add(TRANSACTIONAL_ID, ("t", [0]))),
+    K.ADD_OFFSETS_TO_TXN: Asked(3, lambda: add_offsets(TRANSACTIONAL_ID, version=3)),
+    K.END_TXN: Asked(3, lambda: end(TRANSACTIONAL_ID, version=3)),
+    K.TXN_OFFSET_COMMIT: Asked(3, txn_commit),
+    K.WRITE_TXN_MARKERS: Asked(1, write_marker),
+    K.DESCRIBE_TRANSACTIONS: Asked(0, lambda: describe(TRANSACTIONAL_ID)),
+    K.LIST_TRANSACTIONS: Asked(2, listing, unless(is_listed, CLUSTER_FAILED)),
     K.CREATE_DELEGATION_TOKEN: Asked(1, lambda: m.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)),
     K.RENEW_DELEGATION_TOKEN: Asked(1, lambda: m.RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=-1)),
     K.EXPIRE_DELEGATION_TOKEN: Asked(1, lambda: m.ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=-1)),

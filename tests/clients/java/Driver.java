@@ -26,6 +26,7 @@ import org.apache.kafka.clients.admin.ListOffsetsResult.ListOffsetsResultInfo;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -90,7 +91,7 @@ public final class Driver {
             case "partitions" -> partitions(topic);
             case "produce" -> produce(topic, asked);
             case "stream" -> stream(topic, asked.get("seconds").asDouble());
-            case "init_transactions" -> initTransactions();
+            case "transactions" -> transactions(topic, group, asked.get("id").asText());
             case "consume" -> consume(asked);
             case "offsets_for_time" -> offsets(topic, OffsetSpec.forTimestamp(asked.get("timestamp").asLong()));
             case "first_offsets" -> offsets(topic, OffsetSpec.earliest());
@@ -196,17 +197,48 @@ public final class Driver {
         return sent;
     }
 
-    /** The class of the error that it throws, or nothing. */
-    private Object initTransactions() {
-        Map<String, Object> config = common(Map.of(
-                "transactional.id", "driver",
-                "max.block.ms", timeoutMs));
+    /** A commit of "kept" and offset 5, an abort of "gone" and 9; then what a group and readers of both levels see. */
+    private Object transactions(String topic, String group, String id) throws Exception {
+        Map<String, Object> config = common(Map.of("transactional.id", id, "max.block.ms", timeoutMs));
+        var offsets = new TopicPartition(topic, 1);
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.initTransactions();
-            return "";
-        } catch (KafkaException error) {
-            return error.getClass().getSimpleName();
+            for (var each : List.of(Map.entry("kept", 5L), Map.entry("gone", 9L))) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, 0, null, each.getKey().getBytes(StandardCharsets.UTF_8)));
+                producer.sendOffsetsToTransaction(
+                        Map.of(offsets, new OffsetAndMetadata(each.getValue())), new ConsumerGroupMetadata(group));
+                producer.flush();
+                if (each.getKey().equals("kept")) {
+                    producer.commitTransaction();
+                } else {
+                    producer.abortTransaction();
+                }
+            }
         }
+        Map<String, Object> found = new HashMap<>();
+        try (var consumer = consumer(group, Map.of("isolation.level", "read_committed"))) {
+            found.put("committed", consumer.committed(Set.of(offsets)).get(offsets).offset());
+        }
+        for (String level : List.of("read_committed", "read_uncommitted")) {
+            found.put(level, readAll(new TopicPartition(topic, 0), level));
+        }
+        return found;
+    }
+
+    /** The values of a partition, up to the end at an isolation level. */
+    private List<String> readAll(TopicPartition partition, String level) throws Exception {
+        List<String> values = new ArrayList<>();
+        try (var consumer = consumer("readers", Map.of("isolation.level", level))) {
+            consumer.assign(List.of(partition));
+            consumer.seekToBeginning(List.of(partition));
+            long end = consumer.endOffsets(List.of(partition)).get(partition);
+            poll(() -> {
+                consumer.poll(POLL).forEach(each -> values.add(new String(each.value(), StandardCharsets.UTF_8)));
+                return consumer.position(partition) >= end;
+            });
+        }
+        return values;
     }
 
     private KafkaConsumer<byte[], byte[]> consumer(String group, Map<String, Object> more) {

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.integration.clients.drivers.program import Java
-from tests.integration.clients.endpoint import Endpoint
 from tests.integration.clients.story import Story, new_name
 
 pytestmark = pytest.mark.clients
@@ -18,8 +17,7 @@ class TestJava(Story):
         assert moves["before"] == moves["after"]
         assert moves["rebalances"] == 0
 
-    def test_transactions(self, driver: Java, endpoint: Endpoint) -> None:
-        """Ask for transactions, which do not exist: the producer gets an authorization error."""
-        if endpoint.target == "kafka":
-            pytest.skip("Apache Kafka has transactions")
-        assert driver.call("init_transactions") == "TransactionalIdAuthorizationException"
+    def test_transactions(self, driver: Java, topic: str) -> None:
+        """Commit a transaction with offsets of a group, and abort another one: a group and readers see the first."""
+        found = driver.call("transactions", topic=topic, group=new_name("group"), id=new_name("id"))
+        assert found == {"committed": 5, "read_committed": ["kept"], "read_uncommitted": ["kept", "gone"]}

@@ -44,17 +44,13 @@ class Missing:
 
 MISSING = (
     Missing(
-        "transactions",
-        words=r"(?i)\btransactions?\b|transactional|not there yet",
-        apis=frozenset({24, 25, 26, 27, 28, 65, 66}),
-        settings=r"^transaction\.state\.log\.min\.isr$",
-        refusals={"proxy/handlers/init_producer_id.py": "refused a client that asks for transactions"},
+        "KIP-890's second part (`transaction.version` 2)",
+        words=r"KIP-890's second part|`transaction\.version` 2|not there yet|no transactions",
+        settings=r"^transaction\.version$",
+        refusals={"core/features.py": "Feature(TRANSACTION_VERSION, LevelRange(0, 1))"},
         sentences={
-            "docs/clients.md": ("| transactions | no `transactional.id`", "| not there yet | instead |"),
-            "docs/design/endpoint.md": ("**Transactional ids are refused**",),
-            "docs/logging.md": ("they are not supported",),
-            "docs/operations/migration.md": ("transactions are not served yet",),
-            "docs/operations/troubleshooting.md": ("a request that is not served (transactions, KIP-848 groups)",),
+            "docs/clients.md": ("| KIP-890's second part (`transaction.version` 2) |", "| not there yet | instead |"),
+            "docs/design/endpoint.md": ("**`transaction.version` 2 is missing**",),
             "docs/spark.md": ("The sink writes at least once and has no transactions.",),
         },
     ),
@@ -66,7 +62,7 @@ MISSING = (
         sentences={
             "docs/clients.md": ("| KIP-848 groups, share groups, streams groups |",),
             "docs/operations/migration.md": ("(KIP-848), share groups, streams groups | not served",),
-            "docs/operations/troubleshooting.md": ("a request that is not served (transactions, KIP-848 groups)",),
+            "docs/operations/troubleshooting.md": ("a request that is not served (KIP-848 groups)",),
         },
     ),
     Missing(
@@ -156,7 +152,7 @@ NOT_NEEDED = {
 _ABSENT = re.compile(
     r"(?i)\bnot? (?:yet )?(?:served|supported|built|implemented)\b|neither is supported|\bno Kerberos\b|\bbuilt yet\b"
     r"|\bnot there yet\b|removed by key yet|removes no record|\b(?:has|writes?) no transactions|not yet\b.*\bzone"
-    r"|being built|ids are refused|or BMQ not yet"
+    r"|being built|or BMQ not yet"
 )
 """Words by which a line says that something does not exist."""
 _OF_STATES = re.compile(

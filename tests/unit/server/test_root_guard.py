@@ -279,7 +279,7 @@ async def test_a_root_with_a_level_that_this_version_does_not_support_is_refused
     await check(kv, fs)
     await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
     with pytest.raises(
-        UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0\. Use"
+        UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1\. Use"
     ):
         await check(kv, fs)
     table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ class Process(World):
     """A process with the topic ``orders``, and a producer of the transactional id "t"."""
 
     producer_id = epoch = -1
+    storage: MemoryStorage
 
     async def start(self) -> None:
         metadata = m.MetadataRequest(
@@ -88,11 +90,22 @@ class Process(World):
         commit = txn_request("g", [("orders", 0, offset)], producer=self.producer_id, epoch=self.epoch)
         assert (await self.ask(commit, 3)).topics[0].partitions[0].error_code == 0
 
-    async def end(self, *, commits: bool) -> None:
+    async def try_end(self, *, commits: bool) -> int:
         request = m.EndTxnRequest(
             version=3, transactional_id="t", producer_id=self.producer_id, producer_epoch=self.epoch, committed=commits
         )
-        assert (await self.ask(request, 3)).error_code == 0
+        return int((await self.ask(request, 3)).error_code)
+
+    async def end(self, *, commits: bool) -> None:
+        """End the transaction, as a client does: it asks again while no coordinator takes the request."""
+        E = ErrorCode
+        retried = {E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS, E.CONCURRENT_TRANSACTIONS}
+        for _ in range(600):
+            code = await self.try_end(commits=commits)
+            if code not in retried:
+                break
+            await asyncio.sleep(0.1)
+        assert code == 0
 
     async def state(self) -> str:
         """Return the transaction's state, by Kafka's name."""
@@ -139,12 +152,14 @@ class Process(World):
 @asynccontextmanager
 async def process() -> AsyncIterator[Process]:
     """Yield a process once the level is in force."""
-    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    storage = MemoryStorage(Random(0), datanodes=3)
+    fs, kv = MemoryFileSystem(storage, "n"), MemoryKeyValue(MemoryStore())
     async with single_node(NodeConfig(), fs, kv) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
         await node.start()
         await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
         made = Process(node, cast(Any, None))
+        made.storage = storage
         await made.start()
         yield made
 
@@ -171,6 +186,24 @@ async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(
         aborted = [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
         assert aborted == ([] if commits else [(p.producer_id, 0)])
         assert await p.offset() == (0, 5 if commits else -1)
+
+
+async def test_no_end_is_confirmed_with_fewer_copies_than_the_setting_asks_for() -> None:
+    async with process() as p:
+        assert p.node.catalog.topics[TRANSACTIONS_TOPIC].configs["min.insync.replicas"] == "2"
+        await p.write()
+        nodes = list(p.storage.datanodes)
+        for name in nodes[1:]:
+            p.storage.kill_datanode(name)
+        for _ in range(2):
+            assert await p.try_end(commits=True) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        found = await p.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=["t"]), 6)
+        assert found.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for name in nodes[1:]:
+            p.storage.start_datanode(name)
+        await p.end(commits=True)
+        await p.ended("CompleteCommit")
+        assert len(batches_of(await p.fetch())) == 2
 
 
 async def test_a_client_ends_a_hanging_transaction_of_a_group() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.config import BrokerConfig, LogConfig, log_config
+from bmq.broker.config import BrokerConfig, log_config
+from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
+from bmq.meta.topic_configs import effective
 from tests.harness.waiting import until
 from tests.unit.broker.world import World, batch, idempotent, world
 
@@ -142,7 +144,9 @@ async def test_more_than_the_replication_factor_is_taken_and_refuses_every_acks_
         assert (await w.produce_one(batch(), acks=1)).error_code == 0
 
 
-def test_internal_topics_are_not_bound() -> None:
-    values = {"min.insync.replicas": "3"}
-    assert log_config(values, 3).min_insync == 3
-    assert log_config(values, 3, is_internal=True).min_insync == LogConfig().min_insync == 1
+def test_internal_topics_are_bound_by_their_own_value_alone() -> None:
+    defaults = {"min.insync.replicas": "3"}
+    for own, wanted in (({}, 1), ({"min.insync.replicas": "2"}, 2)):
+        values = effective(own, NodeConfig(), defaults, {}, is_internal=True)
+        assert log_config(values, 3, is_internal=True).min_insync == wanted
+    assert log_config(effective({}, NodeConfig(), defaults, {}), 3).min_insync == 3

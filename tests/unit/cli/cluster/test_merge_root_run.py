@@ -321,7 +321,7 @@ async def test_the_right_root_shows_the_levels_of_the_store(monkeypatch: pytest.
         FeatureLevels(epoch=1, levels={"transaction.version": 1}, intended={"transaction.version": 2})
     )
     await kv.commit([], [Put(cluster_id_key("c"), b"id"), Put(features_key("c"), record)])
-    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0"):
+    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1"):
         await check_roots(kv, "c", right, [])
     table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
     monkeypatch.setattr("bmq.cli.cluster.merge_root_run.FEATURES", table)

@@ -135,7 +135,7 @@ async def test_a_rebuild_brings_the_levels_of_features_back(monkeypatch: pytest.
     await _fill(fs)
     levels = StoredLevels(revision=9, levels={"transaction.version": 2}, held=frozenset({"transaction.version"}))
     await put_feature_levels(fs, levels)
-    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0"):
+    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1"):
         await rebuild(fs, kv, NodeConfig(cluster="c"))
     assert await kv.get(cluster_id_key("c")) is None, "nothing was begun"
     table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))

@@ -164,6 +164,22 @@ async def test_offsets_topic_is_as_kafkas() -> None:
         assert other.configs["segment.bytes"] == "104857600"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "asked", "factor", "least"), [(3, 2, 3, 2), (1, 2, 3, 1), (3, 5, 3, 3), (3, 2, 1, 1), (3, 1, 3, 1)]
+)
+async def test_transactions_ask_for_as_many_copies_as_their_setting_says_and_storage_keeps(
+    nodes: int, asked: int, factor: int, least: int
+) -> None:
+    async def count() -> int:
+        return nodes
+
+    config = NodeConfig(transaction_state_log_min_isr=asked, default_replication_factor=factor)
+    async with world(config=config, replicas_max=count) as w:
+        made = await w.admin.ensure_topic("__transaction_state")
+        assert made.configs["min.insync.replicas"] == str(least)
+        assert "min.insync.replicas" not in (await w.admin.ensure_topic("__consumer_offsets")).configs
+
+
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 async def test_an_internal_topic_stays_compacted(name: str) -> None:
     """Retention would delete the offsets of groups: every way to another policy is refused, and the text says why."""

@@ -17,6 +17,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
         (RequestError(ErrorCode.UNKNOWN_TOPIC_ID, ""), LoadFailure.NO_OWNER),
         (RequestError(ErrorCode.REQUEST_TIMED_OUT, ""), LoadFailure.NO_RESPONSE),
         (RequestError(ErrorCode.KAFKA_STORAGE_ERROR, ""), LoadFailure.STORAGE),
+        (RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, ""), LoadFailure.STORAGE),
         (RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, ""), LoadFailure.OTHER),
     ],
 )

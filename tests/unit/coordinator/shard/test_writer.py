@@ -76,6 +76,16 @@ async def test_a_write_that_hangs_is_answered_in_time() -> None:
         assert await world.commit("g", 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+async def test_a_write_that_too_few_datanodes_would_hold_is_not_available_until_there_are_enough() -> None:
+    async with running(World()) as world:
+        await world.coordinator.ready("g")
+        world.log.refuse_next = ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await world.commit("g", 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.log.refuse_next = ErrorCode.NOT_ENOUGH_REPLICAS  # and so does the barrier of the next load
+        await until(lambda: world.log.refuse_next is None)
+        assert await world.commit("g", 2) == 0
+
+
 async def test_requests_that_wait_for_room_are_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log hangs, and more waits for it than may."""
     monkeypatch.setattr(writer, "QUEUE_BYTES_MAX", 10_000)

@@ -145,5 +145,5 @@ async def test_a_root_with_a_level_that_this_version_would_misread_is_refused() 
     await check_cluster(fs, "id")
     await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
     for subscription in ({"subscribe": "orders"}, {"subscribePattern": ".*"}):
-        with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 0"):
+        with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1"):
             await find_topics(fs, ReadOptions.parse({"root": "memory:"} | subscription))
