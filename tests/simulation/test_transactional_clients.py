@@ -44,7 +44,7 @@ from tests.simulation.transaction_clients import (
 )
 from tests.simulation.transaction_points import POINTS, Points, watched
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 8 or 1, blocks=10)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 60 or 1, blocks=10)
 FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2)),))
 TRANSACTIONAL = replace(CONFIG, transaction_state_log_num_partitions=2)
 INPUTS, RECORDS = 2, 8
@@ -244,10 +244,10 @@ async def history(seed: int, point: str = "", fault: Callable[..., None] | None 
                     played.compare_replays(),
                 )
             ]
-            await asyncio.sleep(rng.uniform(4.0, 12.0))
+            await asyncio.sleep(rng.uniform(3.0, 9.0))
             if rng.random() < 0.3:
                 events.befall()
-            await asyncio.sleep(rng.uniform(1.0, 6.0))
+            await asyncio.sleep(rng.uniform(0.5, 4.0))
             await played.verdict(clients)
     except BaseException as error:
         error.add_note(f"{fault.__name__} {point}")

@@ -162,7 +162,7 @@ async def check_replays(world: ClusterWorld) -> int:
         replayed = state.facts()
         gaps = {key for key in live.keys() | replayed.keys() if live.get(key) != replayed.get(key)}
         if gaps:
-            told = {key: (live.get(key), replayed.get(key)) for key in gaps}
-            world.told.errors.append(f"{shard.id}: live and replayed state differ (rule 14): {told}")
+            values = {key: (live.get(key), replayed.get(key)) for key in gaps}
+            world.told.errors.append(f"{shard.id}: live and replayed state differ (rule 14): {values}")
         compared += 1
     return compared

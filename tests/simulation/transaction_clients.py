@@ -277,15 +277,15 @@ class Instance:
             if self.is_killed or self.world.is_over:
                 raise Dead("killed")
             try:
-                answer = await self.client.call(make(), response, version)
+                found = await self.client.call(make(), response, version)
             except Disconnected:
                 await pause(self.world)
                 continue
             if self.is_killed:
                 raise Dead("killed")
-            codes = [ErrorCode(code) for code in codes_of(answer) if code]
+            codes = [ErrorCode(code) for code in codes_of(found) if code]
             if not codes:
-                return answer
+                return found
             if any(code in _FENCED for code in codes):
                 raise Dead(f"{response.__name__}: {codes[0].name}")
             final = [code for code in codes if not code.is_retriable and code not in _AGAIN]
@@ -318,8 +318,8 @@ async def position_of(world: World, known: Applications, client: Client, partiti
         else:
             offset = max(part.committed_offset, 0)
             if offset < least or offset not in known.may_be_committed(partition):
-                told = f"{least} is acknowledged, {sorted(known.may_be_committed(partition))} may be committed"
-                world.told.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {told}")
+                allowed = f"{least} is acknowledged, {sorted(known.may_be_committed(partition))} may be committed"
+                world.told.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {allowed}")
             return int(offset)
     raise Dead("the world is over")
 
