@@ -190,7 +190,8 @@ class History:
         await asyncio.sleep(self.rng.choice((0.0, 5.0)))
         world.is_over = True
         hosts = [place.host for place in world.with_role("proxy")]
-        await check_decided(world, hosts, healed)
+        assert not world.told.errors, world.told.errors
+        await check_decided(world, self.known, hosts, healed)
         _, pending = await asyncio.wait(clients, timeout=CLIENTS_S)
         assert not pending, f"clients wait for ever: {pending}"
         for client in clients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
@@ -25,6 +26,7 @@ from tests.simulation.transaction_clients import (
     CommittedReader,
     Outcome,
     position_of,
+    stable_offset,
 )
 
 DECIDED_S = 60.0
@@ -49,8 +51,11 @@ async def _ends(client: Client, partition: int) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-async def _undecided(client: Client) -> list[str]:
-    """Return what is open, of the cluster's transactional ids and of the output's partitions."""
+async def _undecided(client: Client, inputs: Iterable[int]) -> list[str]:
+    """Return what is open, of the cluster's transactional ids and of the output's partitions.
+
+    Raises Refused while the offset of an input partition is unstable.
+    """
     request = ListTransactionsRequest(
         state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=""
     )
@@ -65,16 +70,18 @@ async def _undecided(client: Client) -> list[str]:
         stable, end = await _ends(client, partition)
         if stable != end:
             found.append(f"{OUTPUT}-{partition} is stable up to {stable} of {end}")
+    for partition in inputs:
+        await stable_offset(client, partition)
     return found
 
 
-async def check_decided(world: ClusterWorld, hosts: list[str], since: float) -> None:
-    """Check that each transaction is decided, and all records are stable, ``DECIDED_S`` after ``since``."""
+async def check_decided(world: ClusterWorld, known: Applications, hosts: list[str], since: float) -> None:
+    """Check that each transaction is decided, and all records and offsets are stable, ``DECIDED_S`` after ``since``."""
     for host in hosts:
         client = ClusterClient(world, host)
         while True:
             try:
-                found = await _undecided(client)
+                found = await _undecided(client, known.input)
             except (Disconnected, Refused) as error:
                 found = [f"{host}: {error}"]
             if not found:

@@ -299,16 +299,10 @@ class Instance:
 
 async def position_of(world: World, known: Applications, client: Client, partition: int) -> int:
     """Return the stable committed offset of an input partition, and compare it with what may be committed."""
-    Topic = OffsetFetchRequest.OffsetFetchRequestTopic
     while not world.is_over:
-        topics = [Topic(name=INPUT, partition_indexes=[partition])]
-        request = OffsetFetchRequest(group_id=GROUP, topics=topics, require_stable=True)
         least = known.committed(partition)
         try:
-            response = await client.call(request, OffsetFetchResponse, 7)
-            check(response.error_code)
-            part = response.topics[0].partitions[0]
-            check(part.error_code)
+            offset = await stable_offset(client, partition)
         except Disconnected:
             await pause(world)
         except Refused as refused:
@@ -316,12 +310,23 @@ async def position_of(world: World, known: Applications, client: Client, partiti
                 raise
             await pause(world)
         else:
-            offset = max(part.committed_offset, 0)
             if offset < least or offset not in known.may_be_committed(partition):
                 allowed = f"{least} is acknowledged, {sorted(known.may_be_committed(partition))} may be committed"
                 world.told.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {allowed}")
-            return int(offset)
+            return offset
     raise Dead("the world is over")
+
+
+async def stable_offset(client: Client, partition: int) -> int:
+    """Return the committed offset of an input partition.  Raises Disconnected, and Refused while it is unstable."""
+    Topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = [Topic(name=INPUT, partition_indexes=[partition])]
+    request = OffsetFetchRequest(group_id=GROUP, topics=topics, require_stable=True)
+    response = await client.call(request, OffsetFetchResponse, 7)
+    check(response.error_code)
+    part = response.topics[0].partitions[0]
+    check(part.error_code)
+    return max(int(part.committed_offset), 0)
 
 
 class CommittedReader:
