@@ -1,8 +1,9 @@
 """Play random histories without pytest: `python -m tests.simulation --first 10000 --seeds 2000`.
 
 Plays the mix of `make soak`: for each seed a partition's history, for every fourth one of a whole server and one of a
-rebuilt store, for every thirtieth one of a cluster, for every sixtieth one of a storm.  A history that fails is printed
-with its traceback and the command that replays it; the others are played nevertheless.  Exits with 1 if any failed.
+rebuilt store, for every thirtieth one of a cluster, for every sixtieth one of transactional clients and one of a storm.
+A history that fails is printed with its traceback and the command that replays it; the others are played nevertheless.
+Exits with 1 if any failed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from tests.simulation import test_cluster, test_endpoint, test_partition, test_rebuild, test_storm
+from tests.simulation import (
+    test_cluster,
+    test_endpoint,
+    test_partition,
+    test_rebuild,
+    test_storm,
+    test_transactional_clients,
+)
 
 REPORT_EVERY = 100
 Play = tuple[str, int, Callable[[int], object]]
@@ -30,6 +38,7 @@ def histories(seed: int) -> Iterator[Play]:
     if seed % 30 == 0:
         yield "cluster", seed // 30, test_cluster.play
     if seed % 60 == 0:
+        yield "transactional clients", seed // 60, test_transactional_clients.play
         yield "storm", seed // 60, test_storm.play
     if seed % 120 == 0:
         yield "cluster, planned", seed // 120, lambda own: test_cluster.play(own, test_cluster.planned)

@@ -19,6 +19,7 @@ from bmq.console.http_connection import Connections
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import BmqError
+from bmq.core.features import FEATURES, FeatureTable
 from bmq.meta.cluster.membership import NodeIdTaken
 from bmq.meta.kv import KvError
 from bmq.meta.kv_memory import HISTORY_REVISIONS, KvFaults, MemoryStore
@@ -104,7 +105,7 @@ class Process:
     async def _run(self) -> None:
         """Run the process as ``server.process`` does.  An error that ends its start is in ``ENDS_WITH``, or a bug."""
         config = self.place.config
-        joined = ClusterMember(config, self.fs, self.kv, LoopClock(), self.incarnation)
+        joined = ClusterMember(config, self.fs, self.kv, LoopClock(), self.incarnation, features=self.world.features)
         node: Node | None = None
         sockets: Sockets | None = None
         try:
@@ -143,6 +144,10 @@ class Process:
         """Note an error: no part of a process may give up, whatever fails around it."""
         self.world.told.errors.append(f"{self} had to begin anew: {why}")
         self._asked.fail(why)
+
+    @property
+    def runs(self) -> bool:
+        return self.is_alive and not self.is_stopped
 
     def ask(self) -> None:
         """SIGTERM."""
@@ -228,6 +233,11 @@ class Place:
     def is_ready(self) -> bool:
         return self.process is not None and self.process.is_ready
 
+    def is_at(self, incarnation: str) -> bool:
+        """Return whether the present process here is this one, and is neither dead nor stopped."""
+        process = self.process
+        return process is not None and process.incarnation == incarnation and process.runs
+
     def crash(self, down_s: float) -> None:
         self._stay_down(down_s)
         if self.process is not None:
@@ -275,6 +285,7 @@ class ClusterWorld:
         has_ids: bool = True,
         history: int = HISTORY_REVISIONS,
         are_versions_mixed: bool = False,
+        features: FeatureTable = FEATURES,
     ) -> None:
         """Make a world without hosts.  ``has_ids``: proxies get their node ids, else each takes the lowest free one.
         ``history``: revisions that the store keeps for watches."""
@@ -286,6 +297,7 @@ class ClusterWorld:
         self.store = MemoryStore(history=history)
         self.kv_faults = kv_faults or KvFaults()
         self.config = config
+        self.features = features
         self.network = ClusterNetwork(self.rng, latency_s)
         self.places: list[Place] = []
         self.told = Told()

@@ -1,0 +1,274 @@
+"""Random histories of transactional clients in whole clusters, with a fault at a chosen step of a transaction.
+
+``BMQ_SIM_SEEDS`` says how many; ``BMQ_SIM_SEED`` replays the one that a failure printed.  Applications consume,
+transform and produce while a process dies, stands still, is cut off or is drained before or after one of the steps in
+``transaction_points``.  What must hold:
+
+* readers of committed records get all records of a committed transaction once, and none of any other, never early;
+* the consumed offsets move exactly with the output;
+* no marker arrives without a durable Prepare; a shard is at any time what its replay gives;
+* ``DECIDED_S`` after the faults each transaction is decided, and all records are stable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from bmq.core.config import ROLES
+from bmq.core.errors import RequestError
+from bmq.core.features import TRANSACTION_VERSION, Feature, FeatureTable, LevelRange
+from tests.harness.network import Disconnected
+from tests.simulation.cluster_checks import BugsTold
+from tests.simulation.cluster_events import DOWN_S, Events, run_in
+from tests.simulation.cluster_world import ClusterWorld, Process
+from tests.simulation.histories import Histories, seeds_wanted
+from tests.simulation.kafka_clients import Refused, check, create_topic, pause, produce
+from tests.simulation.kafka_world import CONFIG
+from tests.simulation.transaction_checks import check_decided, check_records, check_replays
+from tests.simulation.transaction_clients import (
+    GROUP,
+    INPUT,
+    OUTPUT,
+    OUTPUTS,
+    Applications,
+    CommittedReader,
+    Dead,
+    Instance,
+    position_of,
+)
+from tests.simulation.transaction_points import POINTS, Points, watched
+
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 60 or 1, blocks=10)
+FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2)),))
+TRANSACTIONAL = replace(CONFIG, transaction_state_log_num_partitions=2)
+INPUTS, RECORDS = 2, 8
+"""Partitions of the input, each of an application of its own, and their records."""
+STARTED_S = 60.0
+"""A cluster has begun by then, and the level of transactions is in force."""
+STRIDE = 101
+"""Between the chosen points of two seeds: it shares no factor with the number of points and faults."""
+CLIENTS_S = 120.0
+"""A client's own longest time-out, twice."""
+
+
+# --------------------------------------------------------------------------------------------------------------- faults
+
+
+def _after(world: ClusterWorld, delay_s: float, call: Callable[..., None], *arguments: object) -> None:
+    world.loop.call_later(delay_s, call, *arguments)
+
+
+def dies(world: ClusterWorld, rng: Random, process: Process) -> None:
+    process.place.crash(rng.choice(DOWN_S))
+
+
+def all_die(world: ClusterWorld, rng: Random, process: Process) -> None:
+    for place in world.places:
+        place.crash(rng.choice(DOWN_S))
+
+
+def stands_still(world: ClusterWorld, rng: Random, process: Process) -> None:
+    process.stop()
+    _after(world, rng.choice((1.4, 6.0, 14.0, 25.0)), process.resume)
+
+
+def loses_the_store(world: ClusterWorld, rng: Random, process: Process) -> None:
+    """Let the process go on as a zombie, whose shards and partitions others get."""
+    place = process.place
+    place.cut_store(True)
+    _after(world, rng.choice((8.0, 20.0)), place.cut_store, False)
+
+
+def loses_the_others(world: ClusterWorld, rng: Random, process: Process) -> None:
+    for place in world.places:
+        if place is not process.place:
+            world.network.cut(process.place.host, place.host)
+            _after(world, 12.0, world.network.heal, process.place.host, place.host)
+
+
+def is_drained(world: ClusterWorld, rng: Random, process: Process) -> None:
+    """Move all partitions and shards of the process away."""
+    if process.node is not None and process.node.admin is not None:
+        run_in(process, _drain(process))
+
+
+async def _drain(process: Process) -> None:
+    assert process.node is not None
+    assert process.node.admin is not None
+    with suppress(RequestError):  # an operator reads the reason
+        await process.node.admin.drain(process.incarnation)
+
+
+FAULTS = (dies, all_die, stands_still, loses_the_store, loses_the_others, is_drained)
+KINDS = len(POINTS) * len(FAULTS)
+
+
+# -------------------------------------------------------------------------------------------------------------- history
+
+
+@dataclass
+class History:
+    """One history: its world, what its clients know, and the points that it passes."""
+
+    world: ClusterWorld
+    rng: Random
+    points: Points
+    known: Applications
+    replays: int = 0
+    """Shards that were compared with the replay of their log."""
+
+    async def begin(self) -> None:
+        """Wait until the cluster serves transactions, and write the input."""
+        world, known = self.world, self.known
+        await create_topic(world, INPUT, INPUTS)
+        await create_topic(world, OUTPUT, OUTPUTS)
+        async with asyncio.timeout(STARTED_S):
+            for kind, key in ((0, GROUP), *((1, f"t{each}") for each in range(INPUTS))):
+                while not await self._is_served(kind, key):
+                    await pause(world)
+        for partition in range(INPUTS):
+            await produce(world, f"i{partition}", INPUT, partition, RECORDS)
+            known.input[partition] = dict(sorted(world.told.acked[INPUT, partition].items()))
+
+    async def _is_served(self, kind: int, key: str) -> bool:
+        nodes = [place.process.node for place in self.world.places if place.process is not None]
+        if not all(node is not None and node.view.levels.of(TRANSACTION_VERSION) == 2 for node in nodes):
+            return False
+        client = self.world.client()
+        try:
+            request = FindCoordinatorRequest(key=key, key_type=kind)
+            check((await client.call(request, FindCoordinatorResponse, 3)).error_code)
+        except (Disconnected, Refused):
+            return False
+        finally:
+            client.close()
+        return True
+
+    async def application(self, partition: int) -> None:
+        """Run instances one after the other, some of them beside the one before, until the world is over."""
+        running: list[tuple[Instance, asyncio.Task[None]]] = []
+        rng, number = Random(self.rng.random()), 0
+        while not self.world.is_over:
+            instance = Instance(self.world, self.known, f"a{partition}-{number}", partition, rng)
+            number += 1
+            task = asyncio.create_task(instance.run(rng.randint(1, 3)))
+            running.append((instance, task))
+            await asyncio.wait([task], timeout=rng.choice((0.2, 2.0, 10.0, 60.0)))
+            if not task.done() and rng.random() < 0.7:
+                instance.kill()
+            await asyncio.sleep(rng.choice((0.0, 0.1, 2.0)))
+        for instance, task in running:
+            instance.kill()
+            await task
+
+    async def ask_positions(self) -> None:
+        """Ask for the applications' stable offsets, again and again."""
+        client = self.world.client()
+        while not self.world.is_over:
+            with suppress(Dead):
+                await position_of(self.world, self.known, client, self.rng.randrange(INPUTS))
+            await pause(self.world, 1.0)
+        client.close()
+
+    async def compare_replays(self) -> None:
+        while not self.world.is_over:
+            self.replays += await check_replays(self.world)
+            await pause(self.world, 2.0)
+
+    async def verdict(self, clients: list[asyncio.Task[None]]) -> None:
+        """End the faults; each transaction is decided in time, and all records and offsets are as they must be."""
+        world = self.world
+        self.points.is_over = True
+        await world.heal()
+        healed = world.loop.time()
+        await asyncio.sleep(self.rng.choice((0.0, 5.0)))
+        world.is_over = True
+        hosts = [place.host for place in world.with_role("proxy")]
+        assert not world.told.errors, world.told.errors
+        await check_decided(world, self.known, hosts, healed)
+        _, pending = await asyncio.wait(clients, timeout=CLIENTS_S)
+        assert not pending, f"clients wait for ever: {pending}"
+        for client in clients:
+            client.result()
+        for host in hosts:
+            await check_records(world, self.known, host)
+        await check_replays(world)
+        assert not world.told.errors, world.told.errors
+        await world.shut()
+        assert not world.told.errors, world.told.errors
+
+
+def build(world: ClusterWorld, rng: Random) -> None:
+    """Two or three processes that have all roles, or roles apart."""
+    match rng.randrange(3):
+        case 0:
+            for number in range(3):
+                world.place(f"all{number}", *ROLES)
+        case 1:
+            world.place("front0", "proxy", "controller")
+            for number in range(2):
+                world.place(f"back{number}", "controller", "broker", "coordinator")
+        case _:
+            for number in range(2):
+                world.place(f"all{number}", *ROLES)
+
+
+async def history(seed: int, point: str = "", fault: Callable[..., None] | None = None) -> History:
+    """One history, judged."""
+    rng = Random(seed)
+    world = ClusterWorld(seed, config=TRANSACTIONAL, latency_s=rng.choice((0.001, 0.02)), features=FEATURES)
+    events = Events(world, rng)
+    kind = seed * STRIDE % KINDS
+    point, fault = point or POINTS[kind % len(POINTS)], fault or FAULTS[kind // len(POINTS)]
+    played = None
+    try:
+        with BugsTold(world), watched(world) as points:
+            build(world, rng)
+            played = History(world, rng, points, Applications())
+            await played.begin()
+            chosen = fault
+            points.passed.clear()
+            points.choose(point, rng.choice((1, 1, 2, 5)), lambda process: chosen(world, rng, process))
+            readers = [CommittedReader(world, played.known, partition) for partition in range(OUTPUTS)]
+            clients = [
+                asyncio.create_task(each)
+                for each in (
+                    *(played.application(partition) for partition in range(INPUTS)),
+                    *(reader.follow() for reader in readers),
+                    played.ask_positions(),
+                    played.compare_replays(),
+                )
+            ]
+            await asyncio.sleep(rng.uniform(3.0, 9.0))
+            if rng.random() < 0.3:
+                events.befall()
+            await asyncio.sleep(rng.uniform(0.5, 4.0))
+            await played.verdict(clients)
+    except BaseException as error:
+        error.add_note(f"{fault.__name__} {point}")
+        error.add_note("\n".join(events.told))
+        if played is not None:
+            error.add_note("\n".join(map(str, played.known.attempts.values())))
+            error.add_note("\n".join(played.known.refused))
+        raise
+    return played
+
+
+def play(seed: int) -> History:
+    return HISTORIES.play(history, seed)
+
+
+def committed(played: History) -> int:
+    """Return how many input records were consumed by committed transactions."""
+    return sum(played.known.committed(partition) for partition in range(INPUTS))
+
+
+@HISTORIES.each_block
+def test_history(block: int) -> None:
+    HISTORIES.check_acted(block, sum(committed(play(seed)) for seed in HISTORIES.seeds_of(block)))

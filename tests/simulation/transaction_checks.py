@@ -1,0 +1,175 @@
+"""Rules of transactions that must hold of a simulated cluster: at the end of a history, and of shards at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+
+from bmq.coordinator.shard.replay import Replay
+from bmq.coordinator.shard.shard import Shard
+from bmq.core.errors import RequestError
+from tests.harness.network import Disconnected
+from tests.simulation.cluster_checks import Through
+from tests.simulation.cluster_world import ClusterClient, ClusterWorld
+from tests.simulation.kafka_clients import Client, Refused, check
+from tests.simulation.transaction_clients import (
+    INPUT,
+    OUTPUT,
+    OUTPUTS,
+    Applications,
+    Attempt,
+    CommittedReader,
+    Outcome,
+    position_of,
+    stable_offset,
+)
+
+DECIDED_S = 60.0
+"""From the end of the faults until each transaction is decided, and readers of committed records are at the end."""
+_OPEN = {"Ongoing", "PrepareCommit", "PrepareAbort"}
+READ_BYTES, REPLAY_S = 1 << 20, 5.0
+
+
+async def _ends(client: Client, partition: int) -> tuple[int, int]:
+    """Return the last stable offset and the high watermark of an output partition."""
+    ends = []
+    for isolation in (1, 0):
+        Topic = ListOffsetsRequest.ListOffsetsTopic
+        part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=isolation, topics=[Topic(name=OUTPUT, partitions=[part])]
+        )
+        response = await client.call(request, ListOffsetsResponse, 5)
+        found = response.topics[0].partitions[0]
+        check(found.error_code)
+        ends.append(found.offset)
+    return ends[0], ends[1]
+
+
+async def _undecided(client: Client, inputs: Iterable[int]) -> list[str]:
+    """Return what is open, of the cluster's transactional ids and of the output's partitions.
+
+    Raises Refused while the offset of an input partition is unstable.
+    """
+    request = ListTransactionsRequest(
+        state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=""
+    )
+    response = await client.call(request, ListTransactionsResponse, 1)
+    check(response.error_code)
+    found = [
+        f"{each.transactional_id} is in {each.transaction_state}"
+        for each in response.transaction_states
+        if each.transaction_state in _OPEN
+    ]
+    for partition in range(OUTPUTS):
+        stable, end = await _ends(client, partition)
+        if stable != end:
+            found.append(f"{OUTPUT}-{partition} is stable up to {stable} of {end}")
+    for partition in inputs:
+        await stable_offset(client, partition)
+    return found
+
+
+async def check_decided(world: ClusterWorld, known: Applications, hosts: list[str], since: float) -> None:
+    """Check that each transaction is decided, and all records and offsets are stable, ``DECIDED_S`` after ``since``."""
+    for host in hosts:
+        client = ClusterClient(world, host)
+        while True:
+            try:
+                found = await _undecided(client, known.input)
+            except (Disconnected, Refused) as error:
+                found = [f"{host}: {error}"]
+            if not found:
+                break
+            took_s = world.loop.time() - since
+            assert took_s < DECIDED_S, f"{took_s:.0f} s after the faults, through {host}: {found}"
+            await asyncio.sleep(0.5)
+        client.close()
+
+
+async def check_records(world: ClusterWorld, known: Applications, host: str) -> None:
+    """Check that committed transactions have all of their records, once, and others none; and what they consumed."""
+    through = Through(world, host)
+    found: dict[str, dict[int, list[bytes]]] = defaultdict(lambda: defaultdict(list))
+    client = ClusterClient(world, host)
+    for partition in range(OUTPUTS):
+        reader = CommittedReader(through, known, partition)
+        _, end = await _ends(client, partition)
+        while reader.offset < end:
+            await reader.poll(client)
+        for _, value in sorted(reader.values.items()):
+            found[value.partition(b"|")[0].decode()][partition].append(value)
+    for attempt in known.attempts.values():
+        records = {partition: values for partition, values in found.get(attempt.name, {}).items() if values}
+        assert records in _allowed(attempt), f"{attempt} through {host}: readers get {records}"
+    for partition in known.input:
+        committed = [a for a in known.attempts.values() if a.partition == partition and a.name in found]
+        consumed = sorted((a.begin, a.end) for a in committed if a.end > a.begin)
+        ends = [0, *(end for _, end in consumed)]
+        assert [begin for begin, _ in consumed] == ends[:-1], f"{INPUT}-{partition} is consumed as {consumed}"
+        offset = await position_of(through, known, client, partition)
+        assert offset == ends[-1], f"{INPUT}-{partition} is consumed as {consumed}, and its offset is {offset}"
+    client.close()
+
+
+def _allowed(attempt: Attempt) -> list[dict[int, list[bytes]]]:
+    """Return the records that readers of committed records may get of a transaction."""
+    match attempt.outcome:
+        case Outcome.COMMITTED:
+            return [attempt.records]
+        case Outcome.COMMITTING:
+            return [attempt.records, {}]
+    return [{}]
+
+
+# --------------------------------------------------------------------------------------------------------------- shards
+
+
+def _loaded(world: ClusterWorld) -> list[Shard[Any, Any]]:
+    """Return the loaded shards of all processes that run."""
+    shards: list[Shard[Any, Any]] = []
+    for place in world.places:
+        node = place.process.node if place.process is not None and place.process.runs else None
+        role = node.coordinator if node is not None else None
+        if role is None:
+            continue
+        kinds: list[Any] = [role.coordinator._shards]
+        if role._transactions is not None:
+            kinds.append(role._transactions.shards)
+        shards += [each for kind in kinds for each in kind._shards.values() if each.serving is not None]
+    return shards
+
+
+def _is_idle(writer: Any) -> bool:
+    """Return whether all that was handed to a shard's writer is durable."""
+    return not (writer._queue or writer._is_in_flight or writer._error)
+
+
+async def check_replays(world: ClusterWorld) -> int:
+    """Check that each loaded shard is what its log's replay gives (rule 14); return how many were compared."""
+    compared = 0
+    for shard in _loaded(world):
+        serving, log = shard.serving, shard._log
+        if serving is None or log is None or not _is_idle(serving.writer):
+            continue
+        live, end = serving.state.facts(), log.high_watermark
+        replay = Replay(log, state := shard._new_state(), READ_BYTES)
+        try:
+            async with asyncio.timeout(REPLAY_S):
+                await replay.read(end)
+        except (RequestError, TimeoutError):
+            continue  # its log or its storage is away
+        if shard.serving is not serving or not log.is_open or replay.offset > end:
+            continue  # more was written meanwhile, perhaps by another process
+        replayed = state.facts()
+        gaps = {key for key in live.keys() | replayed.keys() if live.get(key) != replayed.get(key)}
+        if gaps:
+            values = {key: (live.get(key), replayed.get(key)) for key in gaps}
+            world.told.errors.append(f"{shard.id}: live and replayed state differ (rule 14): {values}")
+        compared += 1
+    return compared

@@ -1,0 +1,403 @@
+"""Transactional clients of a simulated cluster: they consume, transform and produce, exactly once.
+
+An ``Application`` has a transactional id and a partition of the input.  Its instances come and go: one dies in the
+middle of anything, a second begins while the first goes on and is fenced, one leaves its transaction open until the
+time-out.  An ``Attempt`` is one transaction as its client knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any
+
+from kafka.protocol.consumer import FetchRequest, FetchResponse, OffsetFetchRequest, OffsetFetchResponse
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+from bmq.core.errors import ErrorCode
+from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
+from bmq.core.records.control import Marker, marker_of
+from bmq.core.records.cursor import read_batches
+from bmq.core.records.reader import read_records
+from tests.harness.network import Disconnected
+from tests.simulation.kafka_clients import BYTES_MAX, Client, Refused, World, check, pause
+
+GROUP, INPUT, OUTPUT = "g", "in", "out"
+OUTPUTS = 2
+TIMEOUTS_MS = (700, 4_000, 15_000)
+LATE = 0.1
+"""Share of a version 1 client's transactions that a late batch follows."""
+_AGAIN = {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS}
+_FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+
+
+class Outcome(Enum):
+    """The outcome of a transaction, as far as its client knows."""
+
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+
+
+@dataclass
+class Attempt:
+    """One transaction: the records that were acknowledged in it, and the part of the input that it consumes."""
+
+    name: str
+    partition: int
+    begin: int
+    end: int
+    outcome: Outcome = Outcome.OPEN
+    records: dict[int, list[bytes]] = field(default_factory=dict)
+    """By partition of the output."""
+
+
+class Dead(Exception):
+    """The client is fenced, or has died."""
+
+
+@dataclass
+class Applications:
+    """All that the clients of a history know."""
+
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    """By name, in the order of their beginning."""
+    input: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    late: int = 0
+    """Batches refused because they came after the end of their transaction."""
+    refused: list[str] = field(default_factory=list)
+
+    def committed(self, partition: int) -> int:
+        """Return the input offset up to which commits were acknowledged."""
+        of = self.attempts.values()
+        return max((a.end for a in of if a.partition == partition and a.outcome is Outcome.COMMITTED), default=0)
+
+    def may_be_committed(self, partition: int) -> set[int]:
+        """Return the input offsets that may be committed by now."""
+        asked = (Outcome.COMMITTED, Outcome.COMMITTING)
+        return {0, *(a.end for a in self.attempts.values() if a.partition == partition and a.outcome in asked)}
+
+
+class Instance:
+    """One run of an application."""
+
+    def __init__(self, world: World, known: Applications, name: str, partition: int, rng: Random) -> None:
+        self.world = world
+        self.known = known
+        self.name = name
+        self.transactional_id = f"t{partition}"
+        self.partition = partition
+        self.rng = rng
+        self.version = rng.choice((1, 1, 2))
+        """Of the client: 2 adds partitions by Produce 12, and gets a new epoch with each end."""
+        self.timeout_ms = rng.choice(TIMEOUTS_MS)
+        self.client = world.client()
+        self.producer_id = self.epoch = -1
+        self.sequences: dict[int, int] = {}
+        self.count = 0
+        self.is_killed = False
+
+    async def run(self, transactions: int) -> None:
+        """Run until that many transactions were committed, or until it is fenced or dies."""
+        try:
+            await self._init()
+            position = await position_of(self.world, self.known, self.client, self.partition)
+            while transactions > 0:
+                position, is_done = await self._transaction(position)
+                transactions -= is_done
+                await asyncio.sleep(self.rng.choice((0.0, 0.05, 0.4)))
+        except Dead as dead:
+            self.known.refused.append(f"{self.name}: {dead}")
+        finally:
+            self.client.close()
+
+    def kill(self) -> None:
+        """Let it take no further step."""
+        self.is_killed = True
+
+    # -------------------------------------------------------------------------------------------------- transactions
+
+    async def _transaction(self, position: int) -> tuple[int, bool]:
+        """Run one transaction; return the next position, and whether it was committed."""
+        end = min(position + self.rng.randint(1, 3), len(self.known.input[self.partition]))
+        attempt = Attempt(f"{self.name}.{self.count}", self.partition, position, end)
+        self.count += 1
+        self.known.attempts[attempt.name] = attempt
+        try:
+            if end > position and self.rng.random() < 0.5:
+                await self._send_offsets(attempt)
+                await self._produce(attempt)
+            else:
+                await self._produce(attempt)
+                if end > position:
+                    await self._send_offsets(attempt)
+            if self.rng.random() < 0.08:
+                await asyncio.sleep(self.timeout_ms / 1000 + self.rng.random())  # it may be aborted by now
+            commits = self.rng.random() < 0.75
+        except Refused as refused:
+            self.known.refused.append(f"{attempt.name}: {refused}")
+            commits = False
+        attempt.outcome = Outcome.COMMITTING if commits else Outcome.ABORTING
+        try:
+            await self._end(commits=commits)
+        except Refused as refused:
+            self.known.refused.append(f"{attempt.name}: {refused} at its end")
+            await self._init()
+            return await position_of(self.world, self.known, self.client, self.partition), False
+        if commits:
+            attempt.outcome = Outcome.COMMITTED
+        if self.version == 1 and self.rng.random() < LATE:
+            await self._append_late(attempt)
+        return (end, True) if commits else (position, False)
+
+    async def _append_late(self, attempt: Attempt) -> None:
+        """Send a batch as if it had been on its way until after the end of its transaction, then die.
+
+        No marker will come for it, so it must be refused (rule 12).
+        """
+        late = Attempt(f"{attempt.name}-late", self.partition, attempt.end, attempt.end)
+        self.known.attempts[late.name] = late
+        partition = self.rng.randrange(OUTPUTS)
+        try:
+            await self._append(partition, late.name.encode() + b"|late")
+        except Refused as refused:
+            self.known.late += refused.code is ErrorCode.INVALID_TXN_STATE
+            raise Dead(f"its late batch got {refused}") from None
+        self.world.told.errors.append(f"{OUTPUT}-{partition} has taken the late batch of {attempt} (rule 12)")
+        raise Dead("its late batch was taken")
+
+    async def _produce(self, attempt: Attempt) -> None:
+        inputs = self.known.input[self.partition]
+        values = [inputs[offset] for offset in range(attempt.begin, attempt.end)] or [b"nothing"]
+        partitions = {self.rng.randrange(OUTPUTS) for _ in values}
+        if self.version == 1:
+            await self._add(partitions)
+        for value in values:
+            partition = self.rng.choice(sorted(partitions))
+            record = b"%s|%s" % (attempt.name.encode(), value)
+            await self._append(partition, record)
+            attempt.records.setdefault(partition, []).append(record)
+
+    async def _init(self) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms, producer_id=-1,
+            producer_epoch=-1,
+        )  # fmt: skip
+        response = await self._ask(lambda: request, InitProducerIdResponse, 4, lambda each: [each.error_code])
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        self.sequences = {}
+
+    async def _add(self, partitions: set[int]) -> None:
+        Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id, v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[Topic(name=OUTPUT, partitions=sorted(partitions))],
+        )  # fmt: skip
+        await self._ask(
+            lambda: request, AddPartitionsToTxnResponse, 3,
+            lambda each: [
+                part.partition_error_code
+                for topic in each.results_by_topic_v3_and_below
+                for part in topic.results_by_partition
+            ],
+        )  # fmt: skip
+
+    async def _append(self, partition: int, value: bytes) -> None:
+        sequence = self.sequences.get(partition, 0)
+        batch = build_batch(
+            [Record(value=value)], producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        Topic = ProduceRequest.TopicProduceData
+        part = Topic.PartitionProduceData(index=partition, records=bytes(batch))
+        request = ProduceRequest(
+            transactional_id=self.transactional_id, acks=-1, timeout_ms=20_000,
+            topic_data=[Topic(name=OUTPUT, partition_data=[part])],
+        )  # fmt: skip
+        await self._ask(
+            lambda: request, ProduceResponse, 12 if self.version == 2 else 9,
+            lambda each: [each.responses[0].partition_responses[0].error_code],
+        )  # fmt: skip
+        self.sequences[partition] = sequence + 1
+
+    async def _send_offsets(self, attempt: Attempt) -> None:
+        added = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id, producer_id=self.producer_id, producer_epoch=self.epoch,
+            group_id=GROUP,
+        )  # fmt: skip
+        await self._ask(lambda: added, AddOffsetsToTxnResponse, 3, lambda each: [each.error_code])
+        Topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        part = Topic.TxnOffsetCommitRequestPartition(
+            partition_index=self.partition, committed_offset=attempt.end, committed_leader_epoch=-1,
+            committed_metadata="",
+        )  # fmt: skip
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id, group_id=GROUP, producer_id=self.producer_id,
+            producer_epoch=self.epoch, topics=[Topic(name=INPUT, partitions=[part])],
+        )  # fmt: skip
+        await self._ask(
+            lambda: request, TxnOffsetCommitResponse, 3,
+            lambda each: [part.error_code for topic in each.topics for part in topic.partitions],
+        )  # fmt: skip
+
+    async def _end(self, *, commits: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id, producer_id=self.producer_id, producer_epoch=self.epoch,
+            committed=commits,
+        )  # fmt: skip
+        version = 5 if self.version == 2 else 3
+        response = await self._ask(lambda: request, EndTxnResponse, version, lambda each: [each.error_code])
+        if self.version == 2:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            self.sequences = {}
+
+    async def _ask(
+        self, make: Callable[[], Any], response: type[Any], version: int, codes_of: Callable[[Any], list[int]]
+    ) -> Any:
+        """Ask until the answer is final.  Raises Refused, and Dead if the producer is fenced or killed."""
+        while True:
+            if self.is_killed or self.world.is_over:
+                raise Dead("killed")
+            try:
+                found = await self.client.call(make(), response, version)
+            except Disconnected:
+                await pause(self.world)
+                continue
+            if self.is_killed:
+                raise Dead("killed")
+            codes = [ErrorCode(code) for code in codes_of(found) if code]
+            if not codes:
+                return found
+            if any(code in _FENCED for code in codes):
+                raise Dead(f"{response.__name__}: {codes[0].name}")
+            final = [code for code in codes if not code.is_retriable and code not in _AGAIN]
+            if final:
+                raise Refused(final[0])
+            await pause(self.world)
+
+
+# -------------------------------------------------------------------------------------------------------------- readers
+
+
+async def position_of(world: World, known: Applications, client: Client, partition: int) -> int:
+    """Return the stable committed offset of an input partition, and compare it with what may be committed."""
+    while not world.is_over:
+        least = known.committed(partition)
+        try:
+            offset = await stable_offset(client, partition)
+        except Disconnected:
+            await pause(world)
+        except Refused as refused:
+            if not refused.code.is_retriable and refused.code not in _AGAIN:
+                raise
+            await pause(world)
+        else:
+            if offset < least or offset not in known.may_be_committed(partition):
+                allowed = f"{least} is acknowledged, {sorted(known.may_be_committed(partition))} may be committed"
+                world.told.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {allowed}")
+            return offset
+    raise Dead("the world is over")
+
+
+async def stable_offset(client: Client, partition: int) -> int:
+    """Return the committed offset of an input partition.  Raises Disconnected, and Refused while it is unstable."""
+    Topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = [Topic(name=INPUT, partition_indexes=[partition])]
+    request = OffsetFetchRequest(group_id=GROUP, topics=topics, require_stable=True)
+    response = await client.call(request, OffsetFetchResponse, 7)
+    check(response.error_code)
+    part = response.topics[0].partitions[0]
+    check(part.error_code)
+    return max(int(part.committed_offset), 0)
+
+
+class CommittedReader:
+    """A consumer of one partition of the output at read_committed, which leaves out what Kafka's leaves out."""
+
+    def __init__(self, world: World, known: Applications, partition: int) -> None:
+        self.world = world
+        self.known = known
+        self.partition = partition
+        self.offset = 0
+        self.values: dict[int, bytes] = {}
+        self.last_stable_offset = self.high_watermark = -1
+        self._version = world.rng.choice((4, 7, 11, 12))
+
+    async def follow(self) -> None:
+        """Read until the world is over."""
+        client = self.world.client()
+        while not self.world.is_over:
+            await self.poll(client)
+            await pause(self.world)
+        client.close()
+
+    async def poll(self, client: Client) -> None:
+        Topic = FetchRequest.FetchTopic
+        listed = Topic.FetchPartition(
+            partition=self.partition, current_leader_epoch=-1, fetch_offset=self.offset,
+            partition_max_bytes=self.world.rng.choice((50, 4000)),
+        )  # fmt: skip
+        request = FetchRequest(
+            replica_id=-1, max_wait_ms=self.world.rng.choice((0, 50, 500)), min_bytes=1, max_bytes=BYTES_MAX,
+            isolation_level=1, session_id=0, session_epoch=-1, topics=[Topic(topic=OUTPUT, partitions=[listed])],
+            forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        try:
+            response = await client.call(request, FetchResponse, self._version)
+            check(response.error_code)
+            part = response.responses[0].partitions[0]
+            check(part.error_code)
+        except Disconnected:
+            return
+        except Refused as refused:
+            if not refused.code.is_retriable:
+                self.world.told.errors.append(f"reader of {OUTPUT}-{self.partition}: {refused}")
+            return
+        self.last_stable_offset, self.high_watermark = part.last_stable_offset, part.high_watermark
+        self._take(part)
+
+    def _take(self, part: Any) -> None:
+        waiting = sorted((each.first_offset, each.producer_id) for each in part.aborted_transactions or ())
+        hidden: set[int] = set()
+        start = self.offset
+        for batch in read_batches(memoryview(bytes(part.records or b""))):
+            self.offset = max(self.offset, batch.next_offset)
+            while waiting and waiting[0][0] <= batch.next_offset - 1:
+                hidden.add(waiting.pop(0)[1])
+            if batch.is_control:
+                if marker_of(batch) is Marker.ABORT:
+                    hidden.discard(batch.producer_id)
+            elif not (batch.is_transactional and batch.producer_id in hidden):
+                for record in read_records(batch, bytes_max=BYTES_MAX):
+                    if record.offset >= start:
+                        self._see(record.offset, bytes(record.value or b""))
+
+    def _see(self, offset: int, value: bytes) -> None:
+        """Note a record, whose transaction must have been asked to commit by now."""
+        known = self.values.setdefault(offset, value)
+        if known != value:
+            self.world.told.errors.append(f"{OUTPUT}-{self.partition}: offset {offset} was {known!r}, is {value!r}")
+        attempt = self.known.attempts[value.partition(b"|")[0].decode()]
+        if attempt.outcome not in (Outcome.COMMITTING, Outcome.COMMITTED):
+            self.world.told.errors.append(
+                f"{OUTPUT}-{self.partition}: a reader of committed records sees {value!r} at {offset}, whose"
+                f" transaction is {attempt.outcome.value} (rule 13)"
+            )

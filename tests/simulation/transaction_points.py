@@ -1,0 +1,258 @@
+"""The steps of transactions in a simulated cluster: each is a point before it and a point after it.
+
+``watched(world)`` puts the points around the product's own calls while a history runs.  The fault of a history befalls
+the process that reaches the chosen point.  A ``Decisions`` notes on the way which decisions are durable, and compares
+each marker that arrives with them (rule 11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from bmq.broker.partition.owner import PartitionOwner
+from bmq.broker.partition.verified_appends import VerifiedAppends
+from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.partition_verifier import PartitionVerifier
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard import shard as shard_module
+from bmq.coordinator.transaction import events as ev
+from bmq.coordinator.transaction.records import StoredTransaction
+from bmq.coordinator.transaction.states import TransactionState
+from bmq.coordinator.transaction_shard.active import ActiveTransactions
+from bmq.coordinator.transaction_shard.markers import MarkerSender
+from bmq.coordinator.transaction_shard.transactions import TransactionApis
+from bmq.core.records.control import Marker, TransactionMarker
+from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
+from bmq.server import node as node_module
+from bmq.server.roles import proxy as proxy_role
+from tests.harness.loop import PROCESS
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_world import ClusterWorld, Process
+
+SNAPSHOT_BYTES = 3_000
+"""Bytes appended to a shard's log between two snapshots: some ten transactions."""
+REQUESTS = {
+    "init_producer_id": "InitProducerId",
+    "add_partitions": "AddPartitionsToTxn",
+    "add_offsets": "AddOffsetsToTxn",
+    "end_txn": "EndTxn",
+}
+STORED = (
+    TransactionState.EMPTY,
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_COMMIT,
+    TransactionState.PREPARE_ABORT,
+    TransactionState.COMPLETE_COMMIT,
+    TransactionState.COMPLETE_ABORT,
+)
+STEPS = (
+    *REQUESTS.values(),
+    *(state.kafka_name for state in STORED),
+    "Verify",
+    "Append",
+    "TxnOffsetCommit",
+    "SendMarkers",
+    "PartitionMarker",
+    "GroupMarker",
+    "Overdue",
+    "Snapshot",
+)
+POINTS = tuple(f"{side} {step}" for step in STEPS for side in ("before", "after"))
+
+
+class Decisions:
+    """The decisions that are durable, and what contradicts them."""
+
+    def __init__(self, note_error: Callable[[str], None]) -> None:
+        self._durable: dict[tuple[int, int], set[Marker]] = defaultdict(set)
+        self._note_error = note_error
+        self.arrived = 0
+
+    def note(self, value: StoredTransaction) -> None:
+        """Note a value that is durable."""
+        if value.state.is_prepare:
+            is_commit = value.state is TransactionState.PREPARE_COMMIT
+            self._durable[value.producer_id, value.epoch].add(Marker.COMMIT if is_commit else Marker.ABORT)
+
+    def check(self, marker: TransactionMarker, place: str) -> None:
+        """Compare a marker that has arrived at a partition with the decisions."""
+        self.arrived += 1
+        if marker.marker not in self._durable[marker.producer_id, marker.producer_epoch]:
+            self._note_error(f"{place} gets {marker}, whose Prepare was never durable (rule 11)")
+
+
+class Points:
+    """The points of one history; ``befall`` is the fault at the chosen point, at its ``count``th time."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.passed: Counter[str] = Counter()
+        self.decisions = Decisions(world.told.errors.append)
+        self.chosen, self.count = "", 1
+        self.befall: Callable[[Process], None] | None = None
+        self.is_over = False
+        self._world = world
+
+    def choose(self, point: str, count: int, befall: Callable[[Process], None]) -> None:
+        assert point in POINTS, point
+        self.chosen, self.count, self.befall = point, count, befall
+
+    def reach(self, point: str) -> bool:
+        """Note that this process is at a point; return whether the fault befell it there."""
+        here = PROCESS.get()
+        process = next((each.process for each in self._world.places if each.is_at(here)), None)
+        if process is None:
+            return False
+        self.passed[point] += 1
+        if self.is_over or self.befall is None or point != self.chosen or self.passed[point] != self.count:
+            return False
+        self._world.network.context.copy().run(self.befall, process)  # outside of the process
+        return True
+
+    async def take(self, point: str) -> None:
+        """Be at a point; a process that died there goes no further, a stopped one when it goes on."""
+        if self.reach(point):
+            await asyncio.sleep(0)
+
+
+def _around(points: Points, step: str, call: Any, is_step: Callable[..., bool] = lambda *_, **__: True) -> Any:
+    """Return the coroutine function ``call`` with points before and after it."""
+
+    @wraps(call)
+    async def around(*arguments: Any, **named: Any) -> Any:
+        if not is_step(*arguments, **named):
+            return await call(*arguments, **named)
+        await points.take(f"before {step}")
+        result = await call(*arguments, **named)
+        await points.take(f"after {step}")
+        return result
+
+    return around
+
+
+def _perform(points: Points, call: Any) -> Any:
+    """Return ``ActiveTransactions._perform`` with points before each write and once the record is durable."""
+
+    @wraps(call)
+    def perform(active: ActiveTransactions, transactional_id: str, effects: list[ev.Effect]) -> Any:
+        value = next((each.value for each in effects if isinstance(each, ev.Store)), None)
+        if value is None:
+            return call(active, transactional_id, effects)
+        points.reach(f"before {value.state.kafka_name}")
+        durable = call(active, transactional_id, effects)
+
+        def done(future: asyncio.Future[None]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                points.decisions.note(value)
+                points.reach(f"after {value.state.kafka_name}")
+
+        durable.add_done_callback(done)
+        return durable
+
+    return perform
+
+
+def _begin(points: Points, call: Any) -> Any:
+    """Return ``ActiveTransactions.begin``, which serves what was replayed: all of it is durable."""
+
+    @wraps(call)
+    def begin(active: ActiveTransactions) -> None:
+        for value in active.state.values.values():
+            points.decisions.note(value)
+        call(active)
+
+    return begin
+
+
+class _Appending:
+    """The caller of an append, with a point after the append is flushed."""
+
+    def __init__(self, points: Points, callback: Any) -> None:
+        self._points = points
+        self._callback = callback
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._callback, name)
+
+    def on_appended(self, appended: Any) -> None:
+        self._points.reach("after Append")
+        self._callback.on_appended(appended)
+
+
+def _put(points: Points, call: Any) -> Any:
+    @wraps(call)
+    def put(appends: VerifiedAppends, batch: Any, callback: Any, *, acks_all: bool) -> None:
+        points.reach("before Append")
+        call(appends, batch, _Appending(points, callback), acks_all=acks_all)
+
+    return put
+
+
+def _marked(points: Points, step: str, call: Any) -> Any:
+    """Return a call that takes a marker, which is compared with the decisions."""
+    taken = _around(points, step, call)
+
+    @wraps(call)
+    async def marked(place: Any, marker: TransactionMarker) -> Any:
+        points.decisions.check(marker, f"{step} in {PROCESS.get()}")
+        return await taken(place, marker)
+
+    return marked
+
+
+@contextmanager
+def watched(world: ClusterWorld) -> Iterator[Points]:
+    """Serve transactions in all processes of a world, with its points, while a history runs."""
+    points = Points(world)
+    apis = (*(api for api in ALL_APIS if api not in OF_TRANSACTIONS), *OF_TRANSACTIONS)
+    of = CoordinatorSettings.of.__func__  # type: ignore[attr-defined]
+    settings = classmethod(lambda cls, config: replace(of(cls, config), snapshot_bytes=SNAPSHOT_BYTES))
+
+    def has_producer(*_: Any, producer: Any = None, **__: Any) -> bool:
+        return producer is not None
+
+    def has_open(serving: Any, *_: Any) -> bool:
+        return bool(list(serving.open_transactions()) or getattr(serving.state, "open_ids", ()))
+
+    changes: list[tuple[Any, str, Any]] = [
+        (node_module, "SERVES_TRANSACTIONS", True),
+        (proxy_role, "SERVES_TRANSACTIONS", True),
+        (proxy_role, "ALL_APIS", apis),
+        (CoordinatorSettings, "of", settings),
+        (ActiveTransactions, "_perform", _perform(points, ActiveTransactions._perform)),
+        (ActiveTransactions, "begin", _begin(points, ActiveTransactions.begin)),
+        (VerifiedAppends, "put", _put(points, VerifiedAppends.put)),
+        (PartitionOwner, "end_transaction", _marked(points, "PartitionMarker", PartitionOwner.end_transaction)),
+        (ActiveGroups, "end_transaction", _marked(points, "GroupMarker", ActiveGroups.end_transaction)),
+        (ActiveGroups, "commit", _around(points, "TxnOffsetCommit", ActiveGroups.commit, has_producer)),
+        (PartitionVerifier, "__call__", _around(points, "Verify", PartitionVerifier.__call__)),
+        (MarkerSender, "_send_all", _around(points, "SendMarkers", MarkerSender._send_all)),
+        (
+            ActiveTransactions,
+            "_abort_if_overdue",
+            _around(points, "Overdue", ActiveTransactions._abort_if_overdue, _is_overdue),
+        ),
+        (shard_module, "take_snapshot", _around(points, "Snapshot", shard_module.take_snapshot, has_open)),
+    ]
+    for method, step in REQUESTS.items():
+        changes.append((TransactionApis, method, _around(points, step, getattr(TransactionApis, method))))
+    patches = [mock.patch.object(*change) for change in changes]
+    for patch in patches:
+        patch.start()
+    try:
+        yield points
+    finally:
+        for patch in reversed(patches):
+            patch.stop()
+
+
+def _is_overdue(active: ActiveTransactions, transactional_id: str) -> bool:
+    value = active.state.get(transactional_id)
+    return value is not None and value.started_ms + value.timeout_ms < active._clock.now_ms()
