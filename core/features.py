@@ -89,7 +89,7 @@ REMEDY = (
 """The remedy for a level beyond the version's own."""
 TRANSACTION_VERSION = "transaction.version"
 """The feature of transactions: at level 0 nothing transactional is written."""
-FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 0)),))
+FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 1)),))
 """The features of this version."""
 
 

@@ -59,7 +59,7 @@ from bmq.proxy.handlers import (
 )
 from bmq.proxy.scopes import ProxyScopes
 
-SERVES_TRANSACTIONS = False
+SERVES_TRANSACTIONS = True
 """The switch of transactions: False while the feature ``transaction.version`` ends at level 0."""
 OF_TRANSACTIONS: tuple[Api[ProxyScopes], ...] = tuple(
     api
