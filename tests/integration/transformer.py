@@ -5,7 +5,7 @@
 LIBRARY is `confluent` or `aiokafka`.  Each record of the source goes to the same partition of the sink, with its
 partition and offset before its value, in one transaction with the group's offset.  After an error that the library
 calls abortable the application aborts and goes on from the committed offsets; after any other error it builds its
-clients anew.  It writes a line for each such event, and ends by a signal alone.
+clients anew.  It writes a line for each such event, and ends only by a signal.
 
 ``Transformer`` is the test's end of it.  ``check_sink`` compares what committed readers see with the source.
 """
@@ -87,6 +87,7 @@ class Confluent:
             }
         )
         self._producer.init_transactions(CALL_S)
+        tell("is initialized", work.transactional_id)
         self._consumer = Consumer(
             common
             | {
@@ -188,6 +189,7 @@ async def aio(work: Work) -> None:
     )
     try:
         await producer.start()
+        tell("is initialized", work.transactional_id)
         await consumer.start()
         consumer.assign([AioPartition(work.source, place) for place in range(work.partitions)])
         while True:
@@ -216,8 +218,8 @@ def run_aio(work: Work) -> None:
             tell("begins anew", error)
 
 
-def tell(what: str, error: BaseException | KafkaError) -> None:
-    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {what}: {error!r}\n")
+def tell(what: str, about: object) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {what}: {about!r}\n")
     sys.stdout.flush()
 
 
@@ -289,4 +291,5 @@ def _difference(found: Sequence[bytes], model: Sequence[bytes]) -> str:
 
 if __name__ == "__main__":
     given = Work(*sys.argv[1:7], int(sys.argv[7]))
+    tell("starts", given)
     {"confluent": run_confluent, "aiokafka": run_aio}[given.library](given)

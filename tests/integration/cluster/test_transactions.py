@@ -19,7 +19,7 @@ from bmq.meta.shard_kinds import TRANSACTIONS
 from tests.integration.cluster.conftest import SETTINGS
 from tests.integration.history import report
 from tests.integration.load import create_topic
-from tests.integration.transformer import Transformer, Work, check_sink, committed, read
+from tests.integration.transformer import SESSION_TIMEOUT_MS, Transformer, Work, check_sink, committed, read
 from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.processes import wait_for
@@ -215,6 +215,14 @@ def test_exactly_once_while_processes_die(
             name = application.name
             report(request, f"kill -9 of {name}: {time.monotonic() - began:.1f} s to {STEP} more records")
         kills += 1 + len(loops.applications)
+        member_of_two = loops.applications[0]
+        member_of_two.pause()  # the group goes on without it, and refuses what it had in hand
+        time.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
+        member_of_two.resume()
+        pauses += 1
+        began = time.monotonic()
+        loops.progress(timeout_s=PROGRESS_S)
+        report(request, f"an application paused: then {time.monotonic() - began:.1f} s to {STEP} more records")
         told = loops.finish()
     finally:
         loops.abandon()
