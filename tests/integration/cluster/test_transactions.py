@@ -6,6 +6,7 @@ source's ends; and each loop makes progress soon after the last fault.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -22,10 +23,11 @@ from tests.integration.load import create_topic
 from tests.integration.transformer import SESSION_TIMEOUT_MS, Transformer, Work, check_sink, committed, read
 from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
-from tests.services.processes import wait_for
+from tests.services.processes import NotReady, wait_for
 
 pytestmark = pytest.mark.etcd
 
+IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
 PARTITIONS = 4
 NODES = 3
 PROGRESS_S = 60.0
@@ -82,13 +84,13 @@ class Source:
 class Loops:
     """Two loops over one source: a group of two members with librdkafka, and one application with aiokafka."""
 
-    def __init__(self, cluster: BmqCluster, folder: Path) -> None:
+    def __init__(self, cluster: BmqCluster) -> None:
         self.bootstrap = cluster.bootstrap
         self.source = Source(self.bootstrap, "source")
         self.works = [self._work("confluent", "one"), self._work("confluent", "two"), self._work("aiokafka", "only")]
         for topic in ("source", *sorted({work.sink for work in self.works})):
             create_topic(self.bootstrap, topic, PARTITIONS)
-        self.applications = [Transformer(work, folder) for work in self.works]
+        self.applications = [Transformer(work, cluster.folder) for work in self.works]
         self.loops = [self.works[0], self.works[2]]
 
     def _work(self, library: str, member: str) -> Work:
@@ -107,12 +109,17 @@ class Loops:
 
     def progress(self, records: int = STEP, *, timeout_s: float = LIMIT_S) -> None:
         goals = [each + records for each in self.done()]
-        wait_for(
-            lambda: all(found >= goal for found, goal in zip(self.done(), goals, strict=True)),
-            f"{goals} records committed by {[loop.group for loop in self.loops]}",
-            timeout_s=timeout_s,
-            interval_s=0.5,
-        )
+        found: list[int] = []
+
+        def is_done() -> bool:
+            found[:] = self.done()
+            return all(each >= goal for each, goal in zip(found, goals, strict=True))
+
+        try:
+            wait_for(is_done, "more records", timeout_s=timeout_s, interval_s=0.5)
+        except NotReady as error:
+            groups = [loop.group for loop in self.loops]
+            raise NotReady(f"{error}: {groups} committed {found} of {goals}") from None
 
     def finish(self) -> str:
         """Stop the source, wait for its end, and check the sinks; return the figures."""
@@ -138,12 +145,15 @@ def etcd_of_three() -> Iterator[EtcdCluster]:
         yield etcd
 
 
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+ON_HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
+
+
+@pytest.fixture(params=["local", *([ON_HDFS] if IS_SOAK else [])])
 def nodes(request: pytest.FixtureRequest, tmp_path: Path, etcd_of_three: EtcdCluster) -> Iterator[BmqCluster]:
-    """Three processes with all roles over an etcd of three, with their root in a local folder or on HDFS."""
+    """Yield three processes with all roles over an etcd of three, with a local root, in a soak on HDFS too."""
     is_local = request.param == "local"
     root = (tmp_path / "root").as_uri() if is_local else str(request.getfixturevalue("hdfs_root"))
-    with BmqCluster(
+    cluster = BmqCluster(
         root,
         etcd_of_three,
         proxies=0,
@@ -152,8 +162,10 @@ def nodes(request: pytest.FixtureRequest, tmp_path: Path, etcd_of_three: EtcdClu
         coordinators=0,
         nodes=NODES,
         environment=SETTINGS | {"BMQ_TRANSACTION_STATE_LOG_NUM_PARTITIONS": "4"},
-    ) as cluster:
-        yield cluster
+    )
+    cluster.start()
+    yield cluster
+    cluster.stop(keep_logs=request.session.testsfailed > 0)
 
 
 def leader(cluster: BmqCluster) -> str:
@@ -177,9 +189,9 @@ VICTIMS: dict[str, Callable[[BmqCluster], str]] = {
 
 
 def test_exactly_once_while_processes_die(
-    nodes: BmqCluster, etcd_of_three: EtcdCluster, tmp_path: Path, request: pytest.FixtureRequest
+    nodes: BmqCluster, etcd_of_three: EtcdCluster, request: pytest.FixtureRequest
 ) -> None:
-    loops = Loops(nodes, tmp_path)
+    loops = Loops(nodes)
     kills = pauses = 0
     try:
         loops.start()
@@ -223,7 +235,7 @@ def test_exactly_once_while_processes_die(
         began = time.monotonic()
         loops.progress(timeout_s=PROGRESS_S)
         report(request, f"an application paused: then {time.monotonic() - began:.1f} s to {STEP} more records")
-        told = loops.finish()
+        figures = loops.finish()
     finally:
         loops.abandon()
-    report(request, f"{kills} kills, {pauses} pauses; {told}")
+    report(request, f"{kills} kills, {pauses} pauses; {figures}")
