@@ -290,6 +290,7 @@ def _difference(found: Sequence[bytes], model: Sequence[bytes]) -> str:
 
 
 if __name__ == "__main__":
-    given = Work(*sys.argv[1:7], int(sys.argv[7]))
+    library, servers, source, sink, group, transactional_id, partitions = sys.argv[1:]
+    given = Work(library, servers, source, sink, group, transactional_id, int(partitions))
     tell("starts", given)
     {"confluent": run_confluent, "aiokafka": run_aio}[given.library](given)
