@@ -26,7 +26,7 @@ from bmq.meta.cluster.keys import assignment_prefix, controller_key, members_pre
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.ownership import PartitionRecord, decode, partitions_prefix
-from bmq.meta.shard_kinds import GROUPS
+from bmq.meta.shard_kinds import GROUPS, SHARD_KINDS, ShardId, ShardKind
 from tests.services.bmq import HOST, BmqServer
 from tests.services.etcd import EtcdCluster
 from tests.services.netns import Machine, Network
@@ -274,14 +274,14 @@ class BmqCluster:
                 found[PartitionKey(UUID(topic_id), int(chunk) * CHUNK + index)] = known.get(owner, "")
         return found
 
-    def shards(self) -> dict[int, str]:
-        """Return the name of each shard's coordinator; "" for one that is not registered."""
+    def shards(self, kind: ShardKind = GROUPS) -> dict[int, str]:
+        """Return the name of the coordinator of each shard of the kind; "" for one that is not registered."""
         known = self.registered()
-        return {shard: known.get(owner.incarnation, "") for shard, owner in self.shard_owners().items()}
+        return {shard: known.get(owner.incarnation, "") for shard, owner in self.shard_owners(kind).items()}
 
-    def shard_owners(self) -> dict[int, ShardOwner]:
-        """Return the stored owner of each shard, with its ownership number; empty before the first assignment."""
-        value = self._range(shards_key(CLUSTER, GROUPS)).get(shards_key(CLUSTER, GROUPS))
+    def shard_owners(self, kind: ShardKind = GROUPS) -> dict[int, ShardOwner]:
+        """Return the stored owner of each shard of the kind, with its ownership number; empty before it is assigned."""
+        value = self._range(shards_key(CLUSTER, kind)).get(shards_key(CLUSTER, kind))
         return {} if value is None else decode_shards(value)
 
     def is_gone(self, name: str) -> bool:
@@ -336,7 +336,12 @@ class BmqCluster:
             if not assigned.get(key) or assigned[key] != owners.get(key)
             for record in [records.get(key)]
         ]
-        shards = [f"shard {shard} has no coordinator" for shard, name in self.shards().items() if not name]
+        shards = [
+            f"{ShardId(kind, shard)} has no coordinator"
+            for kind in SHARD_KINDS
+            for shard, name in self.shards(kind).items()
+            if not name
+        ]
         known = list(self.registered().values())
         lives = [f"a former life of {name} is registered still" for name in self.members if known.count(name) > 1]
         return partitions + shards + lives

@@ -55,11 +55,13 @@ public final class Driver {
     private final JsonNode settings;
     private final long timeoutMs;
     private final Admin admin;
+    private final Transactions transactions;
 
     private Driver(JsonNode settings) {
         this.settings = settings;
         this.timeoutMs = settings.get("timeout_ms").asLong();
         this.admin = Admin.create(common(Map.of()));
+        this.transactions = new Transactions(common(Map.of()), timeoutMs);
     }
 
     public static void main(String[] arguments) throws IOException {
@@ -104,7 +106,7 @@ public final class Driver {
                 yield Map.of("state", found.groupState().toString(), "members", found.members().size());
             }
             case "delete_group" -> await(admin.deleteConsumerGroups(List.of(group)).all());
-            default -> throw new IllegalArgumentException("unknown operation " + asked);
+            default -> transactions.answer(asked);
         };
     }
 

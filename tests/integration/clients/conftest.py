@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.integration.clients.story", "tests.integration.clients.wire")
+for name in ("story", "transaction_story", "wire"):
+    pytest.register_assert_rewrite(f"tests.integration.clients.{name}")
 
 from tests.integration.clients import endpoint as endpoints  # noqa: E402 - after the registration
 from tests.integration.clients.drivers.base import Driver  # noqa: E402
 from tests.integration.clients.story import Story  # noqa: E402
+from tests.integration.clients.transactional.base import Transactional  # noqa: E402
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,5 +32,13 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[endpoints.Endpoint]:
 def driver(request: pytest.FixtureRequest, endpoint: endpoints.Endpoint) -> Iterator[Driver]:
     """Yield the client of this test class, the same for all its tests."""
     made = request.cls.kind(endpoint.bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="class")
+def client(request: pytest.FixtureRequest, endpoint: endpoints.Endpoint) -> Iterator[Transactional]:
+    """Yield the library of this test class of transactions, the same for all its tests."""
+    made = request.cls.library(endpoint.bootstrap)
     yield made
     made.close()

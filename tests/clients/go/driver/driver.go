@@ -95,6 +95,12 @@ type Streamer interface {
 	Stream(ctx context.Context, topic string, seconds float64) (int, error)
 }
 
+// Transactor is a library with transactions.
+type Transactor interface {
+	// Transact answers an operation that begins with "txn", given as its line.
+	Transact(ctx context.Context, operation string, line []byte) (any, error)
+}
+
 type request struct {
 	Op         string          `json:"op"`
 	Topic      string          `json:"topic"`
@@ -131,7 +137,7 @@ func Main(connect func(Settings) (Client, error)) {
 		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
 			fail(err)
 		}
-		result, err := answer(client, asked, time.Duration(settings.TimeoutMs)*time.Millisecond)
+		result, err := answer(client, asked, lines.Bytes(), time.Duration(settings.TimeoutMs)*time.Millisecond)
 		if err != nil {
 			err = answers.Encode(map[string]string{"error": err.Error()})
 		} else {
@@ -146,7 +152,7 @@ func Main(connect func(Settings) (Client, error)) {
 	}
 }
 
-func answer(client Client, r request, timeout time.Duration) (any, error) {
+func answer(client Client, r request, line []byte, timeout time.Duration) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	switch r.Op {
@@ -182,6 +188,9 @@ func answer(client Client, r request, timeout time.Duration) (any, error) {
 		if streamer, ok := client.(Streamer); ok {
 			return streamer.Stream(ctx, r.Topic, r.Seconds)
 		}
+	}
+	if transactor, ok := client.(Transactor); ok && strings.HasPrefix(r.Op, "txn") {
+		return transactor.Transact(ctx, r.Op, line)
 	}
 	return nil, fmt.Errorf("unknown operation %q", r.Op)
 }

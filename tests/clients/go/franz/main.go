@@ -38,11 +38,13 @@ type client struct {
 	settings driver.Settings
 	admin    *kadm.Client
 	lasting  *lasting
+	// transactors are producers with transactional ids, by the numbers that the tests gave them.
+	transactors map[int]*kgo.Client
 }
 
 func main() {
 	driver.Main(func(settings driver.Settings) (driver.Client, error) {
-		made := &client{settings: settings}
+		made := &client{settings: settings, transactors: map[int]*kgo.Client{}}
 		plain, err := made.connect()
 		if err != nil {
 			return nil, err

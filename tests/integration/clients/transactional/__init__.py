@@ -1,0 +1,1 @@
+"""Transactions of client libraries behind one interface."""
