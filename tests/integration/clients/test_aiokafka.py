@@ -5,7 +5,7 @@ import pytest
 from tests.integration.clients.drivers.aio import Aio
 from tests.integration.clients.story import Story
 
-pytestmark = [pytest.mark.clients, pytest.mark.smoke]
+pytestmark = pytest.mark.clients
 
 
 class TestAio(Story):
