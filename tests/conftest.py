@@ -17,10 +17,6 @@ from tests.harness.seeds import example_count
 
 pytest_plugins = ["tests.harness.plugin"]
 
-CPYTHONS_THRESHOLDS = gc.get_threshold()
-THRESHOLDS = (20_000, 20, 20)
-"""``gc.set_threshold`` of a test run: a tenth of the processor's time less than with CPython's own thresholds."""
-
 settings.register_profile(
     "bmq",
     deadline=None,
@@ -36,7 +32,6 @@ def pytest_collection() -> Generator[None, object, object]:
 
     Half a million objects are: modules and tests, which live as long as the run, and 0.3 s of each full collection.
     """
-    gc.set_threshold(*THRESHOLDS)
     gc.disable()
     try:
         return (yield)
@@ -52,11 +47,9 @@ def _set_aside() -> None:
 
 @pytest.fixture
 def thawed() -> Iterator[None]:
-    """Give the test the garbage collector of a new process: CPython's thresholds, and no object set aside."""
+    """Have the garbage collector set nothing aside but what the test sets aside."""
     gc.unfreeze()
-    gc.set_threshold(*CPYTHONS_THRESHOLDS)
     yield
-    gc.set_threshold(*THRESHOLDS)
     gc.unfreeze()
     _set_aside()
 
