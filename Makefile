@@ -111,7 +111,7 @@ it: setup hdfs-jars etcd clients helm
 	else echo "tests/monitoring left out: it needs what make monitoring builds"; fi
 
 soak: setup hdfs-jars etcd
-	BMQ_SIM_SEEDS=50000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
+	BMQ_SIM_SEEDS=80000 $(BIN)/pytest -q -n $(JOBS) tests/simulation
 	BMQ_SOAK=1 $(BIN)/pytest -q -n $(JOBS) tests/unit tests/fuzz
 	BMQ_SOAK=1 $(BIN)/pytest -q tests/integration
 

@@ -13,10 +13,16 @@ from hypothesis import HealthCheck, settings
 
 from bmq.core.logging.handler import BoundedHandler
 from bmq.core.logging.lines import TEXT, LineFormatter
+from tests.harness.seeds import example_count
 
 pytest_plugins = ["tests.harness.plugin"]
 
-settings.register_profile("bmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "bmq",
+    deadline=None,
+    max_examples=example_count(50, 1_000),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("bmq")
 
 

@@ -40,7 +40,7 @@ from tests.unit.core.wire.mutations import mutate, sample_frames
 
 pytestmark = pytest.mark.loops("asyncio")
 SEED = int(os.environ.get("BMQ_FUZZ_SEED", "1"))
-CONNECTIONS = 100_000 if IS_SOAK else 2_000
+CONNECTIONS = 100_000 if IS_SOAK else 600
 AT_ONCE = 60
 KB, MB = 1 << 10, 1 << 20
 RECEIVE_MAX = 512 * KB

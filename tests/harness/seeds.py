@@ -1,4 +1,4 @@
-"""The seeds of stories that draw lots: a few each time, many under ``BMQ_SOAK=1`` (`make soak`)."""
+"""The seeds and examples of tests that draw lots: a few each time, many under ``BMQ_SOAK=1`` (`make soak`)."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
 def seeds(few: int, many: int) -> range:
     """Return the seeds of a run: ``few``, or ``many`` of a soak."""
     return range(many if IS_SOAK else few)
+
+
+def example_count(few: int, many: int) -> int:
+    """Return Hypothesis' ``max_examples``: ``few``, or ``many`` of a soak."""
+    return many if IS_SOAK else few

@@ -84,7 +84,6 @@ def test_a_full_disk_is_named_and_survived(small_disk: Path) -> None:
         assert read(server, number) == list(range(number))
 
 
-@pytest.mark.smoke
 def test_sigterm_on_a_full_disk_ends_in_its_time(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(DISK_MB * 512 << 10))
     producer = None

@@ -296,7 +296,6 @@ def report(record: Callable[[str, object], None], name: str, times: list[float])
     say(f"\ntakeover {name}: {text}")
 
 
-@pytest.mark.smoke
 def test_rule_4_zombie_writing_without_pause(
     hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -33,7 +33,6 @@ from bmq.endpoint.authentication.gssapi_mechanism import TOKEN_BYTES_MAX
 
 pytestmark = [
     pytest.mark.loops("asyncio"),
-    pytest.mark.smoke,
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {missing()}"),
 ]
 SERVICE = f"kafka/broker.test@{REALM}"
@@ -132,6 +131,7 @@ async def authenticate(
         server.dispose()
 
 
+@pytest.mark.smoke
 async def test_a_ticket_authenticates_and_the_authorization_id_is_ignored(
     keytab: Path, alice: gssapi.Credentials
 ) -> None:
@@ -171,6 +171,7 @@ async def test_many_clients_authenticate_at_a_time(keytab: Path, alice: gssapi.C
         assert ends == [Authenticated(user("alice"))] * 30
 
 
+@pytest.mark.smoke
 async def test_a_ticket_for_another_service_is_refused(kdc: Kdc, keytab: Path, alice: gssapi.Credentials) -> None:
     other = f"http/broker.test@{REALM}"
     kdc.add_service(other)

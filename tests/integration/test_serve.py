@@ -26,8 +26,6 @@ from tests.unit.console.test_http import OPENAPI, faults
 BMQ = str(Path(sys.executable).with_name("bmq"))
 TIMEOUT_S = 60.0
 
-pytestmark = pytest.mark.smoke
-
 
 def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -65,6 +63,7 @@ def consume(bootstrap: str, count: int) -> list[int]:
     return values
 
 
+@pytest.mark.smoke
 def test_without_any_setting(tmp_path: Path) -> None:
     """All roles, the fixed addresses, data below the working directory; SIGTERM drains and ends with 0."""
     for port in (9092, 9080):
@@ -90,6 +89,7 @@ def test_without_any_setting(tmp_path: Path) -> None:
         server.communicate()
 
 
+@pytest.mark.smoke
 def test_data_survives_a_polite_restart(tmp_path: Path) -> None:
     with BmqServer((tmp_path / "root").as_uri(), folder=tmp_path) as server:
         produce(server.bootstrap, 100)

@@ -29,7 +29,6 @@ from tests.harness.certificates import PASSWORD, Certificates
 from tests.services.bmq import BmqServer
 from tests.services.processes import free_ports, wait_for
 
-pytestmark = pytest.mark.smoke
 RECORDS = 200
 
 
@@ -86,6 +85,7 @@ def confluent(made: Certificates, port: int, *, has_certificate: bool) -> dict[s
     return settings
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("is_mutual", [False, True])
 def test_confluent_kafka(server: TlsServer, made: Certificates, is_mutual: bool) -> None:
     topic = f"confluent-{is_mutual}"
@@ -152,6 +152,7 @@ def test_the_store_may_be_a_sqlite_file_of_its_own(made: Certificates, tmp_path:
         assert AdminClient(settings).list_topics(timeout=10).brokers
 
 
+@pytest.mark.smoke
 def test_a_client_without_a_certificate_is_refused(server: TlsServer, made: Certificates) -> None:
     with pytest.raises(KafkaException):
         AdminClient(confluent(made, server.mutual_port, has_certificate=False)).list_topics(timeout=3)

@@ -1,6 +1,6 @@
 """Play random histories without pytest: `python -m tests.simulation --first 10000 --seeds 2000`.
 
-Plays the mix of `make soak`: for each seed a partition's history, for every fourth one of a whole server and one of a
+Plays for each seed a partition's history, for every fourth one of a whole server and one of a
 rebuilt store, for every thirtieth one of a cluster, for every sixtieth one of transactional clients and one of a storm.
 A history that fails is printed with its traceback and the command that replays it; the others are played nevertheless.
 Exits with 1 if any failed.

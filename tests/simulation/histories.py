@@ -19,7 +19,7 @@ REPLAYED = os.environ.get("BMQ_SIM_SEED", "")
 
 
 def seeds_wanted(default: int = 100) -> int:
-    """Return how many seeds a run is asked for; each module plays its share of them."""
+    """Return how many histories all modules together play; docs/design/simulation.md has their shares."""
     return int(os.environ.get("BMQ_SIM_SEEDS", default))
 
 

@@ -54,7 +54,7 @@ from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import check, create_topic
 from tests.simulation.kafka_world import CONFIG
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 10 or 1, blocks=4)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 40 or 1, blocks=4)
 TOPIC, PARTITIONS = "orders", 3
 STORE_LATE_S = 1.5
 SEGMENT_BYTES = 1 << 20

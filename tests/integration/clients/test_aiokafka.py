@@ -10,7 +10,7 @@ from tests.integration.clients.drivers.base import OPERATION_TIMEOUT_S
 from tests.integration.clients.endpoint import Endpoint
 from tests.integration.clients.story import Story, new_name
 
-pytestmark = [pytest.mark.clients, pytest.mark.smoke]
+pytestmark = pytest.mark.clients
 
 
 class TestAio(Story):

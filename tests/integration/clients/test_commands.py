@@ -14,7 +14,7 @@ from bmq.cli.admin_client import run
 from tests.integration.clients.endpoint import Endpoint
 from tests.unit.cli.fake_admin import parse
 
-pytestmark = [pytest.mark.clients, pytest.mark.smoke]
+pytestmark = pytest.mark.clients
 
 Tell = Callable[..., list[dict[str, Any]]]
 FIRST_MS = 1_700_000_000_000
@@ -83,6 +83,7 @@ def test_topic_from_creation_to_deletion(
     assert "UNKNOWN_TOPIC_OR_PARTITION" in refused("topic", "describe", name)
 
 
+@pytest.mark.smoke
 def test_group_from_its_first_commit_to_its_deletion(
     endpoint: Endpoint, tell: Tell, refused: Callable[..., str], name: str
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.clients.drivers.kafka_python import KafkaPython
 from tests.integration.clients.story import Story
 
-pytestmark = [pytest.mark.clients, pytest.mark.smoke]
+pytestmark = pytest.mark.clients
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from bench.byte_movers import AppendMover, LoopbackMover, run
 from bench.mover import Mover, python_mover
 from tests.services.processes import NotReady
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.loops("asyncio")
 async def test_packets_are_appended_to_each_file_and_removed_at_the_end(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_the_page_answers_objections(results: Results) -> None:
     assert "## What would a Kafka engineer object to, and the answer" in page(results)
 
 
+@pytest.mark.slow
 def test_the_picture_that_the_page_shows_is_drawn(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     text = (tmp_path / "benchmarks-failover.md").read_text()

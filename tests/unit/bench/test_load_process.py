@@ -9,6 +9,8 @@ import pytest
 
 from bench.load_process import LoadFailed, LoadProcess, Parent
 
+pytestmark = pytest.mark.slow
+
 
 def echo(parent: Parent, *, word: str) -> None:
     parent.tell(f"{word} {parent.wait()}")

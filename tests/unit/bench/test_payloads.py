@@ -37,6 +37,7 @@ def test_a_batch_becomes_as_small_as_one_of_real_events(size: int, codec: str, l
     assert least < compressed_share(records(size, 700), codec) < most
 
 
+@pytest.mark.slow
 def test_a_file_has_many_records_and_none_at_its_end(tmp_path: Path) -> None:
     written = write(tmp_path, 10_000)
     assert written.path.read_bytes().split(b"\n") == list(written.values)

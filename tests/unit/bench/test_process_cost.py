@@ -8,6 +8,8 @@ import pytest
 
 from bench.process_cost import run
 
+pytestmark = pytest.mark.slow
+
 BUSY_S = 0.4
 BUSY = f"import time; end = time.process_time() + {BUSY_S}\nwhile time.process_time() < end: pass"
 LEAVES = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BUSY!r}], start_new_session=True)"

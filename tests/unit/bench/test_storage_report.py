@@ -130,6 +130,7 @@ def test_sizes_have_a_unit(value: float, shown: str) -> None:
     assert size(value) == shown
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_also_without_a_bill(results: Results, tmp_path: Path) -> None:
     write(results, tmp_path)
     assert "steady, open files" in (tmp_path / "benchmarks" / "storage.svg").read_text()

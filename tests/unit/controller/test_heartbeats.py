@@ -135,6 +135,7 @@ async def test_one_that_is_a_member_no_more_is_not_pinged() -> None:
         assert one.pinged[-1][0] == "b" or one.pinged[-2][0] == "b"
 
 
+@pytest.mark.slow
 async def test_many_members_get_their_heartbeats_less_often() -> None:
     async with beaten(*(f"m{number}" for number in range(1000))) as one:
         await asyncio.sleep(5)

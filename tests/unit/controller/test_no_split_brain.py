@@ -23,6 +23,7 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Write
 from bmq.meta.kv_memory import KvFaults
 from tests.harness.loop import run
+from tests.harness.seeds import example_count
 from tests.unit.controller.world import SHARDS, World
 
 pytestmark = pytest.mark.slow
@@ -154,7 +155,7 @@ async def _heal(w: World) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(10, 250), deadline=None)
 def test_only_the_leader_writes_and_numbers_only_grow(seed: int) -> None:
     w = run(_live(seed), seed)
     assert len(w.given) == SHARDS

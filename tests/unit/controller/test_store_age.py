@@ -347,6 +347,7 @@ async def test_a_rebuild_is_above_all_counts_of_before() -> None:
         await world.leader(rebuild_count=1).begin()
 
 
+@pytest.mark.slow
 async def test_histories_of_leaders_under_faults_raise_no_alarm() -> None:
     """Leaders overlap, die at any moment, lose responses, and reach storage late: none finds the store older."""
     counted = 0

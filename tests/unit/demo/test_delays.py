@@ -45,6 +45,7 @@ def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed[3].split() == ["OO", "1", "-", "-", "-"]
 
 
+@pytest.mark.slow
 def test_picture(tmp_path: Path) -> None:
     days = [Day("UA", date(2013, 1, 1), 2, 2, 6), Day("OO", date(2013, 1, 3), 1, 0, 0)]
     draw([UA, OO], days, {"UA": "United"}, tmp_path / "flights.png")

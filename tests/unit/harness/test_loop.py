@@ -146,7 +146,10 @@ async def sleeps() -> None:
     [(waits_for_ever, "deadlock at 0.0"), (spins, "something spins"), (sleeps, "not done after 100")],
     ids=["deadlock", "spin", "too late"],
 )
-def test_a_run_that_cannot_go_on_says_which_tasks_wait_where(main: object, message: str) -> None:
+def test_a_run_that_cannot_go_on_says_which_tasks_wait_where(
+    main: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.harness.loop.TURNS_MAX", 10_000)
     with pytest.raises(Stuck, match=message) as stuck:
         run(main(), limit_s=100)  # type: ignore[operator]
     assert any(f"{__file__}:" in note for note in stuck.value.__notes__)

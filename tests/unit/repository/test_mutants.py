@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,20 @@ RULES = set(range(1, 15))
 """Numbers of the sections of docs/design/rules.md."""
 
 
+@cache
+def _functions(path: str) -> frozenset[str]:
+    """Return the names of the functions at the top of a file."""
+    body = ast.parse((ROOT / path).read_text()).body
+    return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_fits_the_code_and_its_test_exists(mutation: Mutation) -> None:
     assert mutation.applied((ROOT / mutation.file).read_text())
     assert mutation.rule in RULES
     path, _, name = mutation.killed_by.partition("::")
     assert path.startswith(("tests/unit/", "tests/simulation/")), "fast tests only"
-    body = ast.parse((ROOT / path).read_text()).body
-    assert name.partition("[")[0] in {
-        node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    assert name.partition("[")[0] in _functions(path)
 
 
 def test_every_rule_has_mutations_and_names_are_unique() -> None:

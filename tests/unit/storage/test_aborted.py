@@ -25,6 +25,7 @@ from bmq.storage.log_reader import LogSlice, TransactionsUnknown
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
 from bmq.storage.transactions import Transactions
+from tests.harness.seeds import seeds
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.storage.stored_segments import KEY, PATH, SlowFileSystem, reader
 
@@ -114,7 +115,7 @@ def recent_of(segments: Sequence[Sequence[Batch]], since: int, end: int) -> Rece
     return RecentAborted(segments[since][0].base_offset if since < len(segments) else end, lists)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(20, 600))
 async def test_the_list_of_any_range_is_the_slow_readers(seed: int) -> None:
     """Closed segments with indexes, closed ones that the owner still remembers, and the segment that is written."""
     rng = Random(seed)

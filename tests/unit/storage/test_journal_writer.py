@@ -48,6 +48,7 @@ from tests.harness.journals import (
     restart_all,
 )
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
+from tests.harness.seeds import seeds
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -498,7 +499,7 @@ FAULTS = Faults(
 )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(20, 600))
 async def test_every_acknowledged_checkpoint_survives_any_crash(seed: int) -> None:
     """Random partitions, deltas, faults and a crash at a random moment: what another process then reads of each
     partition was appended, and is not older than what was acknowledged."""

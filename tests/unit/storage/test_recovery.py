@@ -38,6 +38,7 @@ from bmq.storage.recovery import (
     recover,
 )
 from bmq.storage.segment import Tail
+from tests.harness.seeds import seeds
 
 TOPIC_ID = uuid.UUID(int=3)
 KEY = PartitionKey(TOPIC_ID, 0)
@@ -604,7 +605,7 @@ class History:
         return self.checkpoint.end_offset if self.checkpoint else 0
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(50, 2_000))
 async def test_any_history_is_recovered_whole(seed: int) -> None:
     """All that was acknowledged is in the log, once and in order; the batches read begin at the checkpoint."""
     history = History.draw(seed)
@@ -619,7 +620,7 @@ async def test_any_history_is_recovered_whole(seed: int) -> None:
         assert earlier.end_offset == later.name.base
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(50, 2_000))
 async def test_any_loss_of_acknowledged_data_is_noticed(seed: int) -> None:
     """A cut into what a checkpoint covers, or into a segment that a later one shows to have been longer, is never
     accepted as the end of the log."""

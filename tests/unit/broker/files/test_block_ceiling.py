@@ -68,6 +68,7 @@ class Small:
         return self._plain(path, holder, options)
 
 
+@pytest.mark.slow
 async def test_partitions_get_smaller_blocks_before_they_take_turns() -> None:
     """Room for 30 blocks of 16 MB, by the NameNode's count, is room for 100 of 4 MB: nobody waits."""
     async with world() as w:

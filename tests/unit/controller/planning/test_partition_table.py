@@ -13,6 +13,7 @@ from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.rates import NO_RATE, NO_TRAFFIC, Rate, Rates
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
+from tests.harness.seeds import example_count
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(CHANGES, max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(50, 2_000), deadline=None)
 def test_the_totals_are_those_of_the_partitions(changes: list[tuple[object, ...]]) -> None:
     table, rates = PartitionTable(), dict[PartitionKey, Rate]()
     for change in changes:

@@ -16,6 +16,7 @@ from bmq.controller.planning.planner import plan, plan_in_steps
 from bmq.controller.planning.planner_view import PENDING_MOVES_MAX, Move, PlannerBroker, PlannerView, Why
 from bmq.controller.planning.rates import Rate
 from bmq.meta.cluster.assignment import CHUNK
+from tests.harness.seeds import example_count
 from tests.unit.controller.planning.plans import (
     applied,
     brokers,
@@ -53,7 +54,7 @@ def clusters(draw: st.DrawFn, min_able: int = 0) -> PlannerView:
 
 
 @given(clusters(min_able=1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(50, 1_500), deadline=None)
 def test_every_partition_is_given_to_a_live_broker_that_does_not_drain(view: PlannerView) -> None:
     able = {broker.incarnation for broker in view.brokers if not broker.is_draining}
     first = plan(view, 0.0)
@@ -66,7 +67,7 @@ def test_every_partition_is_given_to_a_live_broker_that_does_not_drain(view: Pla
 
 
 @given(clusters())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(50, 1_500), deadline=None)
 def test_plans_come_to_an_end_and_equal_views_have_equal_plans(view: PlannerView) -> None:
     turned = replace(
         view,
@@ -79,14 +80,14 @@ def test_plans_come_to_an_end_and_equal_views_have_equal_plans(view: PlannerView
 
 
 @given(clusters())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=example_count(33, 1_000), deadline=None)
 def test_while_all_brokers_drain_nothing_moves(view: PlannerView) -> None:
     drained = replace(view, brokers=[broker._replace(is_draining=True) for broker in view.brokers])
     assert plan(drained, 0.0).moves == []
 
 
 @given(clusters(min_able=2), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=example_count(33, 1_000), deadline=None)
 def test_a_death_moves_only_the_dead_brokers_partitions(view: PlannerView, data: st.DataObject) -> None:
     converged, _ = converge(replace(view, unreachable={}, stalled=frozenset(), resting=frozenset()))
     dead = data.draw(st.sampled_from([b for b in converged.brokers if not b.is_draining]))

@@ -15,6 +15,7 @@ from bmq.controller.planning.table_feed import FORGET_TOPIC_S, TableFeed
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk
 from bmq.meta.cluster.view import ViewChange
+from tests.harness.seeds import example_count
 
 IDS = [uuid.UUID(int=number + 1) for number in range(4)]
 SIZES = [1, 3, CHUNK + 2]
@@ -72,7 +73,7 @@ CHANGES = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=25))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(50, 1_500), deadline=None)
 def test_the_table_is_that_of_catalog_and_view(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
     world = World()
     for kind, *rest in before:

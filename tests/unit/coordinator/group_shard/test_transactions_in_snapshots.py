@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bmq.core.errors import ErrorCode
 from tests.harness.loop import run
+from tests.harness.seeds import example_count
 from tests.unit.coordinator.fakes import World, running
 from tests.unit.coordinator.txn_requests import end, stable, txn_commit
 
@@ -101,7 +102,7 @@ async def _act(world: World, step: tuple[object, ...]) -> None:
                 _snapshot(world)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(50, 1_500), deadline=None)
 @given(st.lists(_step, max_size=40))
 def test_transactions_after_any_history_of_snapshots_and_failovers_are_as_before(
     steps: list[tuple[object, ...]],

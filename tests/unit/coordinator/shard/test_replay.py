@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bmq.coordinator.group.states import GroupState
 from bmq.core.wire import messages as m
 from tests.harness.loop import run
+from tests.harness.seeds import example_count
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running
 
 pytestmark = pytest.mark.slow
@@ -102,7 +103,7 @@ class History:
                 self.unsure.add(key)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(50, 1_500), deadline=None)
 @given(st.lists(_step, max_size=40))
 def test_a_replayed_state_is_the_state_before(steps: list[tuple[Any, ...]]) -> None:
     async def main() -> None:

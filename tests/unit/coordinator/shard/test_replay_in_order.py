@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ async def check(make: Callable[[], Any], operations: Sequence[Operation], read_b
         assert state.facts() == facts[-1]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(_operations, st.sampled_from([1, 300, 1 << 20]))
 def test_a_replay_of_every_record_up_to_any_batch_is_the_live_state(

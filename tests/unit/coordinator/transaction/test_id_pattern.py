@@ -9,6 +9,7 @@ import pytest
 
 from bmq.coordinator.transaction.id_pattern import IdPattern
 from bmq.core.errors import FormatError
+from tests.harness.seeds import seeds
 
 TEXTS = ["", "a", "b", "ab", "aab", "abab", "app-1", "app-12", "app-x", "aaaa", "\n", "a\n", "ä_9 "]
 
@@ -27,7 +28,7 @@ def test_patterns_match_as_python_does(pattern: str) -> None:
         assert compiled.matches(text) == bool(reference.fullmatch(text)), (pattern, text)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(25, 1_000))
 def test_random_patterns_match_as_python_does(seed: int) -> None:
     chance = random.Random(seed)
 

@@ -21,6 +21,7 @@ from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitio
 from bmq.coordinator.transaction.states import TransactionState as S
 from bmq.core.errors import ErrorCode as E
 from bmq.core.transitions import Cell
+from tests.harness.seeds import seeds
 
 ID, NEXT, OTHER, EPOCH = 70, 80, 99, 4
 NOW, STARTED, TIMEOUT = 100_000, 95_000, 60_000
@@ -328,7 +329,7 @@ def test_partitions_that_are_there_are_not_written_again() -> None:
 # ------------------------------------------------------------------------------------------------------- histories
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(50, 2_000))
 def test_no_history_gives_a_producer_epoch_to_two_producers(seed: int) -> None:
     """Random requests: an epoch that a fresh producer got is higher than all before, or of a new producer id."""
     chance = random.Random(seed)

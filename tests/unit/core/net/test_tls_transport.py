@@ -150,6 +150,7 @@ async def test_a_client_that_does_not_read_pauses_both_directions_and_loses_noth
         writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio", "uvloop")
 async def test_a_client_that_sends_more_than_is_begun_is_not_read_from(made: Certificates) -> None:
     """Hold 300 requests: reading stops, and goes on where it stopped once they are answered."""

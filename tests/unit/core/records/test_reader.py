@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, Record, build_batch, encode_varint
 from bmq.core.records.reader import StoredRecord, decompress, read_records, read_varint
+from tests.harness.seeds import example_count
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +175,7 @@ def test_varints_round_trip(value: int) -> None:
     assert read_varint(data, 0, 10) == (value, len(data) - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(50, 2_000), deadline=None)
 @given(body=st.binary(max_size=200), codec=st.integers(0, 7), count=st.integers(-2, 5))
 def test_garbage_is_a_format_error_or_nothing(body: bytes, codec: int, count: int) -> None:
     data = with_body(body, codec=codec)
@@ -183,7 +184,7 @@ def test_garbage_is_a_format_error_or_nothing(body: bytes, codec: int, count: in
         records_of(data, bytes_max=1 << 20)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(50, 2_000), deadline=None)
 @given(items=_items, codec=st.integers(0, 4), where=st.integers(0, 1 << 30), by=st.integers(1, 255))
 def test_a_changed_byte_gives_an_error_or_what_kafka_python_reads(
     items: list[Item], codec: int, where: int, by: int

@@ -15,6 +15,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, encode_varint
 from bmq.core.records.reader import read_records, read_varint
 from bmq.core.records.walk import Fault, Walk, Walker, walk_python
+from tests.harness.seeds import example_count
 
 pytestmark = pytest.mark.slow
 
@@ -54,14 +55,14 @@ def without_attributes(data: bytearray) -> bytearray:
     return data
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=example_count(33, 1_000))
 @given(st.lists(records, min_size=1, max_size=20), st.integers(-(1 << 62), 1 << 62))
 def test_right_batches_are_right(made: list[Record], base: int) -> None:
     largest = max(-1, *(base + record.timestamp_delta for record in made))
     assert both(body(*made), len(made), base) == (Fault.FINE, len(made), largest)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(75, 3_000))
 @given(st.lists(records, min_size=1, max_size=6), st.integers(1, 8), st.data())
 def test_mutated_batches_get_one_verdict(made: list[Record], count: int, data: st.DataObject) -> None:
     """Bytes are changed, dropped and repeated, and the count lies: both agree, and what they pass is read by others."""
@@ -86,13 +87,13 @@ def test_mutated_batches_get_one_verdict(made: list[Record], count: int, data: s
                 assert len(list(parser(bytes(whole)))) == count
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(75, 3_000))
 @given(st.binary(max_size=400), st.integers(1, 1 << 31))
 def test_any_bytes_get_one_verdict(data: bytes, count: int) -> None:
     both(data, count)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(75, 3_000))
 @given(st.lists(records, min_size=1, max_size=6), st.integers(0, 400), st.integers(0, 255))
 def test_what_our_reader_refuses_is_refused(made: list[Record], at: int, byte: int) -> None:
     bad = bytearray(build_batch(made))
@@ -147,7 +148,7 @@ def test_timestamps_are_judged_last() -> None:
     assert both(data + b"x", 3, 0, (0, 49)).fault == Fault.BATCH_END
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=example_count(50, 2_000))
 @given(
     st.lists(records, min_size=1, max_size=20),
     st.integers(*ALL),

@@ -177,6 +177,7 @@ async def test_names_are_checked_only_where_that_is_asked_for(authorities: Autho
         assert (await ping(peers, member)).is_serving
 
 
+@pytest.mark.slow
 async def test_large_and_many_calls_pass_and_none_gets_stuck(authorities: Authorities) -> None:
     """A loop's TLS blocks a writer at its bound: with a bound of nothing a connection would stand still for ever."""
     tls = authorities.tls()

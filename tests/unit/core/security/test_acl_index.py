@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bmq.core.security import acl_index
 from bmq.core.security.acl_index import AclIndex, canonical_host
 from bmq.core.security.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
+from tests.harness.seeds import example_count
 
 A, B, EVERYBODY = "User:a", "User:b", "User:*"
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -132,8 +133,9 @@ def plainly_allowed(
     return any(acl.permission is AclPermission.ALLOW and acl.operation in enough for acl in own)
 
 
+@pytest.mark.slow
 @given(st.lists(ACLS, max_size=12), st.lists(ACLS, max_size=4), NAMES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(75, 3_000), deadline=None)
 def test_any_acls_decide_as_a_plain_reading_of_the_rules(acls: list[Acl], passing: list[Acl], name: str) -> None:
     index = AclIndex([*acls, *passing])
     for acl in passing:
@@ -169,8 +171,9 @@ def plainly_allowed_on_some(acls: Sequence[Acl], principal: str, host: str, oper
     )
 
 
+@pytest.mark.slow
 @given(st.lists(ACLS, max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(75, 3_000), deadline=None)
 def test_a_right_on_some_topic_is_found_as_in_kafka(acls: list[Acl]) -> None:
     index = AclIndex(acls)
     for principal in (A, B):

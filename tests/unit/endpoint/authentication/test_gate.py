@@ -584,6 +584,7 @@ async def test_an_authentication_again_must_end_in_time() -> None:
 # ---------------------------------------------------------------------------------------------------- many and any
 
 
+@pytest.mark.slow
 async def test_thousands_of_failures_leave_nothing_and_a_few_lines(server_log: io.StringIO) -> None:
     """Each failure is counted, held for the delay, and forgotten; its lines are bounded by the log's limits."""
     world = World()

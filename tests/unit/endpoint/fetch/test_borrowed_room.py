@@ -160,6 +160,7 @@ async def test_a_claim_that_nothing_supports_fades() -> None:
     assert memory.tails.used > size - 10_000
 
 
+@pytest.mark.slow
 async def test_an_event_evicts_no_more_than_it_takes_and_a_bounded_number() -> None:
     """Small batches: a response, a read, each evicts what it needs, however many batches the tails hold."""
     memory = Memory()

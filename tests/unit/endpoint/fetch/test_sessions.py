@@ -24,6 +24,7 @@ from bmq.endpoint.fetch.sessions import (
     FetchSessions,
     Turn,
 )
+from tests.harness.seeds import example_count
 from tests.unit.endpoint.serving import want
 
 ID = uuid.UUID(int=7)
@@ -338,7 +339,7 @@ class Model(RuleBasedStateMachine):
             assert set(session.watch.changed) == set(session.partitions.values())
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(max_examples=example_count(20, 600), stateful_step_count=40, deadline=None)
 TestModel = Model.TestCase
 
 

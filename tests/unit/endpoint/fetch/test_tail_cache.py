@@ -12,6 +12,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.tail_cache import COPY_SHARE, ENTRY_BYTES, JOIN_BYTES, TailCache
+from tests.harness.seeds import example_count
 
 A = PartitionKey(uuid.UUID(int=1), 0)
 B = PartitionKey(uuid.UUID(int=2), 0)
@@ -215,7 +216,7 @@ OPERATIONS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(50, 2_000), deadline=None)
 @given(OPERATIONS)
 def test_the_tail_cache_does_what_a_plain_list_does(operations: list[tuple[str, PartitionKey, int, int]]) -> None:
     """The model: (partition, base offset) in order of arrival; a gap (one operation in twelve) begins again."""

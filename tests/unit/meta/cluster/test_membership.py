@@ -26,6 +26,7 @@ from bmq.meta.cluster.membership import (
 )
 from bmq.meta.kv import Commit, Compare, Delete, KeyValue, Put, Write
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
+from tests.harness.seeds import seeds
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -378,7 +379,7 @@ async def test_a_given_id_of_a_live_proxy_is_refused() -> None:
         assert entry.value == b"p"
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(50, 2_000))
 async def test_under_faults_of_the_store_it_ends_up_a_member_once(seed: int) -> None:
     """Requests and answers are lost at random; a member that joined twice would have left a second key or id."""
 

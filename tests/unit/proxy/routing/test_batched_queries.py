@@ -300,6 +300,7 @@ async def test_a_partition_that_is_not_open_holds_up_only_itself() -> None:
         assert [each.error_code for each in await asked] == 10 * [0]
 
 
+@pytest.mark.slow
 async def test_list_offsets_of_many_partitions_goes_in_turns() -> None:
     """Fewer than a request may name: a turn takes as long with all of them."""
     count = 4_000

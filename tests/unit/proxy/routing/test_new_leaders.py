@@ -423,6 +423,7 @@ async def test_a_session_names_the_new_leader_once() -> None:
         assert (again.error, again.offset) == (NEW, 1)
 
 
+@pytest.mark.slow
 async def test_large_requests_get_hints_too() -> None:
     count = produce.PARTITIONS_AT_ONCE + 1
     async with proxy(partitions=count) as it:

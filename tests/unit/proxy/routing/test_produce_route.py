@@ -32,6 +32,7 @@ from bmq.proxy.routing.produce_route_events import (
     Submitted,
     Tick,
 )
+from tests.harness.seeds import example_count
 
 HELD_S = 5.0
 NO_PRODUCER = -1
@@ -572,7 +573,7 @@ STEPS = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(STEPS, max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=example_count(100, 4_000), deadline=None)
 def test_of_any_history_nothing_acked_is_lost_doubled_or_reordered(steps: list[tuple[str, object]]) -> None:
     world = World()
 

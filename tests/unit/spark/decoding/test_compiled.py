@@ -30,6 +30,7 @@ def test_both_kernels_are_loaded_and_kept() -> None:
     assert {name.split(".")[1].split("-")[0] for name in names} == {"scan", "decode"}
 
 
+@pytest.mark.slow
 def test_a_driver_plans_without_numba_once_the_machine_code_is_kept() -> None:
     """Spark plans each query in a process of its own."""
     kept = compiled.machine_code()

@@ -15,6 +15,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch
 from bmq.core.records.reader import read_records
 from bmq.spark.decoding.decoder import COLUMNS, BatchDecoder, CorruptSegment, DecodeOptions, read_segment
+from tests.harness.seeds import example_count
 from tests.unit.spark.batches import PARTITION, TOPIC, Item, Row, built, changed, plain, read_by_kafka, rows_of
 
 pytestmark = pytest.mark.slow
@@ -179,7 +180,7 @@ _fuzzed = built(
     st.lists(st.tuples(st.integers(HEADER_BYTES, len(_fuzzed) - 1), st.integers(0, 255)), min_size=1, max_size=4),
     st.integers(0, 30),
 )
-@settings(max_examples=400)
+@settings(max_examples=example_count(100, 4_000))
 def test_damage_that_its_crc_matches_is_read_as_the_record_reader_reads_it(
     changes: list[tuple[int, int]], cut: int
 ) -> None:
@@ -203,7 +204,7 @@ def test_damage_that_its_crc_matches_is_read_as_the_record_reader_reads_it(
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=example_count(50, 2_000))
 def test_any_damage_costs_at_most_the_batches_it_lies_in(draw: st.DataObject) -> None:
     parts = [plain(base, codec=base % 5) for base in range(0, 18, 3)]
     data = bytearray(b"".join(parts))
@@ -223,7 +224,7 @@ def test_any_damage_costs_at_most_the_batches_it_lies_in(draw: st.DataObject) ->
 
 
 @given(st.binary(max_size=200), st.integers(0, 4), st.integers(1, 50))
-@settings(max_examples=200)
+@settings(max_examples=example_count(50, 2_000))
 def test_bodies_of_garbage(body: bytes, codec: int, count: int) -> None:
     head = bytearray(plain(0)[:HEADER_BYTES])
     struct.pack_into(">i", head, 57, count)

@@ -57,6 +57,7 @@ def test_few_records_wait_for_more_but_not_longer_than_the_delay(
     assert not RateLimits().is_worth_waiting(count, waited)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 1 << 30), partitions)
 def test_shares_keep_to_the_limit_and_starve_nobody(limit: int, sizes: dict[tuple[str, int], int]) -> None:
     granted = shares(limit, sizes)

@@ -130,6 +130,7 @@ def test_read_all_available_goes_before_limits(tmp_path: Path) -> None:
     assert [type(each) for each in limited.partitions(offset(3), offset(6))] == [BmqPartition]
 
 
+@pytest.mark.slow
 def test_executors_adopt_the_drivers_machine_code_before_they_load_anything(tmp_path: Path) -> None:
     (tmp_path / "reader").write_bytes(pickle.dumps(reader()))
     source = BmqDataSource(CaseInsensitiveDict({"root": "memory:", "topic": "orders"}))

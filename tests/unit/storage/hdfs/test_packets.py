@@ -2,6 +2,7 @@
 
 import struct
 
+import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ class Replica:
         self.data = self.data[: header.offset] + data
 
 
+@pytest.mark.slow
 @given(
     chunk_bytes=st.sampled_from([4, 7, 512]),
     packet_bytes=st.sampled_from([1, 64, 1000, 4096]),

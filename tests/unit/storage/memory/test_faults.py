@@ -18,13 +18,14 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.loop import run
+from tests.harness.seeds import seeds
 
 pytestmark = pytest.mark.slow
 
 
 T = TypeVar("T")
 
-SEEDS = range(300)
+SEEDS = seeds(90, 3_000)
 EVERYTHING = Faults(
     call_s=(0.0, 0.02),
     ack_s=(0.0, 0.01),
