@@ -1,7 +1,7 @@
 """``bmq transaction find-hanging`` and ``abort``: open transactions that no coordinator ends (KIP-664).
 
-A producer's transaction hangs in a partition if it is open for longer than any time-out allows, and the coordinator of
-the producer's transactional id has no transaction with the partition.
+A producer's transaction hangs in a partition under two conditions.  It is open for longer than any time-out allows, and
+the coordinator of the producer's transactional id has no transaction with the partition.
 """
 
 from __future__ import annotations

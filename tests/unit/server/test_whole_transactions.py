@@ -223,3 +223,15 @@ async def test_a_client_ends_a_hanging_transaction_of_a_group() -> None:
         codes = [topic.partitions[0].error_code for topic in response.markers[0].topics]
         assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
         assert await p.offset() == (0, -1)
+
+
+async def test_offsets_that_come_after_the_end_of_their_transaction_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with process(monkeypatch) as p:
+        await p.commit_offset(5)
+        await p.end(commits=False)
+        await p.ended("CompleteAbort")
+        late = txn_request("g", [("orders", 0, 9)], producer=p.producer_id, epoch=p.epoch)
+        assert (await p.ask(late, 3)).topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
+        assert await p.offset() == (0, -1), "neither committed nor pending for ever"
