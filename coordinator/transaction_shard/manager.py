@@ -26,7 +26,7 @@ class UnwrittenMarkers(NamedTuple):
     ``oldest_s``: seconds since the markers of the first of these transactions were sent for the first time.
     """
 
-    count: int
+    markers: int
     oldest_s: float
 
 
