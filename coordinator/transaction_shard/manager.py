@@ -21,12 +21,12 @@ from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, shard_count
 
 
 class UnwrittenMarkers(NamedTuple):
-    """The markers of ending transactions after a failed try.
+    """The markers of ending transactions after a failed try: one a partition.
 
-    ``partitions``: their number, a marker each.  ``oldest_s``: seconds since the markers of the first of these transactions were sent for the first time.
+    ``oldest_s``: seconds since the markers of the first of these transactions were sent for the first time.
     """
 
-    partitions: int
+    markers: int
     oldest_s: float
 
 

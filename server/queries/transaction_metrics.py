@@ -23,7 +23,7 @@ def transaction_metrics(shards: TransactionShards) -> list[OwnMetric]:
         OwnMetric(
             "markers_not_written",
             "Markers of transactions that their partitions did not take at the last try, and that are sent again",
-            unwritten.partitions,
+            unwritten.markers,
         ),
         OwnMetric(
             "oldest_marker_not_written_seconds",

@@ -168,7 +168,7 @@ async def test_open_transactions_and_markers_that_a_partition_does_not_take_are_
         await until(lambda: shards.oldest_open_s() > 0)
         world.partitions.codes = {key(1): [E.NOT_LEADER_OR_FOLLOWER] * 1_000}
         await world.a.end(producer, commit=True)
-        await until(lambda: shards.unwritten_markers().count == 1)
+        await until(lambda: shards.unwritten_markers().markers == 1)
         await until(lambda: shards.unwritten_markers().oldest_s > 0)
         assert shards.oldest_open_s() == 0.0
         world.partitions.codes.clear()
