@@ -42,6 +42,7 @@ from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Addr
 from bmq.meta.kv import KeyValue
 from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
+from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.tracing import Tracing
 from bmq.server.certificates import open_certificates
 from bmq.server.client_security import ClientSecurity
@@ -135,12 +136,13 @@ class Node:
         service = self.controller.service if self.controller is not None else None
         self.admin = RemoteAdmin(self.view, self.catalog, joined.peers, clock, local=service)
         offsets_topic = partial(self.admin.ensure_topic, OFFSETS_TOPIC)
+        self.producer_ids = ProducerIds(kv, config.cluster, rebuild_count=joined.root.rebuild_count)
         self.coordinator: CoordinatorRole | None = None
         if COORDINATOR in config.roles:
-            transactions = partial(make_transactions, parts, self.admin, offsets_topic)
+            transactions = partial(make_transactions, parts, self.admin, offsets_topic, self.producer_ids)
             self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic, transactions)
         self.proxy = ProxyRole(
-            parts, self.views, self.metrics, self.log_levels, self.admin, offsets_topic,
+            parts, self.views, self.metrics, self.log_levels, self.admin, offsets_topic, self.producer_ids,
             broker=self.broker, controller=self.controller, coordinator=self.coordinator,
         )  # fmt: skip
         roles: tuple[Role | None, ...] = (self.broker, self.controller, self.proxy, self.coordinator)
@@ -220,6 +222,7 @@ class Node:
             parts.push_async_callback(self.catalog.close)
             parts.push_async_callback(self.security.close)
             parts.push_async_callback(self.pool.close)
+            parts.push_async_callback(self.producer_ids.close)
             for role in self._roles:
                 parts.push_async_callback(role.close)
             parts.push_async_callback(self.collected.close)

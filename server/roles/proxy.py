@@ -58,6 +58,7 @@ class ProxyRole:
         log_levels: LogLevels,
         admin: RemoteAdmin,
         offsets_topic: Callable[[], Awaitable[Topic]],
+        producer_ids: ProducerIds,
         *,
         broker: BrokerRole | None,
         controller: ControllerRole | None,
@@ -84,7 +85,6 @@ class ProxyRole:
             local=coordinator.transactions if coordinator else None,
         )  # fmt: skip
         self._routers = (self.coordinator, self.transactions)
-        self.producer_ids = ProducerIds(parts.kv, config.cluster)
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
@@ -98,7 +98,7 @@ class ProxyRole:
             responses=ResponseBudget(config.queued_max_request_bytes),
             admin=admin,
             coordinator=self.coordinator,
-            producer_ids=self.producer_ids,
+            producer_ids=producer_ids,
             scram_users=security.scram_users,
             tokens=security.tokens,
             client_quotas=security.client_quotas,
@@ -174,7 +174,6 @@ class ProxyRole:
 
     async def start(self) -> None:
         """Begin to look for owners and members."""
-        self.producer_ids.rebuild_count = self._parts.joined.root.rebuild_count
         if self.audit_log is not None:
             self.audit_log.start()
         self.remote_owners.start()
@@ -206,7 +205,6 @@ class ProxyRole:
             parts.push_async_callback(self.remote_owners.close)
             if self.new_leaders is not None:
                 parts.push_async_callback(self.new_leaders.close)
-            parts.push_async_callback(self.producer_ids.close)
             parts.push_async_callback(self._group_markers.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -21,26 +20,28 @@ from bmq.server.roles.parts import Parts
 
 
 def make_transactions(
-    parts: Parts, admin: RemoteAdmin, offsets_topic: Callable[[], Awaitable[Topic]], logs: ShardLogs
+    parts: Parts,
+    admin: RemoteAdmin,
+    offsets_topic: Callable[[], Awaitable[Topic]],
+    producer_ids: ProducerIds,
+    logs: ShardLogs,
 ) -> TransactionParts:
     """Return the transaction coordinator over the shards' ``logs``.
 
     ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
     """
     config, joined, catalog = parts.config, parts.joined, parts.catalog
-    issued = ProducerIds(parts.kv, config.cluster, rebuild_count=joined.root.rebuild_count)
     groups = GroupMarkers(joined.view, joined.peers)
     owners = PartitionMarkers(joined.view, catalog, joined.peers, GoneTopics(parts.kv, config.cluster))
     shards = TransactionShards(
         CoordinatorSettings.of(config), parts.clock, logs, partial(admin.ensure_topic, TRANSACTIONS_TOPIC), catalog,
         joined.view,
-        producer_ids=issued.next,
+        producer_ids=producer_ids.next,
         write_markers=RoutedMarkers(catalog, groups, owners),
     )  # fmt: skip
 
     async def close() -> None:
         async with contextlib.AsyncExitStack() as used:
-            used.push_async_callback(issued.close)
             used.push_async_callback(owners.close)
             used.push_async_callback(groups.close)
 

@@ -133,7 +133,7 @@ async def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkey
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(node.broker, "close", close)
-        monkeypatch.setattr(node.proxy.producer_ids, "close", fail)
+        monkeypatch.setattr(node.producer_ids, "close", fail)
         with pytest.raises(RuntimeError, match="a bug"):
             await node.close()
         assert closed == ["broker"]

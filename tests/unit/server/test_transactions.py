@@ -13,19 +13,20 @@ import pytest
 
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
-from bmq.core.clock import LoopClock
+from bmq.core.clock import LoopClock, SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.features import TRANSACTION_VERSION
+from bmq.core.features import TRANSACTION_VERSION, FeatureTable
 from bmq.core.net.request import Client, Response
 from bmq.core.wire import messages as m
 from bmq.core.wire.codec_client import decode_response
 from bmq.core.wire.header import is_flexible, response_is_flexible
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
-from bmq.meta.cluster.member import Address
+from bmq.meta.cluster.member import CONTROLLER, Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from bmq.server import node as node_module
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
 from bmq.server.roles import coordinator as coordinator_role
 from bmq.server.roles.broker import BrokerRole
@@ -172,3 +173,26 @@ async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_th
         w.transactions.shards.broken = {ShardId(TRANSACTIONS, 3): "no owner"}
         assert role.shards_not_loaded() == {ShardId(TRANSACTIONS, 3): "no owner"}
         assert set(role.shards_not_loaded_by_reason().values()) == {0}
+
+
+async def test_clients_wait_while_a_member_is_of_a_version_without_transactions_and_then_go_on() -> None:
+    fs, store = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryStore()
+    controller = NodeConfig(roles=(CONTROLLER,))
+    earlier = ClusterMember(controller, fs, MemoryKeyValue(store), SystemClock(), "earlier", features=FeatureTable(()))
+    await earlier.join()
+    try:
+        async with single_node(NodeConfig(), fs, MemoryKeyValue(store)) as node:
+            node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
+            await node.start()
+            w = World(node, cast(Any, None))
+            found = await w.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 6)
+            assert found.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (await w.ask(init("tx"), 5)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert TRANSACTIONS_TOPIC not in node.catalog.topics, "the earlier version does not know the topic"
+            await earlier.leave()
+            await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
+            found = await w.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 6)
+            assert found.coordinators[0].error_code == 0
+            assert (await w.ask(init("tx"), 5)).error_code == 0
+    finally:
+        await earlier.leave()

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.config import NodeConfig
@@ -65,7 +66,7 @@ class Process(World):
         return PartitionKey(self.node.catalog.topics["orders"].topic_id, 0)
 
     async def write(self) -> None:
-        """Add the partition to the transaction, and append a record to it."""
+        """Add the partition to the transaction, and produce a record to it."""
         topic = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="orders", partitions=[0])
         request = m.AddPartitionsToTxnRequest(
             version=3, v3_and_below_transactional_id="t", v3_and_below_producer_id=self.producer_id,
@@ -73,13 +74,22 @@ class Process(World):
         )  # fmt: skip
         (added,) = (await self.ask(request, 3)).results_by_topic_v3_and_below
         assert [each.partition_error_code for each in added.results_by_partition] == [0]
-        assert self.node.broker is not None
-        owner = await self.node.broker.assigned.wait(self.key, 10)
+        assert await self.produce() == 0
+
+    async def produce(self, version: int = 9, sequence: int = 0) -> int:
+        """Return the error of a Produce of one record in the transaction."""
         batch = build_batch(
-            [Record(value=b"paid")], base_timestamp=1000, producer_id=self.producer_id, producer_epoch=self.epoch,
-            base_sequence=0, attributes=TRANSACTIONAL,
+            [Record(value=b"paid")], producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=sequence,
+            attributes=TRANSACTIONAL,
         )  # fmt: skip
-        await cast(Any, owner).append_internal(memoryview(batch))
+        Topic = ProduceRequest.TopicProduceData
+        part = Topic.PartitionProduceData(index=0, records=bytes(batch))
+        request = ProduceRequest(
+            transactional_id="t", acks=-1, timeout_ms=30_000, topic_data=[Topic(name="orders", partition_data=[part])]
+        )
+        frame = struct.pack(">hhihx", ProduceRequest.API_KEY, version, 1, -1) + bytes(request.encode(version=version))
+        data = await self.exchange(frame)
+        return int(ProduceResponse.decode(data[5:], version=version).responses[0].partition_responses[0].error_code)
 
     async def commit_offset(self, offset: int) -> None:
         """Add the group to the transaction, and commit an offset in it."""
@@ -139,6 +149,11 @@ class Process(World):
             forgotten_topics_data=[], rack_id="",
         )  # fmt: skip
         frame = struct.pack(">hhihx", FetchRequest.API_KEY, 13, 1, -1) + bytes(request.encode(version=13))
+        data = await self.exchange(frame)
+        return FetchResponse.decode(data[5:], version=13).responses[0].partitions[0]
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Return the response to a frame, both without their lengths."""
         response = self.node.proxy.client_endpoints["PLAINTEXT"](memoryview(bytearray(frame)), cast(Any, FakeClient()))
         if isinstance(response, Awaitable):
             response = await response
@@ -146,7 +161,7 @@ class Process(World):
         data = b"".join(map(bytes, response.buffers))
         if response.release is not None:
             response.release()
-        return FetchResponse.decode(data[5:], version=13).responses[0].partitions[0]
+        return data
 
 
 @asynccontextmanager
@@ -186,6 +201,14 @@ async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(
         aborted = [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
         assert aborted == ([] if commits else [(p.producer_id, 0)])
         assert await p.offset() == (0, 5 if commits else -1)
+
+
+async def test_no_record_is_taken_before_its_partition_is_in_the_transaction() -> None:
+    async with process() as p:
+        assert await p.produce() == ErrorCode.INVALID_TXN_STATE
+        assert await p.produce(version=11) == ErrorCode.TRANSACTION_ABORTABLE
+        await p.write()
+        assert await p.produce(sequence=1) == 0, "further batches need no question"
 
 
 async def test_no_end_is_confirmed_with_fewer_copies_than_the_setting_asks_for() -> None:
