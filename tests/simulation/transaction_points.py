@@ -22,6 +22,7 @@ from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard import shard as shard_module
+from bmq.coordinator.shard.snapshot import take_snapshot
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.records import StoredTransaction
 from bmq.coordinator.transaction.states import TransactionState
@@ -219,7 +220,9 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
         return producer is not None
 
     def has_open(serving: Any, *_: Any) -> bool:
-        return bool(list(serving.open_transactions()) or getattr(serving.state, "open_ids", ()))
+        if isinstance(serving, ActiveTransactions):
+            return bool(serving.state.open_ids)
+        return any(True for _ in serving.open_transactions())
 
     changes: list[tuple[Any, str, Any]] = [
         (node_module, "SERVES_TRANSACTIONS", True),
@@ -239,7 +242,7 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
             "_abort_if_overdue",
             _around(points, "Overdue", ActiveTransactions._abort_if_overdue, _is_overdue),
         ),
-        (shard_module, "take_snapshot", _around(points, "Snapshot", shard_module.take_snapshot, has_open)),
+        (shard_module, "take_snapshot", _around(points, "Snapshot", take_snapshot, has_open)),
     ]
     for method, step in REQUESTS.items():
         changes.append((TransactionApis, method, _around(points, step, getattr(TransactionApis, method))))
