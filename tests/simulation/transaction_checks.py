@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from kafka.protocol.admin import ListTransactionsRequest, ListTransactionsResponse
@@ -158,7 +159,8 @@ async def check_replays(world: ClusterWorld) -> int:
         if serving is None or log is None or not _is_idle(serving.writer):
             continue
         live, end = serving.state.facts(), log.high_watermark
-        replay = Replay(log, state := shard._new_state(), READ_BYTES)
+        seen = copy(log)  # a remote log's end moves with each read: a former owner's would pass its successor's records
+        replay = Replay(seen, state := shard._new_state(), READ_BYTES)
         try:
             async with asyncio.timeout(REPLAY_S):
                 await replay.read(end)

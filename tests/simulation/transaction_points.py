@@ -22,12 +22,15 @@ from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard import shard as shard_module
+from bmq.coordinator.shard.snapshot import take_snapshot
+from bmq.coordinator.shard.writer import Writer
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.records import StoredTransaction
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.markers import MarkerSender
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
+from bmq.core.errors import RequestError
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
 from bmq.server import node as node_module
@@ -98,6 +101,8 @@ class Points:
         self.chosen, self.count = "", 1
         self.befall: Callable[[Process], None] | None = None
         self.is_over = False
+        self.writing: StoredTransaction | None = None
+        """The value of the record that is being handed to a writer."""
         self._world = world
 
     def choose(self, point: str, count: int, befall: Callable[[Process], None]) -> None:
@@ -138,25 +143,42 @@ def _around(points: Points, step: str, call: Any, is_step: Callable[..., bool] =
 
 
 def _perform(points: Points, call: Any) -> Any:
-    """Return ``ActiveTransactions._perform`` with points before each write and once the record is durable."""
+    """Return ``ActiveTransactions._perform`` with a point before each write."""
 
     @wraps(call)
     def perform(active: ActiveTransactions, transactional_id: str, effects: list[ev.Effect]) -> Any:
-        value = next((each.value for each in effects if isinstance(each, ev.Store)), None)
-        if value is None:
+        points.writing = next((each.value for each in effects if isinstance(each, ev.Store)), None)
+        if points.writing is not None:
+            points.reach(f"before {points.writing.state.kafka_name}")
+        try:
             return call(active, transactional_id, effects)
-        points.reach(f"before {value.state.kafka_name}")
-        durable = call(active, transactional_id, effects)
-
-        def done(future: asyncio.Future[None]) -> None:
-            if not future.cancelled() and future.exception() is None:
-                points.decisions.note(value)
-                points.reach(f"after {value.state.kafka_name}")
-
-        durable.add_done_callback(done)
-        return durable
+        finally:
+            points.writing = None
 
     return perform
+
+
+def _write(points: Points, call: Any) -> Any:
+    """Return ``Writer.write`` with a point where a transaction's record is durable, before anybody hears of it.
+
+    The request may have been given up by then: its decision counts all the same.
+    """
+
+    @wraps(call)
+    def write(writer: Writer, records: Any, subject: str, done: Any, producer: Any = None) -> Any:
+        value = points.writing
+        if value is None:
+            return call(writer, records, subject, done, producer)
+
+        def durable(error: RequestError | None) -> None:
+            if error is None:
+                points.decisions.note(value)
+                points.reach(f"after {value.state.kafka_name}")
+            done(error)
+
+        return call(writer, records, subject, durable, producer)
+
+    return write
 
 
 def _begin(points: Points, call: Any) -> Any:
@@ -219,7 +241,9 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
         return producer is not None
 
     def has_open(serving: Any, *_: Any) -> bool:
-        return bool(list(serving.open_transactions()) or getattr(serving.state, "open_ids", ()))
+        if isinstance(serving, ActiveTransactions):
+            return bool(serving.state.open_ids)
+        return any(True for _ in serving.open_transactions())
 
     changes: list[tuple[Any, str, Any]] = [
         (node_module, "SERVES_TRANSACTIONS", True),
@@ -228,6 +252,7 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
         (CoordinatorSettings, "of", settings),
         (ActiveTransactions, "_perform", _perform(points, ActiveTransactions._perform)),
         (ActiveTransactions, "begin", _begin(points, ActiveTransactions.begin)),
+        (Writer, "write", _write(points, Writer.write)),
         (VerifiedAppends, "put", _put(points, VerifiedAppends.put)),
         (PartitionOwner, "end_transaction", _marked(points, "PartitionMarker", PartitionOwner.end_transaction)),
         (ActiveGroups, "end_transaction", _marked(points, "GroupMarker", ActiveGroups.end_transaction)),
@@ -239,7 +264,7 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
             "_abort_if_overdue",
             _around(points, "Overdue", ActiveTransactions._abort_if_overdue, _is_overdue),
         ),
-        (shard_module, "take_snapshot", _around(points, "Snapshot", shard_module.take_snapshot, has_open)),
+        (shard_module, "take_snapshot", _around(points, "Snapshot", take_snapshot, has_open)),
     ]
     for method, step in REQUESTS.items():
         changes.append((TransactionApis, method, _around(points, step, getattr(TransactionApis, method))))
