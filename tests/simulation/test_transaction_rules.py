@@ -38,7 +38,7 @@ def test_rule_11_whoever_serves_the_shard_later_sends_the_markers() -> None:
 def test_rule_12_a_batch_that_comes_after_the_end_of_its_transaction_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transaction_clients, "LATE", 0.5)
+    monkeypatch.setattr(transaction_clients, "LATE", 1.0)
     assert play(0, "after Verify", stands_still).known.late > 0
 
 
