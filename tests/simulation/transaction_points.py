@@ -32,9 +32,6 @@ from bmq.coordinator.transaction_shard.markers import MarkerSender
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.errors import RequestError
 from bmq.core.records.control import Marker, TransactionMarker
-from bmq.proxy.apis import ALL_APIS, OF_TRANSACTIONS
-from bmq.server import node as node_module
-from bmq.server.roles import proxy as proxy_role
 from tests.harness.loop import PROCESS
 
 if TYPE_CHECKING:
@@ -233,12 +230,11 @@ def _marked(points: Points, step: str, call: Any) -> Any:
 def watched(world: ClusterWorld) -> Iterator[Points]:
     """Serve transactions in all processes of a world, with its points, while a history runs."""
     points = Points(world)
-    apis = (*(api for api in ALL_APIS if api not in OF_TRANSACTIONS), *OF_TRANSACTIONS)
     of = CoordinatorSettings.of.__func__  # type: ignore[attr-defined]
     settings = classmethod(lambda cls, config: replace(of(cls, config), snapshot_bytes=SNAPSHOT_BYTES))
 
-    def has_producer(*_: Any, producer: Any = None, **__: Any) -> bool:
-        return producer is not None
+    def has_transaction(*_: Any, transaction: Any = None, **__: Any) -> bool:
+        return transaction is not None
 
     def has_open(serving: Any, *_: Any) -> bool:
         if isinstance(serving, ActiveTransactions):
@@ -246,9 +242,6 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
         return any(True for _ in serving.open_transactions())
 
     changes: list[tuple[Any, str, Any]] = [
-        (node_module, "SERVES_TRANSACTIONS", True),
-        (proxy_role, "SERVES_TRANSACTIONS", True),
-        (proxy_role, "ALL_APIS", apis),
         (CoordinatorSettings, "of", settings),
         (ActiveTransactions, "_perform", _perform(points, ActiveTransactions._perform)),
         (ActiveTransactions, "begin", _begin(points, ActiveTransactions.begin)),
@@ -256,7 +249,7 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
         (VerifiedAppends, "put", _put(points, VerifiedAppends.put)),
         (PartitionOwner, "end_transaction", _marked(points, "PartitionMarker", PartitionOwner.end_transaction)),
         (ActiveGroups, "end_transaction", _marked(points, "GroupMarker", ActiveGroups.end_transaction)),
-        (ActiveGroups, "commit", _around(points, "TxnOffsetCommit", ActiveGroups.commit, has_producer)),
+        (ActiveGroups, "commit", _around(points, "TxnOffsetCommit", ActiveGroups.commit, has_transaction)),
         (PartitionVerifier, "__call__", _around(points, "Verify", PartitionVerifier.__call__)),
         (MarkerSender, "_send_all", _around(points, "SendMarkers", MarkerSender._send_all)),
         (

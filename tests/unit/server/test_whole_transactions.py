@@ -248,10 +248,8 @@ async def test_a_client_ends_a_hanging_transaction_of_a_group() -> None:
         assert await p.offset() == (0, -1)
 
 
-async def test_offsets_that_come_after_the_end_of_their_transaction_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with process(monkeypatch) as p:
+async def test_offsets_that_come_after_the_end_of_their_transaction_are_refused() -> None:
+    async with process() as p:
         await p.commit_offset(5)
         await p.end(commits=False)
         await p.ended("CompleteAbort")

@@ -185,14 +185,6 @@ async def test_offsets_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         assert await asyncio.gather(*commits) == [NONE] * 2
 
 
-async def test_without_transactions_every_commit_of_a_transaction_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with running(World()) as world:
-        monkeypatch.setattr(world.verifier, "_verify", None)
-        assert await txn_commit(world, "g", 5) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
 @pytest.mark.parametrize("seed", range(20))
 async def test_rule_12_no_offset_is_pending_that_the_coordinator_does_not_know_of(seed: int) -> None:
     """Random transactions of a coordinator, with late answers: once all have ended, nothing is pending."""
