@@ -4,7 +4,7 @@
 
     client: AP-REQ                 server: AP-REP             until the context stands on both sides
     client: (empty)                server: wrap(layers, size)
-    client: wrap(1, 0)             no layer: hadoop.rpc.protection=authentication
+    client: wrap(layer, size)      the level of hadoop.rpc.protection, and the client's longest message
 
 The library blocks (KDC, DNS, replay cache), so its calls run in a thread of the login.  Tickets by keytab
 are kept in memory, in a store of their own: the environment, which a listener of the same process shares, is neither
@@ -18,7 +18,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -28,13 +28,25 @@ from gssapi.raw.misc import GSSError
 
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
-from bmq.storage.hdfs.sasl import LoginFailed
+from bmq.storage.hdfs.sasl import (
+    AUTHENTICATION,
+    PRIVACY,
+    UNPROTECTED,
+    LayerBroken,
+    LoginFailed,
+    Protection,
+    choose_layer,
+)
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
-NO_LAYER = 1
-LAYERS = {1: "authentication", 2: "integrity", 4: "privacy"}
-"""Hadoop's names of the layers (SaslRpcServer.QualityOfProtection) by their bits in the server's offer."""
+_FLAGS = (  # a server offers privacy only to contexts that could have it (GssKrb5Server): the error names its level
+    gssapi.RequirementFlag.mutual_authentication
+    | gssapi.RequirementFlag.replay_detection
+    | gssapi.RequirementFlag.out_of_sequence_detection
+    | gssapi.RequirementFlag.integrity
+    | gssapi.RequirementFlag.confidentiality
+)
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -97,9 +109,9 @@ class KerberosLogin:
         except GSSError as error:
             raise self._failed(error) from error
 
-    def client(self, server_principal: str) -> GssapiClient:
-        """Return the client's side of a log-in at this server."""
-        return GssapiClient(self, server_principal)
+    def client(self, server_principal: str, levels: Sequence[str]) -> GssapiClient:
+        """Return the client's side of a log-in at this server, at the first of ``levels`` that the server has."""
+        return GssapiClient(self, server_principal, levels)
 
     def credentials(self) -> gssapi.Credentials:
         """Return valid credentials, new ones after 80 % of their life.  Blocks.  Raises GSSError or LoginFailed."""
@@ -147,11 +159,13 @@ class KerberosLogin:
 class GssapiClient:
     """The client's side of one log-in: ``evaluate`` each challenge, until ``is_complete``."""
 
-    def __init__(self, login: KerberosLogin, server_principal: str) -> None:
+    def __init__(self, login: KerberosLogin, server_principal: str, levels: Sequence[str]) -> None:
         self._login = login
         self._server = server_principal
+        self._levels = levels
         self._context: gssapi.SecurityContext | None = None
         self.is_complete = False
+        self.protection = UNPROTECTED
 
     async def evaluate(self, challenge: bytes) -> bytes | None:
         """Return the response to a challenge, the first of which is empty.  Raises LoginFailed."""
@@ -166,26 +180,48 @@ class GssapiClient:
                 creds=self._login.credentials(),
                 usage="initiate",
                 mech=gssapi.MechType.kerberos,
-                flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
+                flags=_FLAGS,
             )
             return bytes(self._context.step() or b"")
         if not self._context.complete:
             return bytes(self._context.step(challenge) or b"")
         self.is_complete = True
-        chosen = self._chosen(self._context.unwrap(challenge).message)
-        return bytes(self._context.wrap(chosen, False).message)
+        choice = choose_layer(self._server, self._context.unwrap(challenge).message, self._levels)
+        response = bytes(self._context.wrap(choice.response, False).message)
+        if choice.level != AUTHENTICATION:
+            layer = GssapiLayer(self._context, choice.peer_bytes_max, is_private=choice.level == PRIVACY)
+            self.protection = Protection(choice.level, layer)
+        return response
 
-    def _chosen(self, offer: bytes) -> bytes:
-        """Return the choice of no layer.  Raises LoginFailed if the server demands a layer."""
-        if len(offer) != 4:
-            raise LoginFailed(f"{self._server} offers its layers in {len(offer)} bytes, not in 4", StorageUnavailable)
-        if not offer[0] & NO_LAYER:
-            demanded = ",".join(name for bit, name in LAYERS.items() if offer[0] & bit) or f"layer {offer[0]}"
-            raise LoginFailed(
-                f"{self._server} demands hadoop.rpc.protection={demanded}; this client has"
-                " hadoop.rpc.protection=authentication only"
-            )
-        return bytes((NO_LAYER, 0, 0, 0))
+
+class GssapiLayer:
+    """The protection of messages by an established context: a checksum of each and its place, or encryption too."""
+
+    def __init__(self, context: gssapi.SecurityContext, peer_bytes_max: int, *, is_private: bool) -> None:
+        """Take the longest message that the peer takes, ``peer_bytes_max``; ``is_private``: messages are encrypted."""
+        self._context = context
+        self._is_private = is_private
+        self.message_bytes_max = context.get_wrap_size_limit(peer_bytes_max, is_private)
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return the message that carries ``data``.  Raises LayerBroken."""
+        try:
+            wrapped = self._context.wrap(data, self._is_private)
+        except GSSError as error:
+            raise LayerBroken(f"GSSAPI wraps no message: {_text(error)}") from error
+        if self._is_private and not wrapped.encrypted:
+            raise LayerBroken("GSSAPI does not encrypt")
+        return bytes(wrapped.message)
+
+    def unwrap(self, token: bytes) -> bytes:
+        """Return the data of the next message.  Raises LayerBroken if it is another one, or was not encrypted."""
+        try:
+            plain = self._context.unwrap(token)
+        except GSSError as error:  # of the place in the sequence too: no message may be missing or come twice
+            raise LayerBroken(f"a wrapped message is not the next one: {_text(error)}") from error
+        if self._is_private and not plain.encrypted:
+            raise LayerBroken("a wrapped message is not encrypted")
+        return bytes(plain.message)
 
 
 def _used(credentials: gssapi.Credentials) -> gssapi.Credentials:

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 
 from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
 from bmq.storage.hdfs.principals import PRINCIPAL
-from bmq.storage.hdfs.sasl import FALLBACK
+from bmq.storage.hdfs.sasl import AUTHENTICATION as NO_LAYER
+from bmq.storage.hdfs.sasl import FALLBACK, LEVELS, RPC_PROTECTION
 from bmq.storage.hdfs.site_files import SiteConfig
 
 AUTHENTICATION = "hadoop.security.authentication"
-RPC_PROTECTION = "hadoop.rpc.protection"
 ENCRYPTION = "dfs.encrypt.data.transfer"
-_HAVE = "authentication"
-"""The level of protection of this client."""
-_LEVELS = ("authentication", "integrity", "privacy")
 _NOT_BUILT = (
     "hadoop.security.saslproperties.resolver.class",
     "dfs.data.transfer.saslproperties.resolver.class",
@@ -31,6 +28,7 @@ _DIGEST = ("hadoop.security.sasl.mechanism", "DIGEST-MD5")
 class HdfsSecurity:
     """The protection of one cluster, as the configuration ``source`` has it; without any it is an open cluster.
 
+    ``rpc_levels``: the levels that calls may have, the best liked first.
     ``is_transfer_sasl``: connections to datanodes begin with a SASL handshake.
     """
 
@@ -39,6 +37,7 @@ class HdfsSecurity:
     namenode_principal: str = ""
     namenode_principal_pattern: str = ""
     is_fallback_allowed: bool = False
+    rpc_levels: tuple[str, ...] = (NO_LAYER,)
     is_transfer_sasl: bool = False
 
 
@@ -58,8 +57,11 @@ def read_security(config: SiteConfig) -> HdfsSecurity:
         return HdfsSecurity(source=config.source)
     if authentication != "kerberos":
         raise ValueError(f"{config.source}: {AUTHENTICATION}={authentication} is not built: simple and kerberos are")
-    _check_levels(config, RPC_PROTECTION)
-    _check_levels(config, TRANSFER_PROTECTION)
+    rpc_levels = _levels(config, RPC_PROTECTION)
+    transfer_levels = _levels(config, TRANSFER_PROTECTION)
+    if NO_LAYER not in transfer_levels:
+        name, levels = TRANSFER_PROTECTION, ",".join(transfer_levels)
+        raise ValueError(f"{config.source}: {name}={levels} is not built yet, only {name}={NO_LAYER} is")
     if config.is_true(ENCRYPTION):
         raise ValueError(f"{config.source}: {ENCRYPTION}=true is not built yet, only false is")
     for name in _NOT_BUILT:
@@ -74,14 +76,14 @@ def read_security(config: SiteConfig) -> HdfsSecurity:
         namenode_principal=config.get(PRINCIPAL),
         namenode_principal_pattern=config.get(f"{PRINCIPAL}.pattern"),
         is_fallback_allowed=config.is_true(FALLBACK),
+        rpc_levels=rpc_levels,
         is_transfer_sasl=bool(config.list(TRANSFER_PROTECTION)),
     )
 
 
-def _check_levels(config: SiteConfig, name: str) -> None:
-    """Raise ValueError if the property ``name`` leaves out the level of this client."""
-    levels = config.list(name) or [_HAVE]
-    if unknown := [level for level in levels if level.lower() not in _LEVELS]:
-        raise ValueError(f"{config.source}: {name}={','.join(unknown)} is none of {', '.join(_LEVELS)}")
-    if _HAVE not in [level.lower() for level in levels]:
-        raise ValueError(f"{config.source}: {name}={','.join(levels)} is not built yet, only {name}={_HAVE} is")
+def _levels(config: SiteConfig, name: str) -> tuple[str, ...]:
+    """Return the levels of the property ``name``, in its order.  Raises ValueError for another word."""
+    levels = tuple(level.lower() for level in config.list(name)) or (NO_LAYER,)
+    if unknown := [level for level in levels if level not in LEVELS]:
+        raise ValueError(f"{config.source}: {name}={','.join(unknown)} is none of {', '.join(LEVELS)}")
+    return levels

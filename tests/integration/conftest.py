@@ -59,7 +59,10 @@ def shared_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
 
 @pytest.fixture(scope="session")
 def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
-    """Start a NameNode and three datanodes with Kerberos and block tokens of a minute, once; they stay whole."""
+    """Start a NameNode and three datanodes with Kerberos and block tokens of a minute, once; they stay whole.
+
+    The fixture's parameter, if a test gives it one, is ``hadoop.rpc.protection``.
+    """
     if packages := missing():
         pytest.skip(f"no Kerberos on this machine: install {packages}")
     folder = Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
@@ -70,7 +73,7 @@ def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
             "dfs.block.access.token.lifetime": "1",
             "dfs.block.access.key.update.interval": "1",
         },
-        security=HdfsSecurity(folder / "security"),
+        security=HdfsSecurity(folder / "security", rpc_protection=getattr(request, "param", "authentication")),
         namenode_heap_mb=192,
         datanode_heap_mb=128,
     )

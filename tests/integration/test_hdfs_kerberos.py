@@ -212,7 +212,9 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
     open_conf = tmp_path / "open"
     write_conf(open_conf, {"fs.defaultFS": secure_hdfs.root})
     unknown = tmp_path / "unknown"
-    write_conf(unknown, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "privacy"})
+    write_conf(unknown, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "secret"})
+    higher = tmp_path / "higher"
+    write_conf(higher, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "privacy,integrity"})
     private = tmp_path / "private"
     write_conf(private, {**secure_hdfs.client_settings, "dfs.data.transfer.protection": "privacy"})
     other = tmp_path / "other"
@@ -227,7 +229,11 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
         ({"BMQ_HDFS_KEYTAB": str(stale)}, f"of the keytab {stale}: "),
         ({}, f"the ticket cache FILE:{kdc.folder}/none: "),
         ({"KRB5CCNAME": expired(kdc)}, "expired"),
-        ({"BMQ_HADOOP_CONF_DIR": str(unknown)}, f"{unknown}: hadoop.rpc.protection=privacy is not built yet"),
+        ({"BMQ_HADOOP_CONF_DIR": str(unknown)}, f"{unknown}: hadoop.rpc.protection=secret is none of authentication,"),
+        (
+            {"BMQ_HADOOP_CONF_DIR": str(higher), "BMQ_HDFS_KEYTAB": keytab},
+            "offers hadoop.rpc.protection=authentication; this client has hadoop.rpc.protection=privacy,integrity",
+        ),
         (
             {"BMQ_HADOOP_CONF_DIR": str(open_conf), "BMQ_HDFS_KEYTAB": keytab},
             f"hdfs_keytab is set, but hadoop.security.authentication is not kerberos in {open_conf}",

@@ -1,4 +1,4 @@
-"""Kerberos credentials: when they are replaced, what errors say; and the layers that a server may demand."""
+"""Kerberos credentials: when they are replaced, and what errors say."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.filesystem import CannotLogIn, NotAllowed
+from bmq.storage.filesystem import CannotLogIn
 from bmq.storage.hdfs.sasl import LoginFailed
 
 pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
 from gssapi.raw.misc import GSSError
 
-from bmq.storage.hdfs.kerberos import GssapiClient, KerberosLogin
+from bmq.storage.hdfs.kerberos import KerberosLogin
 
 _TABLE = -1765328384
 pytestmark = pytest.mark.loops("asyncio")
@@ -132,17 +132,4 @@ def test_a_keytab_that_is_missing_is_named_before_the_library_is_asked(monkeypat
     login = made(Kdc(), monkeypatch, "/no/such.keytab")
     with pytest.raises(LoginFailed, match=r"the keytab /no/such\.keytab does not exist"):
         login.credentials()
-    login.close()
-
-
-def test_no_layer_is_chosen_and_a_demanded_one_is_named_with_its_property() -> None:
-    login = KerberosLogin()
-    client = GssapiClient(login, "nn/nn1@R")
-    assert client._chosen(bytes((1, 0, 255, 255))) == bytes((1, 0, 0, 0))
-    assert client._chosen(bytes((7, 0, 255, 255))) == bytes((1, 0, 0, 0))
-    with pytest.raises(LoginFailed, match=r"hadoop\.rpc\.protection=integrity,privacy; this client has") as failed:
-        client._chosen(bytes((6, 0, 255, 255)))
-    assert failed.value.kind is NotAllowed
-    with pytest.raises(LoginFailed, match="in 2 bytes, not in 4"):
-        client._chosen(b"\x01\x00")
     login.close()

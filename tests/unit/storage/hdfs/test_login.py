@@ -16,7 +16,14 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import AUTH_SASL, SimpleAuthenticator, make_authenticator
 from bmq.storage.hdfs.data_transfer import delimited
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.sasl import MESSAGE_BYTES_MAX, LoginFailed, Negotiation
+from bmq.storage.hdfs.sasl import (
+    AUTHENTICATION,
+    MESSAGE_BYTES_MAX,
+    UNPROTECTED,
+    LoginFailed,
+    Negotiation,
+    Protection,
+)
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.unit.storage.hdfs.fakes import SETTINGS, STANDBY, read_frame
@@ -43,6 +50,8 @@ class Password:
     heard: list[bytes] = field(default_factory=list)
     servers: list[tuple[str, tuple[str, ...], str, str]] = field(default_factory=list)
     hang: bool = False
+    protection: Protection = UNPROTECTED
+    levels: tuple[str, ...] = (AUTHENTICATION,)
 
     @property
     def login(self) -> Password:
