@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageError, StorageUnavailable, Unsupported
+from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.digest_md5 import DigestFailed, DigestMd5, LevelDemanded
+from bmq.storage.hdfs.digest_md5 import CipherDemanded, DigestFailed, DigestMd5, LevelDemanded
 from bmq.storage.hdfs.principals import ServerPrincipal, own_principal
 from bmq.storage.hdfs.sasl import (
     AUTHENTICATION,
@@ -23,6 +24,7 @@ from bmq.storage.hdfs.sasl import (
     LoginFailed,
     Negotiation,
     Protection,
+    no_common_level,
 )
 from bmq.storage.hdfs.security import HdfsSecurity
 
@@ -203,7 +205,9 @@ class TokenAuthenticator:
     def client(self, method: str, host: str, names: Collection[str], service: str, server_id: str) -> SaslClient:
         """Return the DIGEST-MD5 client.  Only a server that knows the token's password passes its check."""
         assert method == TOKEN
-        return _TokenClient(host, DigestMd5.by_token(self._token, f"{service}/{server_id}"), self.levels)
+        qops = [qop for level in self.levels for qop, name in digest_md5.LEVELS.items() if name == level]
+        digest = DigestMd5.by_token(self._token, f"{service}/{server_id}", levels=qops)
+        return _TokenClient(host, digest, self.levels)
 
     def effective_user(self, method: str) -> str:
         """Return nothing: the token names the user."""
@@ -220,25 +224,26 @@ class _TokenClient:
         self._server = server
         self._digest = digest
         self._levels = levels
-        self.protection = UNPROTECTED
 
     @property
     def is_complete(self) -> bool:
         return self._digest.is_complete
 
+    @property
+    def protection(self) -> Protection:
+        if not self._digest.is_complete:
+            return UNPROTECTED
+        return Protection(digest_md5.LEVELS[self._digest.qop], self._digest.layer)
+
     async def evaluate(self, challenge: bytes) -> bytes | None:
-        if AUTHENTICATION not in self._levels:
-            raise LoginFailed(
-                f"{self._server}: {RPC_PROTECTION}={','.join(self._levels)} is not built yet for log-ins by token,"
-                f" only {RPC_PROTECTION}={AUTHENTICATION} is",
-                Unsupported,
-            )
         try:
             return self._digest.evaluate(challenge)
         except LevelDemanded as error:
+            raise no_common_level(self._server, error.levels.replace(", ", ","), self._levels) from error
+        except CipherDemanded as error:
             raise LoginFailed(
-                f"{self._server} offers {RPC_PROTECTION}={error.levels}; this client has"
-                f" {RPC_PROTECTION}={AUTHENTICATION} for log-ins by token",
+                f"{self._server} offers {RPC_PROTECTION}=privacy with the ciphers {error.ciphers}, of which this"
+                " machine's OpenSSL has none",
                 Unsupported,
             ) from error
         except DigestFailed as error:

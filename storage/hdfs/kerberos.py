@@ -32,11 +32,11 @@ from bmq.storage.hdfs.sasl import (
     AUTHENTICATION,
     PRIVACY,
     UNPROTECTED,
-    LayerBroken,
     LoginFailed,
     Protection,
     choose_layer,
 )
+from bmq.storage.hdfs.security_layer import LayerBroken
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""

@@ -36,13 +36,13 @@ from bmq.storage.hdfs.sasl import (
     MESSAGE_BYTES_MAX,
     SIMPLE,
     Effect,
-    LayerBroken,
     LoggedIn,
     LoginFailed,
     LoginTimedOut,
     MechanismStep,
     Send,
 )
+from bmq.storage.hdfs.security_layer import LayerBroken
 
 NAMENODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 DATANODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientDatanodeProtocol"
@@ -67,7 +67,7 @@ class RpcConnectionLost(Exception):
 
 
 class RpcConnection(asyncio.Protocol):
-    """A connection to one server, for one protocol and one user.  Open it with ``connect``."""
+    """A connection to a server, for a protocol and a user.  Open it with ``connect``."""
 
     def __init__(self, protocol: str, authenticator: Authenticator, client_id: bytes, name: str) -> None:
         self.name = name

@@ -17,7 +17,8 @@ from google.protobuf.message import Message
 
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
-from bmq.storage.hdfs.sasl import SASL_CALL_ID, LayerBroken, SecurityLayer
+from bmq.storage.hdfs.sasl import SASL_CALL_ID, RpcLayer
+from bmq.storage.hdfs.security_layer import LayerBroken
 
 SASL_RESPONSE_ID = SASL_CALL_ID & 0xFFFFFFFF
 RPC_PROTOBUF = 2
@@ -78,7 +79,7 @@ class FrameBuffer:
 class WrappedFrames:
     """Both directions of a connection with a layer: ``wrap`` each request, ``receive`` the result of ``unwrap``."""
 
-    def __init__(self, layer: SecurityLayer) -> None:
+    def __init__(self, layer: RpcLayer) -> None:
         self._layer = layer
         self._within = FrameBuffer()
 

@@ -72,11 +72,7 @@ class LoginTimedOut(LoginFailed):
     """The server was reached and said nothing more.  Never leaves this package."""
 
 
-class LayerBroken(Exception):
-    """A wrapped message is not the server's next one, or cannot be wrapped.  Never leaves this package."""
-
-
-class SecurityLayer(Protocol):
+class RpcLayer(Protocol):
     """The protection of all messages after a log-in, in both directions.
 
     Messages must be wrapped in the order of sending, and unwrapped in the order of receiving.
@@ -100,7 +96,7 @@ class Protection:
     """The agreement of both sides: the level, and above authentication the layer."""
 
     level: str
-    layer: SecurityLayer | None = None
+    layer: RpcLayer | None = None
 
 
 UNPROTECTED = Protection(AUTHENTICATION)
@@ -278,9 +274,14 @@ def choose_level(server: str, offered: Sequence[str], levels: Sequence[str]) -> 
     for level in levels:
         if level in offered:
             return level
-    raise LoginFailed(
-        f"{server} offers {RPC_PROTECTION}={','.join(offered) or '(none)'}; this client has"
-        f" {RPC_PROTECTION}={','.join(levels)}: both must have one level in common"
+    raise no_common_level(server, ",".join(offered) or "(none)", levels)
+
+
+def no_common_level(server: str, offered: str, levels: Sequence[str]) -> LoginFailed:
+    """Return the error for a server that offers the levels ``offered`` and none of the client's."""
+    return LoginFailed(
+        f"{server} offers {RPC_PROTECTION}={offered}; this client has {RPC_PROTECTION}={','.join(levels)}: both must"
+        " have one level in common"
     )
 
 

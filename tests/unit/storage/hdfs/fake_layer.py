@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from bmq.storage.hdfs.sasl import LayerBroken
+from bmq.storage.hdfs.security_layer import LayerBroken
 
 OVERHEAD_BYTES = 24
 _KEY = b"of both sides"

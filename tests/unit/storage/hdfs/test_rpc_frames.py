@@ -16,7 +16,7 @@ from bmq.storage.hdfs.rpc_frames import (
     sasl_frame,
     wrapped_token,
 )
-from bmq.storage.hdfs.sasl import LayerBroken
+from bmq.storage.hdfs.security_layer import LayerBroken
 from tests.unit.storage.hdfs.fake_layer import SealedLayer
 
 
