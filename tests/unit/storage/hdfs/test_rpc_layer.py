@@ -193,7 +193,7 @@ async def test_a_long_response_is_unwrapped_in_a_thread_and_order_is_kept(monkey
         assert not second.done()
         assert len(server.requests) == 2
         go_on.set()
-        assert await asyncio.gather(second, third) == [True, True]
+        assert all([await second, await third])
         found = await listing
     assert found is not None
     assert found.entries[0].path == LONG
