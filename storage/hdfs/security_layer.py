@@ -33,7 +33,7 @@ _CLIENT, _SERVER = "client-to-server", "server-to-client"
 _SEQUENCE = 1 << 32
 
 
-class LayerBroken(Exception):
+class LayerBroken(ConnectionError):
     """The peer's message is changed, repeated or out of order: the connection must end.  Never leaves this package."""
 
 

@@ -104,24 +104,20 @@ MISSING = (
         },
     ),
     Missing(
-        "HDFS with integrity, privacy or encryption of its connections",
-        words=r"integrity|privacy|dfs\.encrypt\.data\.transfer",
+        "HDFS with integrity or privacy of the NameNode's connections (`hadoop.rpc.protection`)",
+        words=r"integrity|privacy",
         settings=r"(hdfs|hadoop).*(transfer|protection)",
-        refusals={
-            "storage/hdfs/security.py": "is not built yet, only {name}={_HAVE} is",
-            "storage/hdfs/filesystem.py": "dfs.encrypt.data.transfer=true is not built yet, only false is",
-        },
+        refusals={"storage/hdfs/security.py": "is not built yet, only {name}={_HAVE} is"},
         sentences={
-            "docs/configuration.md": (
-                "(only `integrity`, `privacy`) is refused: not built yet",
-                "and if the NameNode has it: not built yet",
-            ),
-            "docs/design/hdfs-client.md": ("Not supported: integrity, privacy and encryption of connections",),
-            "docs/faults.md": ("integrity and privacy of connections: neither is supported.",),
+            "docs/configuration.md": ("(only `integrity`, `privacy`) is refused: not built yet",),
+            "docs/design/hdfs-client.md": ("Not supported: integrity and privacy of the NameNode's connections",),
+            "docs/faults.md": ("integrity and privacy of the NameNode's connections: neither is supported.",),
             "docs/operations/hdfs.md": (
-                "Integrity, privacy and encryption of connections, and encryption zones, are not",
+                "`hadoop.rpc.protection` without `authentication`, and encryption zones, are not",
             ),
-            "docs/security.md": ("Integrity and privacy of its connections",),
+            "docs/security.md": (
+                "Integrity and privacy of the NameNode's connections and encryption zones are not built",
+            ),
         },
     ),
     Missing(
@@ -144,7 +140,7 @@ MISSING = (
             "docs/faults.md": ("HDFS with encryption zones, or with",),
             "docs/operations/hdfs.md": ("and encryption zones, are not built yet",),
             "docs/operations/troubleshooting.md": ("`is in an encryption zone`",),
-            "docs/security.md": ("encryption zones are not built: records", "| encryption zones |"),
+            "docs/security.md": ("encryption zones are not built: names", "| encryption zones |"),
             "docs/spark.md": ("no Kerberos, no encryption zones",),
         },
     ),

@@ -18,6 +18,7 @@ from bmq.storage.hdfs.handshake import (
     OPEN_TRANSFER,
     Handshake,
     HandshakeFailed,
+    KeyRefused,
     TokenRefused,
     TransferSecurity,
 )
@@ -67,7 +68,7 @@ def test_a_server_without_the_password_is_not_given_the_operation() -> None:
         (pb.Handshake(status=ERROR, message="DIGEST-MD5: IO error acquiring password"), TokenRefused),
         (pb.Handshake(status=ERROR, message="x [Caused by ...SecretManager$InvalidToken: old]"), TokenRefused),
         (pb.Handshake(status=ERROR, message="out of memory"), HandshakeFailed),
-        (pb.Handshake(status=UNKNOWN_KEY, message="key"), Unsupported),
+        (pb.Handshake(status=UNKNOWN_KEY, message="key"), KeyRefused),
     ],
 )
 def test_a_refusal(step: int, message: pb.Handshake, kind: type[Exception]) -> None:
@@ -114,7 +115,7 @@ def test_any_bytes_are_bounded(pieces: list[bytes]) -> None:
 
 
 def test_which_connections_begin_with_a_handshake() -> None:
-    secure = TransferSecurity(is_sasl=True)
+    secure = TransferSecurity(("auth",))
     assert secure.handshake("dn", 9866, TOKEN) is not None
     assert secure.handshake("dn", 1004, TOKEN) is None, "only root may listen there"
     empty = pb.Token(identifier=b"", password=b"", kind="", service="")
@@ -123,5 +124,5 @@ def test_which_connections_begin_with_a_handshake() -> None:
 
 
 def test_a_token_is_never_told() -> None:
-    handshake = TransferSecurity(is_sasl=True).handshake("dn", 9866, TOKEN)
+    handshake = TransferSecurity(("auth",)).handshake("dn", 9866, TOKEN)
     assert base64.b64encode(b"pw").decode() not in repr(handshake)
