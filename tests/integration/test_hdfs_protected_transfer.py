@@ -94,7 +94,7 @@ async def test_javas_client_reads_what_we_wrote_and_we_read_what_it_wrote(
     secure_hdfs: HdfsCluster, keytab: str, tmp_path: Path
 ) -> None:
     assert secure_hdfs.security is not None
-    tickets = secure_hdfs.security.kdc.log_in(f"bmq@{REALM}")
+    tickets = secure_hdfs.security.kdc.log_in(f"java@{REALM}")
     source, target = tmp_path / "theirs", tmp_path / "ours"
     source.write_bytes(LARGE)
     async with clients(secure_hdfs, keytab, 1) as (fs,):
