@@ -71,7 +71,7 @@ class _FrameSocket(_ProtectedSocket):
             got = self._socket.recvmsg_into([memoryview(self._received)])[0]
             if not got:
                 return (0,)
-            self._rest = memoryview(self._channel.open(bytes(self._received[:got])))
+            self._rest = memoryview(self._channel.open(bytes(memoryview(self._received)[:got])))
         got = 0
         for place in buffers:
             part = self._rest[: len(place)]

@@ -78,8 +78,12 @@ class ProtectedTransport(asyncio.Transport):
 
     def _seal_by_thread(self) -> None:
         parts, self._waiting = self._waiting, []
+        try:
+            sealing = self.loop.run_in_executor(self.executor, self.channel.seal, parts)
+        except RuntimeError:  # the client was closed
+            self.abort()
+            return
         self._is_sealing = True
-        sealing = self.loop.run_in_executor(self.executor, self.channel.seal, parts)
         sealing.add_done_callback(self._sealed)
 
     def _sealed(self, sealing: asyncio.Future[list[bytes]]) -> None:
@@ -136,9 +140,13 @@ class _Opener(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def _open_by_thread(self, data: bytes) -> None:
-        self._transport.pause_reading()
         transport = self._transport
-        self._opening = transport.loop.run_in_executor(transport.executor, transport.channel.open, data)
+        try:
+            self._opening = transport.loop.run_in_executor(transport.executor, transport.channel.open, data)
+        except RuntimeError:
+            self._fail(ConnectionAbortedError("the HDFS client is closed"))
+            return
+        transport.pause_reading()
         self._opening.add_done_callback(self._opened)
 
     def _opened(self, opening: asyncio.Future[bytes]) -> None:
