@@ -5,7 +5,7 @@
     AES/CTR:  the bytes of both directions, each encrypted by one counter from the handshake on (CryptoInputStream)
     frames:   u32 length, wrapped message             a frame for each piece that is sent (SaslOutputStream)
 
-AES/CTR encrypts and does not detect changes: of what a datanode sends, the checksums of the data do that.
+AES/CTR encrypts and does not detect changes.  The checksums of the data detect damage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bmq.storage.filesystem import Buffer
 from bmq.storage.hdfs.security_layer import LayerBroken, SecurityLayer
 
 FRAME_BYTES_MAX = 17 << 20
-"""Longest frame of a datanode: a packet of 16 MB (PacketReceiver.MAX_PACKET_SIZE) that is sent by one write."""
+"""Longest frame of a datanode: a packet of 16 MB (PacketReceiver.MAX_PACKET_SIZE) in a single write."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -38,7 +38,7 @@ class Channel(Protocol):
 
 
 class AesCtr:
-    """AES/CTR/NoPadding with one key and one counter a direction, each 16 bytes at first."""
+    """AES/CTR/NoPadding: a key and a counter of 16 bytes for this side, and another pair for the peer's."""
 
     def __init__(self, key: bytes, counter: bytes, peer_key: bytes, peer_counter: bytes) -> None:
         self._encryptor: CipherContext = _aes(key, counter).encryptor()

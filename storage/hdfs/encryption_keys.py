@@ -1,8 +1,8 @@
 """Data encryption keys (``dfs.encrypt.data.transfer``): asked of the NameNode, held, and replaced before they expire.
 
 The NameNode gives the same kind of key to every client, and datanodes derive it from the key's number and nonce.  A
-key lives as long as a block token.  It is replaced after 80 % of its life, so that a clock that is off by less than the
-rest does no harm; a datanode that does not know it any more says so, and the key is forgotten.
+key lives as long as a block token.  The client replaces a key after 80 % of its life, so a clock that is off
+by less than the rest does no harm.  If a datanode refuses a key as unknown, the client forgets it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = pb.GetDataEncryptionKeyResponse.Key
 
 _USED_SHARE = 0.8
 _HELD_S_MIN = 1.0
-"""A key is held for so long at least: with a clock that is far ahead each connection would ask the NameNode."""
+"""Shortest time for which a key is held.  With a clock far ahead, every connection would ask the NameNode."""
 
 
 class EncryptionKeys:
@@ -58,7 +58,7 @@ class EncryptionKeys:
             return self._key
 
     def forget(self, key: Key) -> None:
-        """Drop ``key``, which a datanode does not know, unless another one has replaced it."""
+        """Drop ``key``, unknown to a datanode, unless a newer key has replaced it."""
         if self._key is key:
             self._key = None
 

@@ -1,4 +1,4 @@
-"""The protection of a blocking connection, for reads by a thread: what such a read needs of a socket.
+"""The protection of a blocking connection, for long reads by a thread.
 
 AES/CTR decrypts in place what the kernel has put into the caller's memory.  A SASL layer's frames are received, checked
 and copied there.
@@ -15,7 +15,7 @@ _RECEIVE_BYTES = 256 << 10
 
 
 class Connection(Protocol):
-    """What a read needs of a connection: a socket has it, and a protected one."""
+    """The methods of a socket that a read by a thread needs."""
 
     def sendall(self, data: bytes, /) -> None: ...
     def recvmsg_into(self, buffers: list[memoryview], ancbufsize: int = ..., flags: int = ..., /) -> Sequence[Any]: ...
@@ -66,7 +66,7 @@ class _FrameSocket(_ProtectedSocket):
         self._rest = memoryview(b"")
 
     def recvmsg_into(self, buffers: list[memoryview], ancbufsize: int = 0, flags: int = 0, /) -> Sequence[int]:
-        """Receive as ``socket.recvmsg_into``, but at most what one receive has completed.  Raises LayerBroken."""
+        """Receive as ``socket.recvmsg_into``, but no more than a single receive has completed.  Raises LayerBroken."""
         while not self._rest:
             got = self._socket.recvmsg_into([memoryview(self._received)])[0]
             if not got:

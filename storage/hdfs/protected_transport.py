@@ -1,6 +1,6 @@
-"""The protection of a connection on the loop: a transport that seals, and a protocol that opens, as TLS in asyncio.
+"""The protection of a connection on the loop: a sealing transport and an opening protocol, as TLS in asyncio.
 
-Up to 64 KB are sealed or opened at once.  More goes through a thread, and what follows waits for its turn, so the order
+Up to 64 KB are sealed or opened at once.  More goes through a thread, and later bytes wait for their turn, so the order
 stays.  While a thread opens, the socket is not read: no more than one read of it is held here.
 """
 
@@ -31,7 +31,7 @@ def protect(
 
 
 class ProtectedTransport(asyncio.Transport):
-    """What a protocol needs of a transport, over another one."""
+    """A transport that seals, over the transport of the connection."""
 
     def __init__(self, transport: asyncio.Transport, channel: Channel, executor: Executor | None) -> None:
         super().__init__()

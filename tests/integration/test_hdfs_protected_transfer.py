@@ -44,7 +44,7 @@ __all__ = [
     "test_a_second_client_fences_a_file_that_is_being_written",
 ]
 
-pytestmark = pytest.mark.loops("uvloop")
+pytestmark = pytest.mark.loops("uvloop", limit_s=300)  # two of the tests start Java's client, and 3DES is slow
 
 CHANNELS: dict[str, tuple[type[Channel], str]] = {
     "aes": (AesCtr, ""),
