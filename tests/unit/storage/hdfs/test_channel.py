@@ -1,4 +1,4 @@
-"""What protects a connection after its handshake: AES/CTR, and frames of a SASL layer, in whatever pieces they come."""
+"""The protection of a connection after its handshake: AES/CTR, and frames of a SASL layer, in whatever pieces they come."""
 
 from __future__ import annotations
 
