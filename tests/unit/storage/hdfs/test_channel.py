@@ -1,4 +1,4 @@
-"""The protection of a connection after its handshake: AES/CTR, and frames of a SASL layer, in whatever pieces they come."""
+"""Protection of a connection after its handshake: AES/CTR, and frames of a SASL layer, in any pieces."""
 
 from __future__ import annotations
 
