@@ -82,8 +82,8 @@ class DigestMd5:
         self._user = user
         self._password = password
         self._digest_uri = digest_uri
-        self._levels = tuple(levels)
-        self._only_cipher = cipher
+        self.levels = tuple(levels)
+        self.only_cipher = cipher
         self._cnonce = cnonce or secrets.token_urlsafe(24)
         self._proof = ""
         self._cipher = ""
@@ -122,7 +122,7 @@ class DigestMd5:
         if not nonce or directives.get("algorithm") != ["md5-sess"]:
             raise DigestFailed("a challenge without a nonce, or with another algorithm than md5-sess")
         offers = [offer.strip().lower() for offer in directives.get("qop", [AUTHENTICATION])[0].split(",")]
-        qop = next((level for level in self._levels if level in offers), None)
+        qop = next((level for level in self.levels if level in offers), None)
         if qop is None:
             raise LevelDemanded(", ".join(LEVELS.get(offer, offer[:20]) for offer in offers))
         if qop == PRIVACY:
@@ -161,7 +161,7 @@ class DigestMd5:
     def _choose_cipher(self, offered: str) -> str:
         names = [name.strip().lower() for name in offered.split(",")]
         for name in available_ciphers():
-            if name in names and self._only_cipher in {"", name}:
+            if name in names and self.only_cipher in {"", name}:
                 return name
         raise CipherDemanded(", ".join(name[:20] for name in names[:_CIPHERS_MAX]))
 

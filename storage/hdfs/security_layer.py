@@ -33,12 +33,12 @@ _CLIENT, _SERVER = "client-to-server", "server-to-client"
 _SEQUENCE = 1 << 32
 
 
-class LayerBroken(Exception):
+class LayerBroken(ConnectionError):
     """The peer's message is changed, repeated or out of order: the connection must end.  Never leaves this package."""
 
 
 class SecurityLayer:
-    """The layer of one connection after its log-in: ``wrap`` what is sent, ``unwrap`` what is received, in order.
+    """The layer of one connection after its log-in: ``wrap`` sent messages, ``unwrap`` received messages, in order.
 
     ``session_key`` is the hash of RFC 2831's A1.  ``cipher`` is "3des", "rc4", or empty for integrity alone.
     ``message_bytes_max`` is the longest message whose wrapped form the peer's buffer holds.  ``wrap`` and ``unwrap``

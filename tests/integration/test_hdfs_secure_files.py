@@ -35,7 +35,11 @@ LARGE = os.urandom(3 << 20)
 OPTIONS = CreateOptions(replication=3, block_bytes=64 << 20)
 TOKEN_LIFE_S = 60.0
 PATIENT = HdfsSettings(
-    probe_timeout_s=10.0, takeover_node_timeout_s=10.0, takeover_copies_timeout_s=20.0, setup_timeout_s=20.0
+    probe_timeout_s=10.0,
+    takeover_node_timeout_s=10.0,
+    takeover_copies_timeout_s=20.0,
+    setup_timeout_s=20.0,
+    ack_timeout_s=20.0,
 )
 """Datanodes are given time: just started, they take a second for their first log-in, on a busy machine more."""
 _names = itertools.count()

@@ -88,7 +88,7 @@ async def started(peer: SecureNode) -> AsyncIterator[tuple[HdfsClient, pb.Locate
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = HdfsClient.build(
-        (("127.0.0.1", 1),), "h", SETTINGS, SimpleAuthenticator("alice"), TransferSecurity(is_sasl=True)
+        (("127.0.0.1", 1),), "h", SETTINGS, SimpleAuthenticator("alice"), TransferSecurity(("auth",))
     )
     block = pb.Block(pool="pool", id=1, generation=1, length=100)
     node = pb.Node(id=pb.NodeId(ip="127.0.0.1", host="dn", uuid="u", data_port=port, info_port=1, ipc_port=port))

@@ -30,7 +30,7 @@ def test_the_properties_of_a_cluster_with_kerberos() -> None:
         namenode_principal_pattern="nn/*@R",
         is_fallback_allowed=True,
         rpc_levels=("privacy", "authentication"),
-        is_transfer_sasl=True,
+        transfer_levels=("auth-conf", "auth"),
     )
 
 
@@ -53,12 +53,11 @@ def test_the_levels_of_calls_keep_their_order(value: str | None, levels: tuple[s
     ("properties", "said"),
     [
         ({"hadoop.security.authentication": "token"}, "hadoop.security.authentication=token is not built"),
-        (
-            {"dfs.data.transfer.protection": "integrity"},
-            "dfs.data.transfer.protection=integrity is not built yet, only dfs.data.transfer.protection=authentication",
-        ),
         ({"dfs.data.transfer.protection": "none"}, "dfs.data.transfer.protection=none is none of authentication"),
-        ({"dfs.encrypt.data.transfer": "true"}, "dfs.encrypt.data.transfer=true is not built"),
+        (
+            {"dfs.encrypt.data.transfer.cipher.suites": "SM4/CTR/NoPadding"},
+            "dfs.encrypt.data.transfer.cipher.suites=SM4/CTR/NoPadding is not built, only AES/CTR/NoPadding is",
+        ),
         ({"hadoop.rpc.protection": "secret"}, "is none of authentication, integrity, privacy"),
         ({"hadoop.security.saslproperties.resolver.class": "a.B"}, "saslproperties.resolver.class names a Java class"),
         ({"dfs.trustedchannel.resolver.class": "a.B"}, "dfs.trustedchannel.resolver.class names a Java class"),
