@@ -121,6 +121,8 @@ class DigestMd5:
         (nonce,) = directives.get("nonce", [""])
         if not nonce or directives.get("algorithm") != ["md5-sess"]:
             raise DigestFailed("a challenge without a nonce, or with another algorithm than md5-sess")
+        if not nonce.isascii():  # RFC 2831 recommends Base64 or hexadecimal, and the JDK sends Base64
+            raise DigestFailed("a nonce with other characters than ASCII's")
         offers = [offer.strip().lower() for offer in directives.get("qop", [AUTHENTICATION])[0].split(",")]
         qop = next((level for level in self.levels if level in offers), None)
         if qop is None:

@@ -356,7 +356,7 @@ class RpcConnection(asyncio.Protocol):
         position += length
         future = self._calls.get(header.call_id)
         if header.status == pb.RpcResponseHeader.FATAL:
-            self._fail(RemoteError(header.exception_class, header.error_message))
+            self._fail(_remote_error(header))
         elif future is None or future.done():
             if self._is_logging_in:
                 raise WireError(f"a response to call {header.call_id} in the middle of a log-in")
@@ -365,7 +365,7 @@ class RpcConnection(asyncio.Protocol):
             length, position = decode_varint(frame, position)
             future.set_result(frame[position : position + length])
         else:
-            future.set_exception(RemoteError(header.exception_class, header.error_message))
+            future.set_exception(_remote_error(header))
 
     def _fail(self, error: Exception) -> None:
         if self._lost is None:
@@ -377,6 +377,15 @@ class RpcConnection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # retrieved: no warning if the caller was cancelled
+
+
+def _remote_error(header: pb.RpcResponseHeader) -> RemoteError:
+    return RemoteError(_as_text(header.exception_class), _as_text(header.error_message))
+
+
+def _as_text(text: str | bytes) -> str:
+    """Return a server's text; a string that is not UTF-8 comes out of its message as bytes."""
+    return text if isinstance(text, str) else text.decode(errors="replace")
 
 
 def _login_hint(error: RemoteError) -> str:

@@ -220,6 +220,17 @@ async def test_bytes_that_are_no_log_in_end_the_connection(bad: bytes, said: str
             await client.is_file_closed("/x")
 
 
+async def test_a_refusal_that_is_not_utf_8_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    """The library of protocol buffers returns such a string as bytes."""
+    header = pb.RpcResponseHeader(call_id=-33 & 0xFFFFFFFF, status=pb.RpcResponseHeader.FATAL)
+    header.exception_class, header.error_message = "a.SaslException", "????"
+    body = delimited(header).replace(b"????", b"\xff\xfe\xfd\xfc")
+    async with secure([struct.pack(">I", len(body)) + body], identity=Password(), settings=IMPATIENT) as (client, _):
+        with pytest.raises(NotAllowed, match="refuses the log-in by alice: SaslException: \ufffd\ufffd\ufffd\ufffd"):
+            await client.is_file_closed("/x")
+    assert not caplog.records
+
+
 async def test_a_server_that_is_silent_during_a_log_in_is_given_up() -> None:
     async with secure([None], identity=Password(), settings=IMPATIENT) as (client, _):
         with pytest.raises(StorageUnavailable, match=r"no log-in at 127\.0\.0\.1:\d+ within 0\.2 s"):
