@@ -43,6 +43,7 @@ from bmq.storage.hdfs.protected_transport import protect
 _STREAM_BYTES = 1 << 20
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
 _MESSAGE_BYTES_MAX = 1 << 20
+_LENGTH_BITS_MAX = 28
 _LENGTHS = struct.Struct(">IH")
 
 
@@ -410,7 +411,7 @@ async def _shake_hands(handshake: Handshake, reader: asyncio.StreamReader, write
     """Carry out the handshake.  Raises as ``Handshake.receive``, ConnectionError if the datanode ends it."""
     writer.write(handshake.start())
     while not handshake.is_done:
-        data = await reader.read(MESSAGE_BYTES_MAX)
+        data = await reader.read(2 * MESSAGE_BYTES_MAX)  # bytes behind the message are seen, and refused
         if not data:
             raise ConnectionResetError("the datanode closed the connection in the handshake")
         writer.write(handshake.receive(data))
@@ -424,6 +425,8 @@ async def _read_delimited(reader: asyncio.StreamReader) -> bytes:
         if byte < 0x80:
             break
         shift += 7
+        if shift > _LENGTH_BITS_MAX:
+            raise WireError("a length that does not end")
     if length > _MESSAGE_BYTES_MAX:
         raise WireError(f"a message of {length} bytes")
     return await reader.readexactly(length)

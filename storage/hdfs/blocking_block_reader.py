@@ -16,6 +16,7 @@ import itertools
 import socket
 import struct
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ _LENGTHS = struct.Struct(">IH")
 _HEAD_BYTES = _LENGTHS.size + 25  # the header's fields are of fixed size (PacketHeader)
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
 _MESSAGE_BYTES_MAX = 1 << 20
+_LENGTH_BYTES_MAX = 5
 _TOGETHER_BYTES_MAX = 1 << 20
 """Data of the packets that are received by one call: few enough to be in the processor's cache when it is checked."""
 _PACKETS_MAX = 256  # IOV_MAX is 1,024, and a packet has three parts
@@ -145,7 +147,7 @@ class BulkRead:
             self._hold(connection)
             try:
                 if not is_kept and (handshake := self._wanted.handshake()) is not None:
-                    connection = _shake_hands(handshake, connection)
+                    connection = _shake_hands(handshake, connection, self._step_s)
                 info = self._request(connection)
             except ConnectionError:
                 if is_kept and not self._is_stopped:
@@ -321,25 +323,25 @@ def _rest(places: list[memoryview], filled: int) -> list[memoryview]:
     return rest
 
 
-def _shake_hands(handshake: Handshake, connection: Connection) -> Connection:
+def _shake_hands(handshake: Handshake, connection: Connection, limit_s: float) -> Connection:
     """Carry out the handshake on a new connection, and return the connection with the protection that was negotiated.
 
-    Raises as ``Handshake.receive``, and OSError.
+    Raises as ``Handshake.receive``, and OSError: TimeoutError after ``limit_s``, however slowly bytes come in.
     """
+    deadline = time.monotonic() + limit_s
     connection.sendall(handshake.start())
-    waits = 0
     while not handshake.is_done:
         data = bytearray(MESSAGE_BYTES_MAX)
         try:
             got = connection.recvmsg_into([memoryview(data)])[0]
-        except BlockingIOError as error:
-            waits += 1
-            if waits == WAITS:
-                raise TimeoutError("no handshake in time") from error
-            continue
+        except BlockingIOError:
+            got = -1
+        if time.monotonic() > deadline:
+            raise TimeoutError("no handshake in time")
         if not got:
             raise ConnectionResetError("the datanode closed the connection in the handshake")
-        connection.sendall(handshake.receive(bytes(data[:got])))
+        if got > 0:
+            connection.sendall(handshake.receive(bytes(data[:got])))
     return protect_socket(connection, handshake.channel)
 
 
@@ -350,6 +352,8 @@ def _receive_delimited(connection: Connection) -> bytes:
         byte = bytearray(1)
         _receive(connection, [memoryview(byte)])
         prefix += byte
+        if len(prefix) > _LENGTH_BYTES_MAX:
+            raise WireError("a length that does not end")
     length, _ = decode_varint(memoryview(prefix), 0)
     if length > _MESSAGE_BYTES_MAX:
         raise WireError(f"a message of {length} bytes")

@@ -99,7 +99,9 @@ class Handshake:
 
         Raises TokenRefused, HandshakeFailed, and Unsupported if the datanode has no level or cipher of this client.
         """
-        assert self._state in {_State.AWAITING_CHALLENGE, _State.AWAITING_PROOF}
+        assert self._state is not _State.DONE
+        if self._state is _State.NEW:
+            raise self._broken("a message before this client's first")
         self._buffer += data
         try:
             length, position = decode_varint(self._buffer, 0)

@@ -163,9 +163,10 @@ class Pipeline(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 self._response = self._loop.create_future()
+                # Before the connection: a loop may bring the peer's bytes before it returns the connection.
+                self._handshake, self._request, self._cipher_threads = handshake, request, cipher_threads
                 await self._loop.create_connection(lambda: self, host, port)
                 assert self._transport is not None
-                self._handshake, self._request, self._cipher_threads = handshake, request, cipher_threads
                 self._transport.write(request if handshake is None else handshake.start())
                 response = await self._response
         except HandshakeFailed as error:
@@ -376,7 +377,7 @@ class Pipeline(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f"connection to {self.nodes[0]} lost" + (f": {exc}" if exc else "")
         if self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionError(reason))
+            self._response.set_exception(ConnectionError(reason if self.failure is None else str(self.failure)))
         elif self._is_streaming and not self._is_finished:
             self.fail(PipelineFailed(reason, suspects=self.suspects or self.nodes[:1]))
 
