@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageError, StorageUnavailable, Unsupported
+from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.digest_md5 import DigestFailed, DigestMd5, LevelDemanded
+from bmq.storage.hdfs.digest_md5 import CipherDemanded, DigestFailed, DigestMd5, LevelDemanded
 from bmq.storage.hdfs.principals import ServerPrincipal, own_principal
-from bmq.storage.hdfs.sasl import KERBEROS, SIMPLE, TOKEN, LoginFailed, Negotiation
+from bmq.storage.hdfs.sasl import (
+    AUTHENTICATION,
+    KERBEROS,
+    RPC_PROTECTION,
+    SIMPLE,
+    TOKEN,
+    UNPROTECTED,
+    LoginFailed,
+    Negotiation,
+    Protection,
+    no_common_level,
+)
 from bmq.storage.hdfs.security import HdfsSecurity
 
 if TYPE_CHECKING:
@@ -29,6 +41,10 @@ class SaslClient(Protocol):
     @property
     def is_complete(self) -> bool:
         """True once the mechanism expects no further challenge."""
+
+    @property
+    def protection(self) -> Protection:
+        """The protection that both sides have agreed on, once the mechanism is complete."""
 
     async def evaluate(self, challenge: bytes) -> bytes | None:
         """Return the response to a challenge, which is empty if the client begins.  Raises LoginFailed."""
@@ -58,6 +74,10 @@ class Authenticator(Protocol):
     def auth_byte(self) -> int:
         """The seventh byte of the connection (Hadoop's AuthProtocol)."""
 
+    @property
+    def levels(self) -> Sequence[str]:
+        """The levels of protection to choose from, the best liked first (``hadoop.rpc.protection``)."""
+
     def effective_user(self, method: str) -> str:
         """Return the user of every call after a log-in by ``method``; empty for the user of the log-in."""
 
@@ -76,6 +96,7 @@ class SimpleAuthenticator:
     user: str
     auth_byte: int = AUTH_SIMPLE
     login: None = None
+    levels: Sequence[str] = (AUTHENTICATION,)
 
     def effective_user(self, method: str) -> str:
         """Return the name."""
@@ -106,7 +127,15 @@ class KerberosAuthenticator:
 
     auth_byte = AUTH_SASL
 
-    def __init__(self, kerberos: KerberosLogin, server: ServerPrincipal, *, is_fallback_allowed: bool = False) -> None:
+    def __init__(
+        self,
+        kerberos: KerberosLogin,
+        server: ServerPrincipal,
+        levels: Sequence[str] = (AUTHENTICATION,),
+        *,
+        is_fallback_allowed: bool = False,
+    ) -> None:
+        self.levels = levels
         self._kerberos = kerberos
         self._server = server
         self._is_fallback_allowed = is_fallback_allowed
@@ -134,7 +163,7 @@ class KerberosAuthenticator:
     def client(self, method: str, host: str, names: Collection[str], service: str, server_id: str) -> SaslClient:
         """Return the GSSAPI client.  Raises LoginFailed if the server offers another principal than configured."""
         assert method == KERBEROS
-        return self._kerberos.client(self._server.check(host, names, service, server_id))
+        return self._kerberos.client(self._server.check(host, names, service, server_id), self.levels)
 
     def effective_user(self, method: str) -> str:
         """Return nothing: the ticket names the user.  Only an open server, after the fall-back, needs a name."""
@@ -154,7 +183,8 @@ class TokenAuthenticator:
     auth_byte = AUTH_SASL
     needs_names = False
 
-    def __init__(self, token: pb.Token) -> None:
+    def __init__(self, token: pb.Token, levels: Sequence[str] = (AUTHENTICATION,)) -> None:
+        self.levels = levels
         self._token = token
 
     def __str__(self) -> str:
@@ -175,7 +205,9 @@ class TokenAuthenticator:
     def client(self, method: str, host: str, names: Collection[str], service: str, server_id: str) -> SaslClient:
         """Return the DIGEST-MD5 client.  Only a server that knows the token's password passes its check."""
         assert method == TOKEN
-        return _TokenClient(host, DigestMd5.by_token(self._token, f"{service}/{server_id}"))
+        qops = [qop for level in self.levels for qop, name in digest_md5.LEVELS.items() if name == level]
+        digest = DigestMd5.by_token(self._token, f"{service}/{server_id}", levels=qops)
+        return _TokenClient(host, digest, self.levels)
 
     def effective_user(self, method: str) -> str:
         """Return nothing: the token names the user."""
@@ -188,21 +220,30 @@ class TokenAuthenticator:
 class _TokenClient:
     """The client's side of a log-in by token."""
 
-    def __init__(self, server: str, digest: DigestMd5) -> None:
+    def __init__(self, server: str, digest: DigestMd5, levels: Sequence[str]) -> None:
         self._server = server
         self._digest = digest
+        self._levels = levels
 
     @property
     def is_complete(self) -> bool:
         return self._digest.is_complete
 
+    @property
+    def protection(self) -> Protection:
+        if not self._digest.is_complete:
+            return UNPROTECTED
+        return Protection(digest_md5.LEVELS[self._digest.qop], self._digest.layer)
+
     async def evaluate(self, challenge: bytes) -> bytes | None:
         try:
             return self._digest.evaluate(challenge)
         except LevelDemanded as error:
+            raise no_common_level(self._server, error.levels.replace(", ", ","), self._levels) from error
+        except CipherDemanded as error:
             raise LoginFailed(
-                f"{self._server} demands hadoop.rpc.protection={error.levels}; this client has"
-                " hadoop.rpc.protection=authentication only",
+                f"{self._server} offers {RPC_PROTECTION}=privacy with the ciphers {error.ciphers}, of which this"
+                " machine's OpenSSL has none",
                 Unsupported,
             ) from error
         except DigestFailed as error:
@@ -232,4 +273,6 @@ def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "")
             f" pip install 'bmq[kerberos]' ({error})"
         ) from None
     kerberos = KerberosLogin(own_principal(login.principal), login.keytab)
-    return KerberosAuthenticator(kerberos, server, is_fallback_allowed=security.is_fallback_allowed)
+    return KerberosAuthenticator(
+        kerberos, server, security.rpc_levels, is_fallback_allowed=security.is_fallback_allowed
+    )

@@ -12,7 +12,7 @@ import io
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError
 
@@ -21,8 +21,9 @@ from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.fresh_memory import cut
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
+from bmq.storage.hdfs.channel import Channel
 from bmq.storage.hdfs.checksums import crc_function
-from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.context import HdfsClient, with_another_key
 from bmq.storage.hdfs.data_transfer import (
     OP_READ_BLOCK,
     STATUS_ACCESS_TOKEN,
@@ -37,10 +38,12 @@ from bmq.storage.hdfs.data_transfer import (
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
 from bmq.storage.hdfs.handshake import MESSAGE_BYTES_MAX, Handshake, HandshakeFailed, TokenRefused
 from bmq.storage.hdfs.patience import wait_for_enough
+from bmq.storage.hdfs.protected_transport import protect
 
 _STREAM_BYTES = 1 << 20
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
 _MESSAGE_BYTES_MAX = 1 << 20
+_LENGTH_BITS_MAX = 28
 _LENGTHS = struct.Struct(">IH")
 
 
@@ -263,6 +266,12 @@ async def read_replica(
 
     Raises ReplicaFailed with the reason why it cannot, TokenRefused if it does not take the token.
     """
+    return await with_another_key(lambda: _read_replica(client, node, block, token, offset, length))
+
+
+async def _read_replica(
+    client: HdfsClient, node: pb.NodeId, block: pb.Block, token: pb.Token, offset: int, length: int
+) -> Piece:
     reading = _Reading(client, node)
     try:
         async with asyncio.timeout(client.settings.read_timeout_s) as limit:
@@ -286,6 +295,12 @@ async def _read_replica_into(
 
     Raises ReplicaFailed, or its BadChecksum, if that fails, and TokenRefused if the datanode does not take the token.
     """
+    await with_another_key(lambda: _fill_by_thread(client, node, located, offset, parts))
+
+
+async def _fill_by_thread(
+    client: HdfsClient, node: pb.NodeId, located: pb.LocatedBlock, offset: int, parts: Sequence[memoryview]
+) -> None:
     wanted = BlockRange(
         address=(client.datanodes.host(node), node.data_port),
         block=located.block,
@@ -293,7 +308,7 @@ async def _read_replica_into(
         client_name=client.holder,
         offset=offset,
         parts=parts,
-        handshake=lambda: client.handshake(node, located.token),
+        handshake=await client.handshakes(node, located.token),
     )
     reading = BulkRead(wanted, client.settings.read_timeout_s, client.data_connections)
 
@@ -309,7 +324,7 @@ async def _read_replica_into(
     except WrongChecksum as error:
         raise BadChecksum(f"{node_name(node)}: {error}") from error
     except TokenRefused as error:
-        raise TokenRefused(f"{node_name(node)}: {error}") from error
+        raise type(error)(f"{node_name(node)}: {error}") from error
     except (OSError, ReadRefused, DecodeError, WireError, HandshakeFailed) as error:
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
@@ -326,19 +341,25 @@ class _Reading:
         self._node = node
         self._client_name = client.holder
         self._step_s = client.settings.read_timeout_s
-        self._writer: asyncio.StreamWriter | None = None
+        self._writer: asyncio.StreamWriter | None = None  # it warns if it is dropped before it is closed
+        self._transport: asyncio.WriteTransport | None = None
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     async def run(self, block: pb.Block, token: pb.Token, offset: int, length: int, limit: asyncio.Timeout) -> Piece:
-        reader, self._writer = await asyncio.open_connection(self._host, self._node.data_port, limit=_STREAM_BYTES)
-        if (handshake := self._client.handshake(self._node, token)) is not None:
-            await _shake_hands(handshake, reader, self._writer)
+        make_handshake = await self._client.handshakes(self._node, token)
+        reader, writer = await asyncio.open_connection(self._host, self._node.data_port, limit=_STREAM_BYTES)
+        self._writer, transport = writer, writer.transport
+        self._transport = transport
+        if (handshake := make_handshake()) is not None:
+            await _shake_hands(handshake, reader, writer)
+            if handshake.channel is not None:
+                transport = self._transport = self._protect(handshake.channel, transport)
         header = pb.OpHeader(base=pb.OpHeader.Base(block=block, token=token), client=self._client_name)
         request = pb.ReadBlock(header=header, offset=offset, length=length, send_checksums=True)
-        self._writer.write(operation(OP_READ_BLOCK, request))
+        transport.write(operation(OP_READ_BLOCK, request))
         response = pb.BlockOpResponse.FromString(await _read_delimited(reader))
         if response.status == STATUS_ACCESS_TOKEN:
             raise TokenRefused(f"{node_name(self._node)}: {status_name(response.status)} {response.message}")
@@ -347,13 +368,18 @@ class _Reading:
         checksum = response.read_info.checksum
         start = response.read_info.chunk_offset
         data = await self._read_packets(reader, checksum, start, offset + length - start, limit)
-        self._writer.write(delimited(pb.ReadStatus(status=STATUS_CHECKSUM_OK)))
+        transport.write(delimited(pb.ReadStatus(status=STATUS_CHECKSUM_OK)))
         if start + len(data) < offset + length:
             raise ReplicaFailed(f"{node_name(self._node)}: {len(data)} bytes from {start}, {length} wanted at {offset}")
         skip = offset - start
         if skip or len(data) > length:
             data = data[skip : skip + length]
         return Piece(data, checksum.chunk_bytes)
+
+    def _protect(self, channel: Channel, transport: asyncio.WriteTransport) -> asyncio.WriteTransport:
+        """Put ``channel`` between the connection and its reader, and return the transport to send with."""
+        below = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        return protect(below, cast(asyncio.Protocol, below.get_protocol()), channel, self._client.cipher_threads)
 
     async def _read_packets(
         self, reader: asyncio.StreamReader, checksum: pb.Checksum, start: int, length: int, limit: asyncio.Timeout
@@ -385,7 +411,7 @@ async def _shake_hands(handshake: Handshake, reader: asyncio.StreamReader, write
     """Carry out the handshake.  Raises as ``Handshake.receive``, ConnectionError if the datanode ends it."""
     writer.write(handshake.start())
     while not handshake.is_done:
-        data = await reader.read(MESSAGE_BYTES_MAX)
+        data = await reader.read(2 * MESSAGE_BYTES_MAX)  # bytes behind the message are seen, and refused
         if not data:
             raise ConnectionResetError("the datanode closed the connection in the handshake")
         writer.write(handshake.receive(data))
@@ -399,6 +425,8 @@ async def _read_delimited(reader: asyncio.StreamReader) -> bytes:
         if byte < 0x80:
             break
         shift += 7
+        if shift > _LENGTH_BITS_MAX:
+            raise WireError("a length that does not end")
     if length > _MESSAGE_BYTES_MAX:
         raise WireError(f"a message of {length} bytes")
     return await reader.readexactly(length)

@@ -16,6 +16,7 @@ import itertools
 import socket
 import struct
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,11 +39,13 @@ from bmq.storage.hdfs.data_transfer import (
     unpack_crcs,
 )
 from bmq.storage.hdfs.handshake import MESSAGE_BYTES_MAX, Handshake, TokenRefused
+from bmq.storage.hdfs.protected_socket import Connection, protect_socket
 
 _LENGTHS = struct.Struct(">IH")
 _HEAD_BYTES = _LENGTHS.size + 25  # the header's fields are of fixed size (PacketHeader)
 _PACKET_BYTES_MAX = 16 << 20  # PacketReceiver.MAX_PACKET_SIZE
 _MESSAGE_BYTES_MAX = 1 << 20
+_LENGTH_BYTES_MAX = 5
 _TOGETHER_BYTES_MAX = 1 << 20
 """Data of the packets that are received by one call: few enough to be in the processor's cache when it is checked."""
 _PACKETS_MAX = 256  # IOV_MAX is 1,024, and a packet has three parts
@@ -98,7 +101,7 @@ class BulkRead:
         self._step_s = step_s
         self._connections = connections
         self._lock = threading.Lock()  # over the next two
-        self._socket: socket.socket | None = None
+        self._socket: Connection | None = None
         self._is_stopped = False
         self._filled = 0
         self._starts = [0, *itertools.accumulate(map(len, wanted.parts))]  # of the parts, and the end of the last
@@ -133,7 +136,7 @@ class BulkRead:
 
     # ---- within the thread
 
-    def _run_on(self, connection: socket.socket, *, is_kept: bool = False) -> bool:
+    def _run_on(self, connection: Connection, *, is_kept: bool = False) -> bool:
         """Read on ``connection``, and keep it for the next read.
 
         Return False if the datanode has closed a kept connection, or does not send packets of one size: another
@@ -144,7 +147,7 @@ class BulkRead:
             self._hold(connection)
             try:
                 if not is_kept and (handshake := self._wanted.handshake()) is not None:
-                    _shake_hands(handshake, connection)
+                    connection = _shake_hands(handshake, connection, self._step_s)
                 info = self._request(connection)
             except ConnectionError:
                 if is_kept and not self._is_stopped:
@@ -169,13 +172,13 @@ class BulkRead:
                 connection.close()
         return True
 
-    def _hold(self, connection: socket.socket) -> None:
+    def _hold(self, connection: Connection) -> None:
         with self._lock:
             if self._is_stopped:
                 raise ConnectionAbortedError("stopped")
             self._socket = connection
 
-    def _request(self, connection: socket.socket) -> pb.BlockOpResponse.ReadInfo:
+    def _request(self, connection: Connection) -> pb.BlockOpResponse.ReadInfo:
         wanted = self._wanted
         header = pb.OpHeader(base=pb.OpHeader.Base(block=wanted.block, token=wanted.token), client=wanted.client_name)
         request = pb.ReadBlock(header=header, offset=wanted.offset, length=self._starts[-1], send_checksums=True)
@@ -187,7 +190,7 @@ class BulkRead:
             raise ReadRefused(f"{status_name(response.status)} {response.message}")
         return response.read_info
 
-    def _read_packets(self, connection: socket.socket, info: pb.BlockOpResponse.ReadInfo) -> None:
+    def _read_packets(self, connection: Connection, info: pb.BlockOpResponse.ReadInfo) -> None:
         chunk_bytes, due = info.checksum.chunk_bytes, info.chunk_offset
         crcs_of = crc_function(info.checksum)
         if due > self._wanted.offset:
@@ -254,7 +257,7 @@ def _parse_head(head: memoryview) -> _Packet:
 
 
 def _receive_packets(
-    connection: socket.socket, first: _Packet, count: int, place: memoryview, next_head: memoryview
+    connection: Connection, first: _Packet, count: int, place: memoryview, next_head: memoryview
 ) -> memoryview:
     """Receive ``count`` packets, the first of which has sent its head, and the head after them; return their checksums.
 
@@ -290,7 +293,7 @@ def _check(sent: tuple[int, ...], found: list[int], at: int, chunk_bytes: int) -
         raise WrongChecksum(f"bad checksum near {at + same * chunk_bytes}")
 
 
-def _receive(connection: socket.socket, places: list[memoryview]) -> None:
+def _receive(connection: Connection, places: list[memoryview]) -> None:
     """Fill all of ``places``, with one call unless a signal cuts it short.
 
     Raises ConnectionError if the datanode closes the connection, TimeoutError if it sends nothing in time.
@@ -320,30 +323,37 @@ def _rest(places: list[memoryview], filled: int) -> list[memoryview]:
     return rest
 
 
-def _shake_hands(handshake: Handshake, connection: socket.socket) -> None:
-    """Carry out the handshake on a new connection.  Raises as ``Handshake.receive``, and OSError."""
+def _shake_hands(handshake: Handshake, connection: Connection, limit_s: float) -> Connection:
+    """Carry out the handshake on a new connection, and return the connection with the protection that was negotiated.
+
+    Raises as ``Handshake.receive``, and OSError: TimeoutError after ``limit_s``, however slowly bytes come in.
+    """
+    deadline = time.monotonic() + limit_s
     connection.sendall(handshake.start())
-    waits = 0
     while not handshake.is_done:
+        data = bytearray(MESSAGE_BYTES_MAX)
         try:
-            data = connection.recv(MESSAGE_BYTES_MAX)
-        except BlockingIOError as error:
-            waits += 1
-            if waits == WAITS:
-                raise TimeoutError("no handshake in time") from error
-            continue
-        if not data:
+            got = connection.recvmsg_into([memoryview(data)])[0]
+        except BlockingIOError:
+            got = -1
+        if time.monotonic() > deadline:
+            raise TimeoutError("no handshake in time")
+        if not got:
             raise ConnectionResetError("the datanode closed the connection in the handshake")
-        connection.sendall(handshake.receive(data))
+        if got > 0:
+            connection.sendall(handshake.receive(bytes(data[:got])))
+    return protect_socket(connection, handshake.channel)
 
 
-def _receive_delimited(connection: socket.socket) -> bytes:
+def _receive_delimited(connection: Connection) -> bytes:
     """Receive a message that has its length before it."""
     prefix = bytearray()
     while not prefix or prefix[-1] & 0x80:
         byte = bytearray(1)
         _receive(connection, [memoryview(byte)])
         prefix += byte
+        if len(prefix) > _LENGTH_BYTES_MAX:
+            raise WireError("a length that does not end")
     length, _ = decode_varint(memoryview(prefix), 0)
     if length > _MESSAGE_BYTES_MAX:
         raise WireError(f"a message of {length} bytes")

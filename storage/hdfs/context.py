@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.tasks import OwnedTasks
@@ -14,21 +17,33 @@ from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.bad_replicas import BadReplicas
 from bmq.storage.hdfs.data_connections import DataConnections
 from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes, node_name
-from bmq.storage.hdfs.handshake import OPEN_TRANSFER, Handshake, TransferSecurity
+from bmq.storage.hdfs.encryption_keys import EncryptionKeys
+from bmq.storage.hdfs.handshake import OPEN_TRANSFER, Handshake, KeyRefused, TransferSecurity, encrypted_handshake
 from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.pipeline import Pipeline, TokenExpired
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.refusing_nodes import RefusingNodes
 from bmq.storage.hdfs.settings import HdfsSettings
 
 _COMPLETE_PAUSE_S = Backoff(0.002, 0.4)
+_CIPHER_THREADS = 2
+
+T = TypeVar("T")
+
+
+def _cipher_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_CIPHER_THREADS, thread_name_prefix="hdfs-cipher")
 
 
 @dataclass(slots=True)
 class HdfsClient:
-    """The shared state of one ``HdfsFileSystem``."""
+    """The shared state of one ``HdfsFileSystem``.
+
+    ``keys`` is set if connections to datanodes are encrypted by the NameNode's keys.  ``cipher_threads`` are begun with
+    the first large piece of a protected connection.
+    """
 
     settings: HdfsSettings
     holder: str
@@ -45,6 +60,8 @@ class HdfsClient:
     threads: ThreadPoolExecutor
     data_connections: DataConnections
     transfer: TransferSecurity = OPEN_TRANSFER
+    keys: EncryptionKeys | None = None
+    cipher_threads: ThreadPoolExecutor = field(default_factory=_cipher_threads)
 
     @classmethod
     def build(
@@ -92,6 +109,7 @@ class HdfsClient:
         await self.leases.close()
         self.datanodes.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.cipher_threads.shutdown(wait=False, cancel_futures=True)
         self.data_connections.close()
         await self.namenode.close()
         await asyncio.sleep(0)  # sockets are closed at the loop's next turn
@@ -109,9 +127,16 @@ class HdfsClient:
         """True if more than half of the known datanodes did not respond when they were last probed."""
         return 2 * len(self.datanodes.silent_lately()) > len(self.suspects.known())
 
-    def handshake(self, node: pb.NodeId, token: pb.Token) -> Handshake | None:
-        """Return the handshake for a new connection to a datanode, as the owner of a block's token; None for none."""
-        return self.transfer.handshake(node_name(node), node.data_port, token)
+    async def handshakes(self, node: pb.NodeId, token: pb.Token) -> Callable[[], Handshake | None]:
+        """Return a maker of handshakes for new connections to a datanode, as the owner of a block's token.
+
+        Any thread may call it.  It makes None for a connection without a handshake.  Raises a StorageError if the
+        NameNode gives no data encryption key.
+        """
+        name = node_name(node)
+        if self.keys is None:
+            return partial(self.transfer.handshake, name, node.data_port, token)
+        return partial(encrypted_handshake, name, await self.keys.current(), self.keys.forget)
 
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
         """Close the file in the namespace, and return once a datanode has reported the last block.
@@ -127,3 +152,18 @@ class HdfsClient:
             if loop.time() + pause_s > deadline:
                 raise StorageUnavailable(f"complete {path}: no datanode has reported its last block")
             await asyncio.sleep(pause_s)
+
+
+async def with_another_key(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of ``attempt``, of a second one if the datanode did not know the data encryption key.
+
+    Hadoop's clients try a second time too (InvalidEncryptionKeyException).  The refused key is forgotten then.
+    """
+    try:
+        return await attempt()
+    except KeyRefused:
+        pass
+    except TokenExpired as error:
+        if not isinstance(error.__cause__, KeyRefused):
+            raise
+    return await attempt()

@@ -13,6 +13,8 @@ import struct
 import threading
 import time
 
+from bmq.storage.hdfs.protected_socket import Connection
+
 KEPT_S = 3.0
 """Idle connections are used again within this time: below the datanodes' 4 s (dfs.client.socketcache.expiryMsec)."""
 KEPT_MAX = 16
@@ -31,13 +33,13 @@ class DataConnections:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[tuple[Address, socket.socket, float]] = []  # with the time of its last use, oldest first
+        self._idle: list[tuple[Address, Connection, float]] = []  # with the time of its last use, oldest first
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._idle)
 
-    def take(self, address: Address) -> socket.socket | None:
+    def take(self, address: Address) -> Connection | None:
         """Return a connection to the datanode on which nothing is under way, or None if there is none."""
         with self._lock:
             self._drop_old()
@@ -64,8 +66,11 @@ class DataConnections:
             raise
         return connection
 
-    def keep(self, address: Address, connection: socket.socket) -> None:
-        """Keep a connection on which a read came to its end; the one that is idle longest makes room."""
+    def keep(self, address: Address, connection: Connection) -> None:
+        """Keep a connection on which a read came to its end; the one that is idle longest makes room.
+
+        A protected connection is kept with the state of its ciphers.
+        """
         with self._lock:
             if self._is_closed:
                 connection.close()
@@ -92,7 +97,7 @@ def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
 
 
-def _is_readable(connection: socket.socket) -> bool:
+def _is_readable(connection: Connection) -> bool:
     """Return whether the other side has closed the connection, or sent something."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)

@@ -229,7 +229,9 @@ class Datanodes:
             host,
             port,
             protocol=DATANODE_PROTOCOL,
-            authenticator=TokenAuthenticator(token) if token.identifier else self._authenticator,
+            authenticator=TokenAuthenticator(token, self._authenticator.levels)
+            if token.identifier
+            else self._authenticator,
             client_id=self._client_id,
             timeout_s=timeout_s,
         )

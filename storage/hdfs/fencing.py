@@ -57,7 +57,7 @@ from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block_reader import ReplicaFailed, read_replica
-from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.context import HdfsClient, with_another_key
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS, status_name
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
@@ -476,6 +476,9 @@ class _Fence:
 
         A datanode refuses to go on with a replica in other chunks than it has, but it takes the new stamp all the same.
         """
+        return await with_another_key(lambda: self._open_once(member, setup, chunk_bytes))
+
+    async def _open_once(self, member: PipelineNode, setup: Setup, chunk_bytes: int) -> Pipeline:
         node = member.node.id
         pipe = Pipeline(
             members=[node],
@@ -489,8 +492,9 @@ class _Fence:
         host = self._client.datanodes.host(node)
         request = setup.request([member], chunk_bytes)
         self._stamped.add(member.name)
-        handshake = self._client.handshake(node, setup.token)
-        response = await pipe.open(host, node.data_port, request, self._settings.takeover_copies_timeout_s, handshake)
+        handshake = (await self._client.handshakes(node, setup.token))()
+        timeout_s, threads = self._settings.takeover_copies_timeout_s, self._client.cipher_threads
+        response = await pipe.open(host, node.data_port, request, timeout_s, handshake, threads)
         if response.status != STATUS_SUCCESS:
             raise PipelineFailed(f"{member.name}: {status_name(response.status)} {response.message}")
         return pipe

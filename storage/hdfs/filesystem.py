@@ -32,12 +32,14 @@ from bmq.storage.hdfs.block_allocation import append_file, create_file
 from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.encryption_keys import EncryptionKeys
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.handshake import TransferSecurity
 from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
 from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
+from bmq.storage.hdfs.security import ENCRYPTION
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import StorageHealth
 
@@ -78,8 +80,9 @@ class HdfsFileSystem:
         is used.  ``login`` is the identity at a cluster with Kerberos.
 
         The NameNode is asked for its defaults, so that errors show at once.  Raises StorageUnavailable if no NameNode
-        responds, CannotLogIn without a ticket, and NotAllowed if the log-in is refused.  Raises Unsupported if data
-        transfer is encrypted, and ValueError for a malformed URL or a protection that is not built.
+        responds, CannotLogIn without a ticket, and NotAllowed if the log-in is refused.  Raises Unsupported if the
+        configuration demands encrypted data transfer and the NameNode does not have it, and ValueError for a malformed
+        URL or a protection that is not built.
         """
         settings = settings or HdfsSettings()
         settings.validate()
@@ -89,12 +92,17 @@ class HdfsFileSystem:
         if address.use_datanode_hostname:
             settings = replace(settings, use_datanode_hostname=True)
         authenticator = make_authenticator(security, login, settings.user)
-        transfer = TransferSecurity(security.is_transfer_sasl)
+        transfer = TransferSecurity(security.transfer_levels)
         client = HdfsClient.build(address.namenodes, holder, settings, authenticator, transfer)
         try:
             defaults = await client.namenode.server_defaults()
             if defaults.encrypt_data:
-                raise Unsupported(f"{address}: dfs.encrypt.data.transfer=true is not built yet, only false is")
+                client.keys = EncryptionKeys(client.namenode.data_encryption_key)
+            elif security.is_transfer_encrypted:
+                raise Unsupported(
+                    f"{address}: the NameNode has {ENCRYPTION}=false, and {security.source} has true: nothing is sent"
+                    " without encryption"
+                )
             return cls(address, client, KnownFiles(settings))
         except BaseException:
             await client.close()

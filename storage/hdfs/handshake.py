@@ -4,24 +4,30 @@
 
     client: 0xDEADBEEF, an empty message
     server: a challenge                                 DIGEST-MD5 with the block token as user and password
-    client: the response
-    server: the proof that it knows the token's password
+    client: the response                                for privacy with the offer of AES/CTR
+    server: the proof that it knows the token's password    and, with AES, its keys in messages of the SASL layer
 
-Messages are protocol buffers with their length before them.  The operation follows on the same connection, in plain
-bytes: the level is authentication.
+Messages are protocol buffers with their length before them.  The operation follows on the same connection: in plain
+bytes at the level authentication, through a ``Channel`` at the others.  A cluster with ``dfs.encrypt.data.transfer``
+has a data encryption key in place of the token, and always privacy.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from bmq.core.aio.subscribers import no_op
 from bmq.storage.filesystem import Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.channel import AesCtr, Channel, Frames
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
-from bmq.storage.hdfs.digest_md5 import DigestFailed, DigestMd5, LevelDemanded
+from bmq.storage.hdfs.digest_md5 import LEVELS, PRIVACY, CipherDemanded, DigestFailed, DigestMd5, LevelDemanded
+from bmq.storage.hdfs.encryption_keys import Key, password_of, user_of
+from bmq.storage.hdfs.security_layer import LayerBroken, available_ciphers
 
 TRANSFER_PROTECTION = "dfs.data.transfer.protection"
 MAGIC = (0xDEADBEEF).to_bytes(4)
@@ -29,6 +35,9 @@ MESSAGE_BYTES_MAX = 8 << 10
 """Longest message: a challenge has 2 KB at most, an error a few lines of text."""
 _DIGEST_URI = "hdfs/0"  # protocol and server name of SaslParticipant
 _PRIVILEGED_PORTS = 1024
+_AES_CTR = 2
+_AES_KEY_BYTES = {16, 24, 32}
+_AES_COUNTER_BYTES = 16
 
 
 class HandshakeFailed(Exception):
@@ -42,6 +51,13 @@ class TokenRefused(HandshakeFailed):
     """
 
 
+class KeyRefused(TokenRefused):
+    """The datanode does not know the data encryption key.  The NameNode gives another key.  Never leaves this package.
+
+    The key that was used is forgotten already.
+    """
+
+
 class _State(enum.Enum):
     NEW = enum.auto()
     AWAITING_CHALLENGE = enum.auto()
@@ -50,13 +66,19 @@ class _State(enum.Enum):
 
 
 class Handshake:
-    """One handshake: send the bytes of ``start``, then the bytes of ``receive``, until ``is_done``."""
+    """One handshake: send the bytes of ``start``, then the bytes of ``receive``, until ``is_done``.
 
-    def __init__(self, server: str, digest: DigestMd5) -> None:
+    ``channel`` is then the protection of the rest of the connection, None for plain bytes.  ``on_unknown_key`` is
+    called if the datanode does not know the data encryption key.
+    """
+
+    def __init__(self, server: str, digest: DigestMd5, on_unknown_key: Callable[[], None] = no_op) -> None:
         self._server = server
         self._digest = digest
+        self._on_unknown_key = on_unknown_key
         self._state = _State.NEW
         self._buffer = b""
+        self.channel: Channel | None = None
 
     def __repr__(self) -> str:
         return f"Handshake({self._server}, {self._state.name})"
@@ -75,9 +97,11 @@ class Handshake:
     def receive(self, data: bytes) -> bytes:
         """Take the next bytes of the datanode, and return the bytes to send: none while its message is not complete.
 
-        Raises TokenRefused, HandshakeFailed, and Unsupported if the datanode demands a level that is not built.
+        Raises TokenRefused, HandshakeFailed, and Unsupported if the datanode has no level or cipher of this client.
         """
-        assert self._state in {_State.AWAITING_CHALLENGE, _State.AWAITING_PROOF}
+        assert self._state is not _State.DONE
+        if self._state is _State.NEW:
+            raise self._broken("a message before this client's first")
         self._buffer += data
         try:
             length, position = decode_varint(self._buffer, 0)
@@ -95,25 +119,53 @@ class Handshake:
             raise self._broken("a message without its status")
         if message.status != pb.Handshake.SUCCESS:
             raise self._refused(message)
-        return self._take(message.payload)
+        return self._take(message)
 
     # ---- within
 
-    def _take(self, payload: bytes) -> bytes:
+    def _take(self, message: pb.Handshake) -> bytes:
         try:
-            response = self._digest.evaluate(payload)
+            response = self._digest.evaluate(message.payload)
         except LevelDemanded as error:
+            ours = ",".join(LEVELS[level] for level in self._digest.levels)
             raise Unsupported(
                 f"datanode {self._server} demands {TRANSFER_PROTECTION}={error.levels}; this client has"
-                f" {TRANSFER_PROTECTION}=authentication only"
+                f" {TRANSFER_PROTECTION}={ours}"
+            ) from error
+        except CipherDemanded as error:
+            raise Unsupported(
+                f"datanode {self._server} demands a cipher out of {error.ciphers or 'none'}; this client has"
+                f" {self._digest.only_cipher or ', '.join(available_ciphers())}"
             ) from error
         except DigestFailed as error:
             raise self._broken(str(error)) from error
         if self._state is _State.AWAITING_CHALLENGE:
             self._state = _State.AWAITING_PROOF
-            return _message(response or b"")
+            return _message(response or b"", offers_aes=self._digest.qop == PRIVACY)
+        self.channel = self._agreed(message)
         self._state = _State.DONE
         return b""
+
+    def _agreed(self, message: pb.Handshake) -> Channel | None:
+        """Return the channel: with AES/CTR if privacy was negotiated and the datanode has sent keys."""
+        layer = self._digest.layer
+        if layer is None:
+            return None
+        if self._digest.qop != PRIVACY or not message.cipher_option:
+            return Frames(layer)
+        option = message.cipher_option[0]
+        try:  # in the order in which the datanode has wrapped them
+            key, peer_key = layer.unwrap(option.in_key), layer.unwrap(option.out_key)
+        except LayerBroken as error:
+            raise self._broken(f"keys: {error}") from error
+        lengths = {len(option.in_iv), len(option.out_iv)}
+        if (
+            option.suite != _AES_CTR
+            or not {len(key), len(peer_key)} <= _AES_KEY_BYTES
+            or lengths != {_AES_COUNTER_BYTES}
+        ):
+            raise self._broken(f"cipher suite {option.suite} with keys of {len(key)} and {len(peer_key)} bytes")
+        return AesCtr(key, option.in_iv, peer_key, option.out_iv)
 
     def _refused(self, message: pb.Handshake) -> Exception:
         text = f"{self._server} refuses the handshake: {message.message[:500]}"
@@ -121,7 +173,8 @@ class Handshake:
         if message.access_token_error or "InvalidToken" in text or "acquiring password" in text:
             return TokenRefused(text)
         if message.status == pb.Handshake.ERROR_UNKNOWN_KEY:
-            return Unsupported(f"{text} (dfs.encrypt.data.transfer is not supported)")
+            self._on_unknown_key()
+            return KeyRefused(text)
         return HandshakeFailed(text)
 
     def _broken(self, what: str) -> HandshakeFailed:
@@ -130,9 +183,9 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class TransferSecurity:
-    """The protection of connections to datanodes: none, or SASL at the level authentication."""
+    """The protection of connections to datanodes by block tokens: RFC 2831's levels, best first, or none."""
 
-    is_sasl: bool = False
+    levels: tuple[str, ...] = ()
 
     def handshake(self, server: str, port: int, token: pb.Token) -> Handshake | None:
         """Return the handshake for a connection to ``server``, None if the datanode expects none.
@@ -140,13 +193,20 @@ class TransferSecurity:
         It expects none on a port that only root may bind, nor for the empty token of a NameNode without security
         (SaslDataTransferClient.send).
         """
-        if not self.is_sasl or port < _PRIVILEGED_PORTS or not token.identifier:
+        if not self.levels or port < _PRIVILEGED_PORTS or not token.identifier:
             return None
-        return Handshake(server, DigestMd5.by_token(token, _DIGEST_URI))
+        return Handshake(server, DigestMd5.by_token(token, _DIGEST_URI, levels=self.levels))
 
 
 OPEN_TRANSFER = TransferSecurity()
 
 
-def _message(payload: bytes) -> bytes:
-    return delimited(pb.Handshake(status=pb.Handshake.SUCCESS, payload=payload))
+def encrypted_handshake(server: str, key: Key, forget: Callable[[Key], None]) -> Handshake:
+    """Return the handshake with a data encryption key, which a datanode expects on every port."""
+    digest = DigestMd5(user_of(key), password_of(key), _DIGEST_URI, levels=(PRIVACY,), cipher=key.algorithm)
+    return Handshake(server, digest, lambda: forget(key))
+
+
+def _message(payload: bytes, *, offers_aes: bool = False) -> bytes:
+    options = [pb.CipherOption(suite=_AES_CTR)] if offers_aes else []
+    return delimited(pb.Handshake(status=pb.Handshake.SUCCESS, payload=payload, cipher_option=options))

@@ -4,41 +4,47 @@
 
     client: AP-REQ                 server: AP-REP             until the context stands on both sides
     client: (empty)                server: wrap(layers, size)
-    client: wrap(1, 0)             no layer: hadoop.rpc.protection=authentication
+    client: wrap(layer, size)      the level of hadoop.rpc.protection, and the client's longest message
 
 The library blocks (KDC, DNS, replay cache), so its calls run in a thread of the login.  Tickets by keytab
-are kept in memory, in a store of their own: the environment, which a listener of the same process shares, is neither
-read for them nor changed.  Needs the extra ``kerberos``.
+are kept in memory, in a store of their own (``keytab_tickets.py``): the environment, which a listener of the same
+process shares, is neither read for them nor changed.  Needs the extra ``kerberos``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
 
 import gssapi
 from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
-from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
-from bmq.storage.hdfs.sasl import LoginFailed
+from bmq.storage.hdfs.keytab_tickets import KeytabTickets, name_of, text_of, used
+from bmq.storage.hdfs.sasl import (
+    AUTHENTICATION,
+    PRIVACY,
+    UNPROTECTED,
+    LoginFailed,
+    Protection,
+    choose_layer,
+)
+from bmq.storage.hdfs.security_layer import LayerBroken
 
-RENEW_AT = 0.8
-"""Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
-NO_LAYER = 1
-LAYERS = {1: "authentication", 2: "integrity", 4: "privacy"}
-"""Hadoop's names of the layers (SaslRpcServer.QualityOfProtection) by their bits in the server's offer."""
+_FLAGS = (  # a server offers privacy only to contexts that could have it (GssKrb5Server): the error names its level
+    gssapi.RequirementFlag.mutual_authentication
+    | gssapi.RequirementFlag.replay_detection
+    | gssapi.RequirementFlag.out_of_sequence_detection
+    | gssapi.RequirementFlag.integrity
+    | gssapi.RequirementFlag.confidentiality
+)
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-_numbers = itertools.count()
 _HINTS = {  # by the number in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)
     6: "the KDC does not know the principal",
     7: "the KDC does not know the NameNode's principal: is dfs.namenode.kerberos.principal right?",
@@ -59,7 +65,6 @@ _KEYTAB_HINTS = {
 }
 _EXPIRED, _KDC_AWAY = 32, 156
 _ERROR_TABLE_BASE = -1765328384
-_MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
 
 
 class KerberosLogin:
@@ -72,11 +77,9 @@ class KerberosLogin:
     def __init__(self, principal: str = "", keytab: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.principal = principal
         self.keytab = keytab
-        self._clock = clock
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-login")
-        self._cache = f"MEMORY:bmq-hdfs-{os.getpid()}-{next(_numbers)}"
-        self._credentials: gssapi.Credentials | None = None
-        self._renew_at = 0.0
+        self._tickets = KeytabTickets(principal, keytab, clock) if keytab else None
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"KerberosLogin({self})"
@@ -87,71 +90,68 @@ class KerberosLogin:
         return f"{self.principal or 'the principal'} of the ticket cache {_cache_name()}"
 
     def close(self) -> None:
-        """End the threads; calls under way go on and are dropped.  Idempotent."""
+        """End the threads; calls under way raise LoginFailed, and what they still get is dropped.  Idempotent."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._tickets is not None:
+            self._tickets.close()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what ``call`` returns, in a thread.  Raises LoginFailed in place of the library's errors."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            future = self._threads.submit(call)
+        except RuntimeError as error:
+            raise self._closed() from error
+        try:
+            return await asyncio.wrap_future(future)
         except GSSError as error:
             raise self._failed(error) from error
+        except (asyncio.CancelledError, CancelledError, RuntimeError) as error:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise self._closed() from error
 
-    def client(self, server_principal: str) -> GssapiClient:
-        """Return the client's side of a log-in at this server."""
-        return GssapiClient(self, server_principal)
+    def client(self, server_principal: str, levels: Sequence[str]) -> GssapiClient:
+        """Return the client's side of a log-in at this server, at the first of ``levels`` that the server has."""
+        return GssapiClient(self, server_principal, levels)
 
     def credentials(self) -> gssapi.Credentials:
-        """Return valid credentials, new ones after 80 % of their life.  Blocks.  Raises GSSError or LoginFailed."""
-        now = self._clock()
-        if self._credentials is None or not self.keytab or now >= self._renew_at:
-            self._credentials = self._acquire(self._credentials)
-            lifetime = self._credentials.lifetime
-            self._renew_at = now + RENEW_AT * (_MANY_HOURS if lifetime is None else lifetime)
-        return self._credentials
+        """Return valid credentials: the keytab's, or those of the ticket cache as it is now.
+
+        Blocks.  Raises GSSError or LoginFailed.
+        """
+        if self._tickets is not None:
+            return self._tickets.current()
+        return used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
+
+    def note_server(self, server_principal: str) -> None:
+        """Note a server that a log-in has reached."""
+        if self._tickets is not None:
+            self._tickets.note_server(server_principal)
 
     # ---- within
 
-    def _acquire(self, former: gssapi.Credentials | None) -> gssapi.Credentials:
-        name = gssapi.Name(self.principal, gssapi.NameType.kerberos_principal) if self.principal else None
-        if not self.keytab:
-            return _used(gssapi.Credentials(name=name, usage="initiate"))
-        if not os.access(self.keytab, os.R_OK):
-            problem = "cannot be read" if os.path.exists(self.keytab) else "does not exist"
-            raise LoginFailed(f"cannot log in to Kerberos: the keytab {self.keytab} {problem}", CannotLogIn)
-        # A cache of its own for each acquisition: the library would go on with a ticket that is still valid.
-        cache = f"{self._cache}-{next(_numbers)}"
-        try:
-            new = gssapi.Credentials(
-                name=name, usage="initiate", store={"client_keytab": f"FILE:{self.keytab}", "ccache": cache}
-            )
-            return _used(new)
-        except GSSError as error:
-            if former is not None and former.lifetime:
-                _log.warning(
-                    "Kerberos gives no new ticket to %s: the former one is used for its last %s s",
-                    self,
-                    former.lifetime,
-                    extra=fields(error=_text(error)),
-                )
-                return former
-            raise
+    def _closed(self) -> LoginFailed:
+        return LoginFailed(f"cannot log in as {self}: the HDFS client was closed", StorageUnavailable)
 
     def _failed(self, error: GSSError) -> LoginFailed:
         number = _number(error)
         hint = (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, "")
-        text = f"cannot log in to Kerberos as {self}: {_text(error)}"
+        text = f"cannot log in to Kerberos as {self}: {text_of(error)}"
         return LoginFailed(f"{text} ({hint})" if hint else text, CannotLogIn, is_final=number != _KDC_AWAY)
 
 
 class GssapiClient:
     """The client's side of one log-in: ``evaluate`` each challenge, until ``is_complete``."""
 
-    def __init__(self, login: KerberosLogin, server_principal: str) -> None:
+    def __init__(self, login: KerberosLogin, server_principal: str, levels: Sequence[str]) -> None:
         self._login = login
         self._server = server_principal
+        self._levels = levels
         self._context: gssapi.SecurityContext | None = None
         self.is_complete = False
+        self.protection = UNPROTECTED
 
     async def evaluate(self, challenge: bytes) -> bytes | None:
         """Return the response to a challenge, the first of which is empty.  Raises LoginFailed."""
@@ -166,32 +166,49 @@ class GssapiClient:
                 creds=self._login.credentials(),
                 usage="initiate",
                 mech=gssapi.MechType.kerberos,
-                flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
+                flags=_FLAGS,
             )
             return bytes(self._context.step() or b"")
         if not self._context.complete:
             return bytes(self._context.step(challenge) or b"")
         self.is_complete = True
-        chosen = self._chosen(self._context.unwrap(challenge).message)
-        return bytes(self._context.wrap(chosen, False).message)
-
-    def _chosen(self, offer: bytes) -> bytes:
-        """Return the choice of no layer.  Raises LoginFailed if the server demands a layer."""
-        if len(offer) != 4:
-            raise LoginFailed(f"{self._server} offers its layers in {len(offer)} bytes, not in 4", StorageUnavailable)
-        if not offer[0] & NO_LAYER:
-            demanded = ",".join(name for bit, name in LAYERS.items() if offer[0] & bit) or f"layer {offer[0]}"
-            raise LoginFailed(
-                f"{self._server} demands hadoop.rpc.protection={demanded}; this client has"
-                " hadoop.rpc.protection=authentication only"
-            )
-        return bytes((NO_LAYER, 0, 0, 0))
+        self._login.note_server(self._server)
+        choice = choose_layer(self._server, self._context.unwrap(challenge).message, self._levels)
+        response = bytes(self._context.wrap(choice.response, False).message)
+        if choice.level != AUTHENTICATION:
+            layer = GssapiLayer(self._context, choice.peer_bytes_max, is_private=choice.level == PRIVACY)
+            self.protection = Protection(choice.level, layer)
+        return response
 
 
-def _used(credentials: gssapi.Credentials) -> gssapi.Credentials:
-    """Return the credentials after the library has fetched the ticket, which it delays until the first use."""
-    credentials.inquire()
-    return credentials
+class GssapiLayer:
+    """The protection of messages by an established context: a checksum of each and its place, or encryption too."""
+
+    def __init__(self, context: gssapi.SecurityContext, peer_bytes_max: int, *, is_private: bool) -> None:
+        """Take the longest message that the peer takes, ``peer_bytes_max``; ``is_private``: messages are encrypted."""
+        self._context = context
+        self._is_private = is_private
+        self.message_bytes_max = context.get_wrap_size_limit(peer_bytes_max, is_private)
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return the message that carries ``data``.  Raises LayerBroken."""
+        try:
+            wrapped = self._context.wrap(data, self._is_private)
+        except GSSError as error:
+            raise LayerBroken(f"GSSAPI wraps no message: {text_of(error)}") from error
+        if self._is_private and not wrapped.encrypted:
+            raise LayerBroken("GSSAPI does not encrypt")
+        return bytes(wrapped.message)
+
+    def unwrap(self, token: bytes) -> bytes:
+        """Return the data of the next message.  Raises LayerBroken if it is another one, or was not encrypted."""
+        try:
+            plain = self._context.unwrap(token)
+        except GSSError as error:  # of the place in the sequence too: no message may be missing or come twice
+            raise LayerBroken(f"a wrapped message is not the next one: {text_of(error)}") from error
+        if self._is_private and not plain.encrypted:
+            raise LayerBroken("a wrapped message is not encrypted")
+        return bytes(plain.message)
 
 
 def _number(error: GSSError) -> int:
@@ -200,13 +217,6 @@ def _number(error: GSSError) -> int:
         return _EXPIRED
     number = error.min_code & 0xFFFFFFFF
     return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
-
-
-def _text(error: GSSError) -> str:
-    """Return the library's text, in one line: Kerberos's own if it has any, else GSSAPI's."""
-    statuses = error.get_all_statuses(error.min_code, False) if error.min_code else ()
-    statuses = statuses or error.get_all_statuses(error.maj_code, True)
-    return " ".join(" ".join(str(status) for status in statuses).split())[:500]
 
 
 def _cache_name() -> str:

@@ -294,6 +294,31 @@ class GetServerDefaultsResponse(_message.Message):
     defaults: GetServerDefaultsResponse.Defaults
     def __init__(self, defaults: _Optional[_Union[GetServerDefaultsResponse.Defaults, _Mapping]] = ...) -> None: ...
 
+class GetDataEncryptionKeyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetDataEncryptionKeyResponse(_message.Message):
+    __slots__ = ("key",)
+    class Key(_message.Message):
+        __slots__ = ("id", "pool", "nonce", "key", "expiry_ms", "algorithm")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        POOL_FIELD_NUMBER: _ClassVar[int]
+        NONCE_FIELD_NUMBER: _ClassVar[int]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+        ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+        id: int
+        pool: str
+        nonce: bytes
+        key: bytes
+        expiry_ms: int
+        algorithm: str
+        def __init__(self, id: _Optional[int] = ..., pool: _Optional[str] = ..., nonce: _Optional[bytes] = ..., key: _Optional[bytes] = ..., expiry_ms: _Optional[int] = ..., algorithm: _Optional[str] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: GetDataEncryptionKeyResponse.Key
+    def __init__(self, key: _Optional[_Union[GetDataEncryptionKeyResponse.Key, _Mapping]] = ...) -> None: ...
+
 class GetDatanodeReportRequest(_message.Message):
     __slots__ = ("type",)
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -717,7 +742,7 @@ class ReadStatus(_message.Message):
     def __init__(self, status: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
-    __slots__ = ("status", "payload", "message", "access_token_error")
+    __slots__ = ("status", "payload", "message", "cipher_option", "access_token_error")
     class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SUCCESS: _ClassVar[Handshake.Status]
@@ -729,12 +754,28 @@ class Handshake(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CIPHER_OPTION_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TOKEN_ERROR_FIELD_NUMBER: _ClassVar[int]
     status: Handshake.Status
     payload: bytes
     message: str
+    cipher_option: _containers.RepeatedCompositeFieldContainer[CipherOption]
     access_token_error: bool
-    def __init__(self, status: _Optional[_Union[Handshake.Status, str]] = ..., payload: _Optional[bytes] = ..., message: _Optional[str] = ..., access_token_error: _Optional[bool] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[Handshake.Status, str]] = ..., payload: _Optional[bytes] = ..., message: _Optional[str] = ..., cipher_option: _Optional[_Iterable[_Union[CipherOption, _Mapping]]] = ..., access_token_error: _Optional[bool] = ...) -> None: ...
+
+class CipherOption(_message.Message):
+    __slots__ = ("suite", "in_key", "in_iv", "out_key", "out_iv")
+    SUITE_FIELD_NUMBER: _ClassVar[int]
+    IN_KEY_FIELD_NUMBER: _ClassVar[int]
+    IN_IV_FIELD_NUMBER: _ClassVar[int]
+    OUT_KEY_FIELD_NUMBER: _ClassVar[int]
+    OUT_IV_FIELD_NUMBER: _ClassVar[int]
+    suite: int
+    in_key: bytes
+    in_iv: bytes
+    out_key: bytes
+    out_iv: bytes
+    def __init__(self, suite: _Optional[int] = ..., in_key: _Optional[bytes] = ..., in_iv: _Optional[bytes] = ..., out_key: _Optional[bytes] = ..., out_iv: _Optional[bytes] = ...) -> None: ...
 
 class PacketHeader(_message.Message):
     __slots__ = ("offset", "seqno", "last", "data_length", "sync")

@@ -25,7 +25,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.urls import split_url
 from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
 from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
-from bmq.storage.hdfs.security import AUTHENTICATION, ENCRYPTION, HdfsSecurity, is_kerberos, read_security
+from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity, is_kerberos, read_security
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def protection(address: HdfsAddress, config: SiteConfig, login: HdfsLogin = NO_H
     set.  Raises ValueError for a protection that is not built.
     """
     is_own = not _configured_namenodes(config).isdisjoint(address.namenodes)
-    if is_kerberos(config) and not is_own and login == NO_HDFS_LOGIN:
+    if not is_own and login == NO_HDFS_LOGIN:
         return HdfsSecurity(source=config.source)
     return read_security(config)
 
@@ -148,5 +148,3 @@ def _require_supported(config: SiteConfig) -> None:
         return  # ``security`` has its own checks
     if value := config.get(TRANSFER_PROTECTION):
         raise ValueError(f"{config.source}: {TRANSFER_PROTECTION}={value} needs {AUTHENTICATION}=kerberos")
-    if (value := config.get(ENCRYPTION, "false").lower()) != "false":
-        raise ValueError(f"{config.source}: {ENCRYPTION}={value} is not built yet, only false is")

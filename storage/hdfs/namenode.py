@@ -204,6 +204,12 @@ class NameNode:
         request = pb.GetServerDefaultsRequest()
         return (await self._call("getServerDefaults", "", request, pb.GetServerDefaultsResponse)).defaults
 
+    async def data_encryption_key(self) -> pb.GetDataEncryptionKeyResponse.Key | None:
+        """Return a key for encrypted connections to datanodes, None if the NameNode has none."""
+        request = pb.GetDataEncryptionKeyRequest()
+        response = await self._call("getDataEncryptionKey", "", request, pb.GetDataEncryptionKeyResponse)
+        return response.key if response.HasField("key") else None
+
     async def live_datanodes(self) -> Sequence[pb.GetDatanodeReportResponse.Datanode]:
         """Return the datanodes that the NameNode takes for live, decommissioned ones too.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -33,6 +34,7 @@ from bmq.storage.hdfs.data_transfer import (
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.handshake import Handshake, HandshakeFailed, TokenRefused
 from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
+from bmq.storage.hdfs.protected_transport import protect
 from bmq.storage.hdfs.settings import HdfsSettings
 
 # Up to this a packet is joined: copying costs less than a buffer of the transport for each part.
@@ -119,6 +121,7 @@ class Pipeline(asyncio.Protocol):
         self._response: asyncio.Future[pb.BlockOpResponse] | None = None
         self._handshake: Handshake | None = None
         self._request = b""
+        self._cipher_threads: Executor | None = None
         self._is_streaming = False
         self._is_finished = False
         self._finished: asyncio.Future[None] | None = None
@@ -140,9 +143,17 @@ class Pipeline(asyncio.Protocol):
     # ---- the owner's calls
 
     async def open(
-        self, host: str, port: int, request: bytes, timeout_s: float, handshake: Handshake | None = None
+        self,
+        host: str,
+        port: int,
+        request: bytes,
+        timeout_s: float,
+        handshake: Handshake | None = None,
+        cipher_threads: Executor | None = None,
     ) -> pb.BlockOpResponse:
         """Connect, send the op-80 ``request`` after the ``handshake``, and return the response: perhaps a refusal.
+
+        ``cipher_threads`` encrypt large packets of a protected connection.
 
         Raises PipelineFailed if there is no response, without suspects: the caller can probe the nodes.  It is a
         SetupTimedOut if ``timeout_s`` passed.  Raises HandshakeRefused, or its TokenExpired, if the first datanode does
@@ -152,9 +163,10 @@ class Pipeline(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 self._response = self._loop.create_future()
+                # Before the connection: a loop may bring the peer's bytes before it returns the connection.
+                self._handshake, self._request, self._cipher_threads = handshake, request, cipher_threads
                 await self._loop.create_connection(lambda: self, host, port)
                 assert self._transport is not None
-                self._handshake, self._request = handshake, request
                 self._transport.write(request if handshake is None else handshake.start())
                 response = await self._response
         except HandshakeFailed as error:
@@ -365,7 +377,7 @@ class Pipeline(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f"connection to {self.nodes[0]} lost" + (f": {exc}" if exc else "")
         if self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionError(reason))
+            self._response.set_exception(ConnectionError(reason if self.failure is None else str(self.failure)))
         elif self._is_streaming and not self._is_finished:
             self.fail(PipelineFailed(reason, suspects=self.suspects or self.nodes[:1]))
 
@@ -381,6 +393,8 @@ class Pipeline(asyncio.Protocol):
             return
         if handshake.is_done:
             self._handshake = None
+            if handshake.channel is not None:
+                self._transport = protect(self._transport, self, handshake.channel, self._cipher_threads)
             self._transport.write(self._request)
 
     def _take_response(self, data: bytes) -> int:

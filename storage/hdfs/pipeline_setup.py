@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.storage.filesystem import PipelineFailed
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.context import HdfsClient
+from bmq.storage.hdfs.context import HdfsClient, with_another_key
 from bmq.storage.hdfs.data_transfer import CHECKSUM_CRC32C, OP_WRITE_BLOCK, STATUS_SUCCESS, operation, status_name
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.pipeline import Pipeline
@@ -91,6 +91,20 @@ async def open_pipeline(
     Raises PipelineFailed, or its SetupTimedOut or HandshakeRefused, with at least one member that is in the way.
     Raises Unsupported if a datanode demands a protection without an implementation here.
     """
+    return await with_another_key(
+        lambda: _open_once(client, setup, members, base=base, length=length, chunk_bytes=chunk_bytes)
+    )
+
+
+async def _open_once(
+    client: HdfsClient,
+    setup: Setup,
+    members: Sequence[PipelineNode],
+    *,
+    base: int,
+    length: int,
+    chunk_bytes: int,
+) -> Pipeline:
     pipeline = Pipeline(
         members=[member.node.id for member in members],
         block=setup.block,
@@ -112,8 +126,9 @@ async def _open(client: HdfsClient, pipeline: Pipeline, setup: Setup, members: S
     """Open ``pipeline``, whose datanodes are probed if that takes long.  Raises as ``open_pipeline``."""
     host, port = client.datanodes.host(members[0].node.id), members[0].node.id.data_port
     request = setup.request(members, pipeline.chunk_bytes)
-    handshake = client.handshake(members[0].node.id, setup.token)
-    opening = asyncio.create_task(pipeline.open(host, port, request, client.settings.setup_timeout_s, handshake))
+    handshake = (await client.handshakes(members[0].node.id, setup.token))()
+    timeout_s = client.settings.setup_timeout_s
+    opening = asyncio.create_task(pipeline.open(host, port, request, timeout_s, handshake, client.cipher_threads))
     try:
         done, _ = await asyncio.wait({opening}, timeout=client.settings.probe_timeout_s)
         if not done:

@@ -12,13 +12,17 @@
 The server's offers decide; the first is chosen whose method this client has credentials for.  A server without
 security answers NEGOTIATE with SUCCESS, or offers SIMPLE: that ends the log-in, unless the fall-back is allowed.
 Mechanisms may block, so the machine asks for their steps (``MechanismStep``), and its caller brings the result.
+
+The mechanism also agrees on the protection of what follows (``hadoop.rpc.protection``).  The server offers its levels;
+the client chooses the first of its own that the server offers, as Java's mechanisms do.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -31,6 +35,10 @@ SIMPLE, KERBEROS, TOKEN = "SIMPLE", "KERBEROS", "TOKEN"
 MECHANISMS = {KERBEROS: "GSSAPI", TOKEN: "DIGEST-MD5"}
 """The mechanism of each method (SaslRpcServer.AuthMethod)."""
 FALLBACK = "ipc.client.fallback-to-simple-auth-allowed"
+RPC_PROTECTION = "hadoop.rpc.protection"
+AUTHENTICATION, INTEGRITY, PRIVACY = "authentication", "integrity", "privacy"
+LEVELS = (AUTHENTICATION, INTEGRITY, PRIVACY)
+"""Hadoop's names of the levels of protection (SaslRpcServer.QualityOfProtection), the lowest first."""
 
 MESSAGE_BYTES_MAX = 256 << 10
 """Longest frame of a negotiation.  A ticket with the groups of a user of Active Directory has up to 48 KB."""
@@ -38,6 +46,14 @@ STEPS_MAX = 10
 """Most messages of the server: Kerberos needs four, DIGEST-MD5 two."""
 OFFERS_MAX = 16
 """Most offers of a server, which has three methods to offer."""
+RECEIVE_BYTES_MAX = 0xFFFFFF
+"""Longest wrapped message that this client announces to take: the highest number in RFC 4752's three bytes.
+
+Hadoop's servers do not keep to it: a response is one message, whatever its length.  ``rpc_frames`` bounds that.
+"""
+SEND_BYTES_MIN = 1024
+"""Least longest message of a server with a layer; Java's default is 64 KB."""
+_LAYERS = {AUTHENTICATION: 1, INTEGRITY: 2, PRIVACY: 4}
 
 
 class LoginFailed(Exception):
@@ -54,6 +70,45 @@ class LoginFailed(Exception):
 
 class LoginTimedOut(LoginFailed):
     """The server was reached and said nothing more.  Never leaves this package."""
+
+
+class RpcLayer(Protocol):
+    """The protection of all messages after a log-in, in both directions.
+
+    Messages must be wrapped in the order of sending, and unwrapped in the order of receiving.
+    ``message_bytes_max``: most bytes that a message to the server carries.
+    """
+
+    message_bytes_max: int
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return the message that carries ``data``.  Raises LayerBroken or ValueError if there is none any more."""
+
+    def unwrap(self, token: bytes) -> bytes:
+        """Return the data of the next message.
+
+        Raises LayerBroken or ValueError if it was changed, dropped, repeated or moved on its way.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """The agreement of both sides: the level, and above authentication the layer."""
+
+    level: str
+    layer: RpcLayer | None = None
+
+
+UNPROTECTED = Protection(AUTHENTICATION)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChoice:
+    """The choice out of a server's offer (RFC 4752): level, the server's longest message, and the response to send."""
+
+    level: str
+    peer_bytes_max: int
+    response: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +267,38 @@ class Negotiation:
 
     def _broken(self, what: str) -> LoginFailed:
         return LoginFailed(f"{self._server} broke off the rules of a log-in: {what}", StorageUnavailable)
+
+
+def choose_level(server: str, offered: Sequence[str], levels: Sequence[str]) -> str:
+    """Return the first of the client's ``levels`` that the server offers.  Raises LoginFailed if there is none."""
+    for level in levels:
+        if level in offered:
+            return level
+    raise no_common_level(server, ",".join(offered) or "(none)", levels)
+
+
+def no_common_level(server: str, offered: str, levels: Sequence[str]) -> LoginFailed:
+    """Return the error for a server that offers the levels ``offered`` and none of the client's."""
+    return LoginFailed(
+        f"{server} offers {RPC_PROTECTION}={offered}; this client has {RPC_PROTECTION}={','.join(levels)}: both must"
+        " have one level in common"
+    )
+
+
+def choose_layer(server: str, offer: bytes, levels: Sequence[str]) -> LayerChoice:
+    """Return the choice out of the last challenge of GSSAPI: the server's layers as bits, and its longest message.
+
+    Raises LoginFailed if none of its layers is one of ``levels``, or the offer is malformed.
+    """
+    if len(offer) != 4:
+        raise LoginFailed(f"{server} offers its layers in {len(offer)} bytes, not in 4", StorageUnavailable)
+    level = choose_level(server, [name for name, bit in _LAYERS.items() if offer[0] & bit], levels)
+    peer_bytes_max = int.from_bytes(offer[1:])
+    if level == AUTHENTICATION:
+        return LayerChoice(level, 0, bytes((_LAYERS[level], 0, 0, 0)))
+    if peer_bytes_max < SEND_BYTES_MIN:
+        raise LoginFailed(f"{server} takes wrapped messages of {peer_bytes_max} bytes only", StorageUnavailable)
+    return LayerChoice(level, peer_bytes_max, bytes((_LAYERS[level],)) + RECEIVE_BYTES_MAX.to_bytes(3))
 
 
 def _state_name(message: pb.RpcSasl) -> str:

@@ -6,7 +6,7 @@ the failing test's report says where.
 
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
-from tests.services.hdfs_security import HdfsSecurity
+from tests.services.hdfs_security import AUTHENTICATED, HdfsSecurity
 from tests.services.kdc import missing
 
 HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs", "secure_hdfs"}
@@ -59,7 +59,17 @@ def shared_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
 
 @pytest.fixture(scope="session")
 def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
-    """Start a NameNode and three datanodes with Kerberos and block tokens of a minute, once; they stay whole."""
+    """Start a NameNode and three datanodes with Kerberos and block tokens of a minute, once; they stay whole.
+
+    The fixture's parameter, if a test gives it one, is ``hadoop.rpc.protection``.
+    """
+    yield from secure_cluster(request, AUTHENTICATED, rpc_protection=getattr(request, "param", "authentication"))
+
+
+def secure_cluster(
+    request: pytest.FixtureRequest, transfer: Mapping[str, str], *, rpc_protection: str = "authentication"
+) -> Iterator[HdfsCluster]:
+    """Give a cluster with Kerberos, whose connections to datanodes have the protection ``transfer``."""
     if packages := missing():
         pytest.skip(f"no Kerberos on this machine: install {packages}")
     folder = Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
@@ -70,7 +80,7 @@ def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
             "dfs.block.access.token.lifetime": "1",
             "dfs.block.access.key.update.interval": "1",
         },
-        security=HdfsSecurity(folder / "security"),
+        security=HdfsSecurity(folder / "security", rpc_protection=rpc_protection, transfer=transfer),
         namenode_heap_mb=192,
         datanode_heap_mb=128,
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,10 @@ from tests.services.kdc import REALM, Kdc
 from tests.services.processes import free_ports, wait_for
 
 pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
+import gssapi
+
 from bmq.storage.hdfs.kerberos import KerberosLogin
+from bmq.storage.hdfs.keytab_tickets import KeytabTickets, life_s, used
 
 pytestmark = pytest.mark.loops("asyncio")
 
@@ -147,21 +152,126 @@ async def test_a_namenode_of_another_principal_is_not_logged_in_at(secure_hdfs: 
     await client.close()
 
 
-def test_a_keytabs_ticket_is_renewed_before_it_ends_and_outlives_the_kdc(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class ShortTickets:
+    """A realm whose tickets live for 30 s, the keytab of a user, and his login by a clock of the test."""
+
+    kdc: Kdc
+    keytab: Path
+    login: KerberosLogin
+    now: float = 0.0
+
+    @property
+    def tickets(self) -> KeytabTickets:
+        assert self.login._tickets is not None
+        return self.login._tickets
+
+    def renewed(self) -> gssapi.Credentials:
+        """Return the credentials after the renewal that is under way."""
+        assert self.tickets._renewal is not None
+        self.tickets._renewal.result(timeout=60)
+        return self.login.credentials()
+
+    def has_cache(self, name: str) -> bool:
+        try:
+            used(gssapi.Credentials(usage="initiate", store={"ccache": name}))
+        except gssapi.exceptions.MissingCredentialsError:
+            return False
+        return True
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[ShortTickets]:
     with Kdc(max_life="30s") as kdc:
         monkeypatch.setenv("KRB5_CONFIG", kdc.environment["KRB5_CONFIG"])
-        now = 0.0
-        login = KerberosLogin(f"short@{REALM}", str(kdc.add_service(f"short@{REALM}")), clock=lambda: now)
-        first = login.credentials()
-        assert 0 < first.lifetime <= 30
-        now = 0.8 * 30
-        second = login.credentials()
-        assert second is not first
-        assert login.credentials() is second
-        kdc.process.kill()
-        now += 0.8 * 30
-        assert login.credentials() is second, "the KDC is away, and the ticket has not ended"
-        login.close()
+        keytab = kdc.add_service(f"short@{REALM}")
+        made = ShortTickets(kdc, keytab, KerberosLogin(f"short@{REALM}", str(keytab), clock=lambda: made.now))
+        yield made
+        made.login.close()
+
+
+def test_a_keytabs_ticket_is_renewed_before_it_ends_and_outlives_the_kdc(short: ShortTickets) -> None:
+    first = short.login.credentials()
+    assert 0 < first.lifetime <= 30
+    short.now = 0.8 * 30
+    assert short.login.credentials() is first, "a log-in does not wait for the renewal"
+    second = short.renewed()
+    assert second is not first
+    short.kdc.process.kill()
+    short.now += 0.8 * 30
+    assert short.login.credentials() is second
+    assert short.renewed() is second, "the KDC is away, and the ticket has not ended"
+
+
+def test_a_log_in_does_not_wait_for_a_kdc_that_is_silent(short: ShortTickets) -> None:
+    """The library waits for such a KDC for most of a minute, and for a ticket that has ended so do log-ins."""
+    first = short.login.credentials()
+    os.kill(short.kdc.process.pid, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            short.now += 0.8 * 30
+            assert short.login.credentials() is first
+        assert short.tickets._renewal is not None
+        assert not short.tickets._renewal.done()
+    finally:
+        os.kill(short.kdc.process.pid, signal.SIGCONT)
+    assert short.renewed() is not first
+
+
+def test_replaced_tickets_leave_memory(short: ShortTickets) -> None:
+    caches = []
+    for _ in range(4):
+        short.login.credentials()
+        short.renewed()
+        assert short.tickets._held is not None
+        caches.append(short.tickets._held.cache)
+        short.now += 0.8 * 30
+    assert len(set(caches)) == 4
+    assert [short.has_cache(name) for name in caches] == [False, False, True, True], "a log-in may use the former one"
+    short.login.close()
+    assert not any(short.has_cache(name) for name in caches)
+
+
+def test_a_renewal_brings_the_servers_ticket_too(short: ShortTickets) -> None:
+    """The KDC ends after a renewal: the next log-in at the NameNode needs no KDC."""
+    server = f"nn/{SERVER_HOST}@{REALM}"
+    short.kdc.add_service(server)
+    short.login.note_server(server)
+    first = short.login.credentials()
+    short.now = 0.8 * 30
+    short.login.credentials()
+    second = short.renewed()
+    assert second is not first
+    short.kdc.process.kill()
+    context = gssapi.SecurityContext(
+        name=gssapi.Name(server, gssapi.NameType.kerberos_principal), creds=short.login.credentials(), usage="initiate"
+    )
+    assert context.step()
+
+
+@pytest.mark.parametrize("how", ["removed", "unreadable", "another's"])
+def test_a_ticket_is_used_to_its_end_whatever_becomes_of_the_keytab(short: ShortTickets, how: str) -> None:
+    other = short.kdc.add_service(f"other@{REALM}")
+    first = short.login.credentials()
+    if how == "removed":
+        short.keytab.unlink()
+    elif how == "unreadable":
+        short.keytab.unlink()
+        short.keytab.mkdir()
+    else:
+        short.keytab.write_bytes(other.read_bytes())
+    short.now = 0.8 * 30
+    assert short.login.credentials() is first
+    assert short.renewed() is first
+
+
+async def test_a_kdc_that_is_away_when_the_ticket_has_ended_is_told_as_such(short: ShortTickets) -> None:
+    short.login.credentials()
+    short.kdc.process.kill()
+    wait_for(lambda: not life_s(short.login._tickets._held.credentials), "the end of a ticket", timeout_s=60)  # type: ignore[union-attr]
+    with pytest.raises(LoginFailed, match=r"\(no KDC responds\)") as failed:
+        await short.login.run(short.login.credentials)
+    assert not failed.value.is_final
 
 
 async def test_a_kdc_that_is_away_is_told_as_such_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,9 +322,13 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
     open_conf = tmp_path / "open"
     write_conf(open_conf, {"fs.defaultFS": secure_hdfs.root})
     unknown = tmp_path / "unknown"
-    write_conf(unknown, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "privacy"})
+    write_conf(unknown, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "secret"})
+    higher = tmp_path / "higher"
+    write_conf(higher, {**secure_hdfs.client_settings, "hadoop.rpc.protection": "privacy,integrity"})
     private = tmp_path / "private"
     write_conf(private, {**secure_hdfs.client_settings, "dfs.data.transfer.protection": "privacy"})
+    encrypted = tmp_path / "encrypted"
+    write_conf(encrypted, {**secure_hdfs.client_settings, "dfs.encrypt.data.transfer": "true"})
     other = tmp_path / "other"
     write_conf(other, {**secure_hdfs.client_settings, "dfs.namenode.kerberos.principal": f"nn/elsewhere@{REALM}"})
     cases: list[tuple[dict[str, str], str]] = [
@@ -227,7 +341,11 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
         ({"BMQ_HDFS_KEYTAB": str(stale)}, f"of the keytab {stale}: "),
         ({}, f"the ticket cache FILE:{kdc.folder}/none: "),
         ({"KRB5CCNAME": expired(kdc)}, "expired"),
-        ({"BMQ_HADOOP_CONF_DIR": str(unknown)}, f"{unknown}: hadoop.rpc.protection=privacy is not built yet"),
+        ({"BMQ_HADOOP_CONF_DIR": str(unknown)}, f"{unknown}: hadoop.rpc.protection=secret is none of authentication,"),
+        (
+            {"BMQ_HADOOP_CONF_DIR": str(higher), "BMQ_HDFS_KEYTAB": keytab},
+            "offers hadoop.rpc.protection=authentication; this client has hadoop.rpc.protection=privacy,integrity",
+        ),
         (
             {"BMQ_HADOOP_CONF_DIR": str(open_conf), "BMQ_HDFS_KEYTAB": keytab},
             f"hdfs_keytab is set, but hadoop.security.authentication is not kerberos in {open_conf}",
@@ -235,7 +353,11 @@ def test_a_server_that_cannot_log_in_ends_before_it_binds_a_port(
         ({"BMQ_HADOOP_CONF_DIR": str(other), "BMQ_HDFS_KEYTAB": keytab}, "has the principal 'nn/localhost@"),
         (
             {"BMQ_HADOOP_CONF_DIR": str(private), "BMQ_HDFS_KEYTAB": keytab},
-            f"{private}: dfs.data.transfer.protection=privacy is not built yet",
+            "demands dfs.data.transfer.protection=authentication; this client has dfs.data.transfer.protection=privacy",
+        ),
+        (
+            {"BMQ_HADOOP_CONF_DIR": str(encrypted), "BMQ_HDFS_KEYTAB": keytab},
+            f"the NameNode has dfs.encrypt.data.transfer=false, and {encrypted} has true",
         ),
     ]
     for environment, said in cases:

@@ -35,7 +35,11 @@ LARGE = os.urandom(3 << 20)
 OPTIONS = CreateOptions(replication=3, block_bytes=64 << 20)
 TOKEN_LIFE_S = 60.0
 PATIENT = HdfsSettings(
-    probe_timeout_s=10.0, takeover_node_timeout_s=10.0, takeover_copies_timeout_s=20.0, setup_timeout_s=20.0
+    probe_timeout_s=10.0,
+    takeover_node_timeout_s=10.0,
+    takeover_copies_timeout_s=20.0,
+    setup_timeout_s=20.0,
+    ack_timeout_s=20.0,
 )
 """Datanodes are given time: just started, they take a second for their first log-in, on a busy machine more."""
 _names = itertools.count()
@@ -73,6 +77,13 @@ async def clients(
         yield opened
 
 
+async def all_copies(fs: HdfsFileSystem, path: str) -> None:
+    """Wait for three copies: a file is closed once a single datanode has reported its block."""
+    async with asyncio.timeout(60):
+        while await fs.copies(path) < 3:  # noqa: ASYNC110 - no event: datanodes report to the NameNode
+            await asyncio.sleep(0.1)
+
+
 async def test_a_file_is_written_read_while_it_is_open_closed_and_appended_to(
     secure_hdfs: HdfsCluster, keytab: str
 ) -> None:
@@ -97,7 +108,7 @@ async def test_a_file_is_written_read_while_it_is_open_closed_and_appended_to(
         out = memoryview(bytearray(6 + len(LARGE) + 5))
         assert await writer.read_into("/d/f", 0, out) == len(out)
         assert out == b"first " + LARGE + b" last"
-        assert await writer.copies("/d/f") == 3
+        await all_copies(writer, "/d/f")
         assert await writer.delete("/d", recursive=True)
 
 

@@ -23,11 +23,27 @@ DATANODE_PRINCIPAL = f"dn/{SERVER_HOST}@{REALM}"
 HTTP_PRINCIPAL = f"HTTP/{SERVER_HOST}@{REALM}"
 _PASSWORD = "changeit"
 
+AUTHENTICATED = {"dfs.data.transfer.protection": "authentication"}
+_AES = {"dfs.encrypt.data.transfer.cipher.suites": "AES/CTR/NoPadding"}
+TRANSFERS: Mapping[str, Mapping[str, str]] = {
+    "aes": {"dfs.data.transfer.protection": "privacy", **_AES},
+    "integrity": {"dfs.data.transfer.protection": "integrity"},
+    "privacy": {"dfs.data.transfer.protection": "privacy,integrity"},
+    "encrypted": {"dfs.encrypt.data.transfer": "true", "dfs.data.transfer.protection": "authentication", **_AES},
+    "encrypted-rc4": {
+        "dfs.encrypt.data.transfer": "true",
+        "dfs.encrypt.data.transfer.algorithm": "rc4",
+        "dfs.data.transfer.protection": "authentication",
+    },
+}
+"""What may protect the connections to datanodes, by the name of a test's parameter."""
+
 
 class HdfsSecurity:
     """The realm and the certificates of one secure HDFS, kept in `folder`.
 
-    `rpc_protection` is Hadoop's `hadoop.rpc.protection`; ticket_life a krb5 duration, as in `10h`.
+    `rpc_protection` is Hadoop's `hadoop.rpc.protection`, `transfer` what protects connections to datanodes beside block
+    tokens; ticket_life a krb5 duration, as in `10h`.
     """
 
     def __init__(
@@ -35,12 +51,14 @@ class HdfsSecurity:
         folder: Path,
         *,
         rpc_protection: str = "authentication",
+        transfer: Mapping[str, str] = AUTHENTICATED,
         ticket_life: str = "10h",
         kdc_port: int | None = None,
         is_detached: bool = False,
     ) -> None:
         self.folder = folder
         self.rpc_protection = rpc_protection
+        self.transfer = dict(transfer)
         self.kdc = Kdc(folder=folder / "kdc", port=kdc_port, max_life=ticket_life, is_detached=is_detached)
 
     def start(self) -> None:
@@ -69,8 +87,8 @@ class HdfsSecurity:
             "hadoop.rpc.protection": self.rpc_protection,
             "dfs.namenode.kerberos.principal": NAMENODE_PRINCIPAL,
             "dfs.datanode.kerberos.principal": DATANODE_PRINCIPAL,
-            "dfs.data.transfer.protection": "authentication",
             "dfs.http.policy": "HTTPS_ONLY",
+            **self.transfer,
         }
 
     def server_settings(self) -> dict[str, str]:

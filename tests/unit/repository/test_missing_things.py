@@ -100,27 +100,6 @@ MISSING = (
         },
     ),
     Missing(
-        "HDFS with integrity, privacy or encryption of its connections",
-        words=r"integrity|privacy|dfs\.encrypt\.data\.transfer",
-        settings=r"(hdfs|hadoop).*(transfer|protection)",
-        refusals={
-            "storage/hdfs/security.py": "is not built yet, only {name}={_HAVE} is",
-            "storage/hdfs/filesystem.py": "dfs.encrypt.data.transfer=true is not built yet, only false is",
-        },
-        sentences={
-            "docs/configuration.md": (
-                "(only `integrity`, `privacy`) is refused: not built yet",
-                "and if the NameNode has it: not built yet",
-            ),
-            "docs/design/hdfs-client.md": ("Not supported: integrity, privacy and encryption of connections",),
-            "docs/faults.md": ("integrity and privacy of connections: neither is supported.",),
-            "docs/operations/hdfs.md": (
-                "Integrity, privacy and encryption of connections, and encryption zones, are not",
-            ),
-            "docs/security.md": ("Integrity and privacy of its connections",),
-        },
-    ),
-    Missing(
         "Spark on HDFS with Kerberos",
         words=r"Kerberos|Spark",
         settings=r"spark.*(keytab|principal|token)",
@@ -132,15 +111,15 @@ MISSING = (
     ),
     Missing(
         "HDFS's encryption zones",
-        words=r"encryption zones?",
+        words=r"(?i)encryption zones?",
         settings=r"(^|[._])kms([._]|$)|encryption.zone",
         refusals={"storage/hdfs/block_allocation.py": "is in an encryption zone; choose a root outside of it"},
         sentences={
             "docs/design/hdfs-client.md": ("encryption zones, erasure coding;",),
-            "docs/faults.md": ("HDFS with encryption zones, or with",),
-            "docs/operations/hdfs.md": ("and encryption zones, are not built yet",),
+            "docs/faults.md": ("HDFS with encryption zones is not supported.",),
+            "docs/operations/hdfs.md": ("Encryption zones are not built yet",),
             "docs/operations/troubleshooting.md": ("`is in an encryption zone`",),
-            "docs/security.md": ("encryption zones are not built: records", "| encryption zones |"),
+            "docs/security.md": ("Encryption zones are not built.", "| encryption zones |"),
             "docs/spark.md": ("no Kerberos, no encryption zones",),
         },
     ),

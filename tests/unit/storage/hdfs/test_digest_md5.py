@@ -80,6 +80,8 @@ def test_a_proof_for_another_password_is_refused() -> None:
         (CHALLENGE.replace(b"md5-sess", b"md5"), "md5-sess"),
         (CHALLENGE.replace(b'nonce="OA6MG9tEQGm2hh",', b""), "without a nonce"),
         (CHALLENGE + b',nonce="again"', "two of nonce"),
+        (CHALLENGE.replace(b"OA6MG9tEQGm2hh", "\u20ac".encode()).replace(b",charset=utf-8", b""), "a nonce with other"),
+        (CHALLENGE.replace(b"OA6MG9tEQGm2hh", b"\xe4"), "a nonce with other"),
         (CHALLENGE + b',realm="open', "malformed"),
         (b"\xff\xfe", "malformed"),
         (b'realm="' + b"r" * CHALLENGE_BYTES_MAX + b'"', "bytes"),

@@ -10,7 +10,7 @@ an earlier generation than the closed ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -64,15 +64,16 @@ class Hdfs:
         self.holder = "heir"
         self.suspects: set[str] = set()
         self.pipes: list[Pipe] = []
-        self.clock = None
+        self.clock = self.cipher_threads = None
         self.namenode = self
         self.datanodes = SimpleNamespace(host=lambda _: "", visible_length=self.visible_length)
 
     # ---- HdfsClient
 
-    def handshake(self, node: pb.NodeId, token: pb.Token) -> None:
-        """Return nothing: these datanodes expect no handshake.  The token must be the one for writing."""
+    async def handshakes(self, node: pb.NodeId, token: pb.Token) -> Callable[[], None]:
+        """Return a maker of nothing: these datanodes expect no handshake.  The token must be the one for writing."""
         assert token == WRITE, "the token of getBlockLocations does not allow to write"
+        return lambda: None
 
     def suspect(self, names: Sequence[str]) -> None:
         self.suspects |= set(names)
@@ -165,7 +166,7 @@ class Pipe:
         self.is_aborted = False
 
     async def open(
-        self, host: str, port: int, request: bytes, timeout_s: float, handshake: object
+        self, host: str, port: int, request: bytes, timeout_s: float, handshake: object, cipher_threads: object
     ) -> pb.BlockOpResponse:
         if self._node.is_dead:
             raise PipelineFailed("connection refused")

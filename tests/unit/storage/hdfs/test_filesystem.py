@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, Unsupported
 from bmq.storage.hdfs import filesystem
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block_reader import Shown
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
+from tests.services.hdfs_config import write_conf
 from tests.unit.storage.hdfs.fakes import SETTINGS, Answer, Call, FakeNameNode, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -48,6 +50,30 @@ async def opened(response: Answer = located) -> AsyncIterator[tuple[HdfsFileSyst
             yield fs, fake
         finally:
             await fs.close()
+
+
+@pytest.mark.parametrize("is_site_encrypted", [False, True])
+@pytest.mark.parametrize("is_namenode_encrypted", [False, True])
+async def test_encryption_is_what_the_namenode_has_and_never_less_than_the_site_demands(
+    is_site_encrypted: bool, is_namenode_encrypted: bool, tmp_path: Path
+) -> None:
+    def defaults(call: Call) -> bytes:
+        changed = pb.GetServerDefaultsResponse.Defaults(encrypt_data=is_namenode_encrypted)
+        changed.MergeFrom(DEFAULTS)
+        return pb.GetServerDefaultsResponse(defaults=changed).SerializeToString()
+
+    async with namenode(defaults) as (_, (fake,)):
+        root = f"hdfs://127.0.0.1:{fake.port}"
+        encrypted = {"dfs.encrypt.data.transfer": "true"} if is_site_encrypted else {}
+        write_conf(tmp_path, {"fs.defaultFS": root, **encrypted})
+        opening = HdfsFileSystem.open(f"{root}/", holder="a", settings=SETTINGS, conf_folder=str(tmp_path))
+        if is_site_encrypted and not is_namenode_encrypted:
+            with pytest.raises(Unsupported, match=r"the NameNode has dfs\.encrypt\.data\.transfer=false, and"):
+                await opening
+            return
+        fs = await opening
+        assert (fs._client.keys is not None) is is_namenode_encrypted
+        await fs.close()
 
 
 @pytest.mark.parametrize("is_bulk", [False, True])

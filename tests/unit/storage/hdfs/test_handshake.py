@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bmq.storage.filesystem import Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs.channel import AesCtr
 from bmq.storage.hdfs.data_transfer import delimited, encode_varint
 from bmq.storage.hdfs.digest_md5 import DigestMd5
 from bmq.storage.hdfs.handshake import (
@@ -18,9 +19,11 @@ from bmq.storage.hdfs.handshake import (
     OPEN_TRANSFER,
     Handshake,
     HandshakeFailed,
+    KeyRefused,
     TokenRefused,
     TransferSecurity,
 )
+from bmq.storage.hdfs.security_layer import SecurityLayer
 
 CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8'
 PROOF = b"rspauth=ea40f60335c427b5527b84dbabcdfffd"
@@ -67,7 +70,7 @@ def test_a_server_without_the_password_is_not_given_the_operation() -> None:
         (pb.Handshake(status=ERROR, message="DIGEST-MD5: IO error acquiring password"), TokenRefused),
         (pb.Handshake(status=ERROR, message="x [Caused by ...SecretManager$InvalidToken: old]"), TokenRefused),
         (pb.Handshake(status=ERROR, message="out of memory"), HandshakeFailed),
-        (pb.Handshake(status=UNKNOWN_KEY, message="key"), Unsupported),
+        (pb.Handshake(status=UNKNOWN_KEY, message="key"), KeyRefused),
     ],
 )
 def test_a_refusal(step: int, message: pb.Handshake, kind: type[Exception]) -> None:
@@ -82,6 +85,45 @@ def test_a_refusal(step: int, message: pb.Handshake, kind: type[Exception]) -> N
 def test_a_level_that_is_not_built_is_refused_by_its_property() -> None:
     with pytest.raises(Unsupported, match=r"dn:9866 demands dfs\.data\.transfer\.protection=privacy"):
         begun().receive(said(CHALLENGE.replace(b'"auth"', b'"auth-conf"')))
+
+
+KEY, COUNTER = b"k" * 16, b"c" * 16
+
+
+def private(**changed: object) -> Handshake:
+    """Return a handshake with privacy that has taken the datanode's proof and cipher option, with these changes."""
+    digest = DigestMd5("chris", "secret", "hdfs/0", levels=("auth-conf", "auth"), cnonce="c")
+    handshake = Handshake("dn:9866", digest)
+    handshake.start()
+    challenge = CHALLENGE.replace(b'"auth"', b'"auth,auth-conf",cipher="3des,rc4"')
+    message = pb.Handshake.FromString(handshake.receive(said(challenge))[2:])
+    assert [option.suite for option in message.cipher_option] == [2], "AES is offered wherever privacy is negotiated"
+    server = SecurityLayer(digest._session_key, "3des", is_server=True)
+    fields = {"suite": 2, "in_key": server.wrap(KEY), "in_iv": COUNTER, "out_key": server.wrap(KEY), "out_iv": COUNTER}
+    option = pb.CipherOption(**{**fields, **changed})  # type: ignore[arg-type]
+    proof = b"rspauth=" + digest._proof.encode()
+    handshake.receive(delimited(pb.Handshake(status=SUCCESS, payload=proof, cipher_option=[option])))
+    return handshake
+
+
+def test_a_datanode_with_aes_sends_its_keys_through_the_layer() -> None:
+    assert isinstance(private().channel, AesCtr)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"suite": 3},
+        {"in_iv": b"short"},
+        {"out_iv": b""},
+        {"in_key": KEY},
+        {"in_key": b""},
+        {"out_key": b"x" * 38},
+    ],
+)
+def test_keys_that_are_changed_or_malformed_end_the_handshake(changed: dict[str, object]) -> None:
+    with pytest.raises(HandshakeFailed, match="broke off the rules of a handshake: "):
+        private(**changed)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +156,7 @@ def test_any_bytes_are_bounded(pieces: list[bytes]) -> None:
 
 
 def test_which_connections_begin_with_a_handshake() -> None:
-    secure = TransferSecurity(is_sasl=True)
+    secure = TransferSecurity(("auth",))
     assert secure.handshake("dn", 9866, TOKEN) is not None
     assert secure.handshake("dn", 1004, TOKEN) is None, "only root may listen there"
     empty = pb.Token(identifier=b"", password=b"", kind="", service="")
@@ -123,5 +165,5 @@ def test_which_connections_begin_with_a_handshake() -> None:
 
 
 def test_a_token_is_never_told() -> None:
-    handshake = TransferSecurity(is_sasl=True).handshake("dn", 9866, TOKEN)
+    handshake = TransferSecurity(("auth",)).handshake("dn", 9866, TOKEN)
     assert base64.b64encode(b"pw").decode() not in repr(handshake)

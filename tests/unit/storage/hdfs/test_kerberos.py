@@ -1,26 +1,40 @@
-"""Kerberos credentials: when they are replaced, what errors say; and the layers that a server may demand."""
+"""Kerberos credentials: when they are replaced, and what errors say."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
-from bmq.storage.filesystem import CannotLogIn, NotAllowed
+from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
 from bmq.storage.hdfs.sasl import LoginFailed
 
 pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
+from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
-from bmq.storage.hdfs.kerberos import GssapiClient, KerberosLogin
+from bmq.storage.hdfs.kerberos import KerberosLogin
 
 _TABLE = -1765328384
 pytestmark = pytest.mark.loops("asyncio")
 
 
 class Credentials:
+    """Credentials that end as the library's do."""
+
     def __init__(self, lifetime: int) -> None:
-        self.lifetime = lifetime
+        self.left_s = lifetime
+
+    @property
+    def lifetime(self) -> int:
+        if not self.left_s:
+            raise ExpiredCredentialsError(11 << 16, 0)
+        return self.left_s
+
+    def inquire(self) -> None:
+        """Do nothing: the ticket is there."""
 
 
 class Kdc:
@@ -53,8 +67,15 @@ def keytab(tmp_path: Path) -> str:
 
 def made(kdc: Kdc, monkeypatch: pytest.MonkeyPatch, keytab: str = "") -> KerberosLogin:
     monkeypatch.setattr("gssapi.Credentials", kdc.acquire)
-    monkeypatch.setattr("bmq.storage.hdfs.kerberos._used", lambda credentials: credentials)
     return KerberosLogin("bmq@R", keytab, clock=lambda: kdc.now)
+
+
+def renewed(login: KerberosLogin) -> object:
+    """Return the credentials after the renewal that is under way."""
+    assert login._tickets is not None
+    assert login._tickets._renewal is not None
+    login._tickets._renewal.result(timeout=60)
+    return login.credentials()
 
 
 def test_a_keytabs_ticket_is_replaced_after_80_percent_of_its_life(
@@ -66,7 +87,8 @@ def test_a_keytabs_ticket_is_replaced_after_80_percent_of_its_life(
     kdc.now += 799.0
     assert login.credentials() is first
     kdc.now += 1.0
-    second = login.credentials()
+    assert login.credentials() is first
+    second = renewed(login)
     assert second is not first
     kdc.now += 399.0
     assert login.credentials() is second
@@ -80,13 +102,14 @@ def test_a_ticket_is_kept_while_the_kdc_is_away_until_it_ends(
     login = made(kdc, monkeypatch, keytab)
     first = login.credentials()
     kdc.now += 800.0
-    kdc.issued[0].lifetime = 200
-    assert login.credentials() is first
+    kdc.issued[0].left_s = 200
+    assert login.credentials() is renewed(login) is first
     assert "Kerberos gives no new ticket to bmq@R of the keytab" in caplog.text
     kdc.now += 200.0
-    kdc.issued[0].lifetime = 0
-    with pytest.raises(GSSError):
+    kdc.issued[0].left_s = 0
+    with pytest.raises(GSSError) as failed:
         login.credentials()
+    assert not login._failed(failed.value).is_final, "the KDC may be back at the next attempt"
     assert login.credentials() is not first
     login.close()
 
@@ -135,14 +158,29 @@ def test_a_keytab_that_is_missing_is_named_before_the_library_is_asked(monkeypat
     login.close()
 
 
-def test_no_layer_is_chosen_and_a_demanded_one_is_named_with_its_property() -> None:
-    login = KerberosLogin()
-    client = GssapiClient(login, "nn/nn1@R")
-    assert client._chosen(bytes((1, 0, 255, 255))) == bytes((1, 0, 0, 0))
-    assert client._chosen(bytes((7, 0, 255, 255))) == bytes((1, 0, 0, 0))
-    with pytest.raises(LoginFailed, match=r"hadoop\.rpc\.protection=integrity,privacy; this client has") as failed:
-        client._chosen(bytes((6, 0, 255, 255)))
-    assert failed.value.kind is NotAllowed
-    with pytest.raises(LoginFailed, match="in 2 bytes, not in 4"):
-        client._chosen(b"\x01\x00")
+async def test_log_ins_at_the_end_of_the_client_are_told_as_such() -> None:
+    """A call under way does not look like a cancellation of its caller, and a late call like a mistake in the code."""
+    login = KerberosLogin("bmq@R")
+    may_go_on = threading.Event()
+    first = asyncio.create_task(login.run(may_go_on.wait))
+    second = asyncio.create_task(login.run(lambda: None))
+    await asyncio.sleep(0)
     login.close()
+    for late in (second, login.run(lambda: None)):
+        with pytest.raises(LoginFailed, match="the HDFS client was closed") as failed:
+            await late
+        assert failed.value.kind is StorageUnavailable
+    may_go_on.set()
+    assert await first
+
+
+async def test_a_log_in_whose_caller_is_cancelled_is_cancelled() -> None:
+    login = KerberosLogin("bmq@R")
+    may_go_on = threading.Event()
+    task = asyncio.create_task(login.run(may_go_on.wait))
+    await asyncio.sleep(0)
+    login.close()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    may_go_on.set()

@@ -16,7 +16,14 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import AUTH_SASL, SimpleAuthenticator, make_authenticator
 from bmq.storage.hdfs.data_transfer import delimited
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.sasl import MESSAGE_BYTES_MAX, LoginFailed, Negotiation
+from bmq.storage.hdfs.sasl import (
+    AUTHENTICATION,
+    MESSAGE_BYTES_MAX,
+    UNPROTECTED,
+    LoginFailed,
+    Negotiation,
+    Protection,
+)
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.unit.storage.hdfs.fakes import SETTINGS, STANDBY, read_frame
@@ -43,6 +50,8 @@ class Password:
     heard: list[bytes] = field(default_factory=list)
     servers: list[tuple[str, tuple[str, ...], str, str]] = field(default_factory=list)
     hang: bool = False
+    protection: Protection = UNPROTECTED
+    levels: tuple[str, ...] = (AUTHENTICATION,)
 
     @property
     def login(self) -> Password:
@@ -209,6 +218,17 @@ async def test_bytes_that_are_no_log_in_end_the_connection(bad: bytes, said: str
     async with secure([bad], identity=Password(), settings=IMPATIENT) as (client, _):
         with pytest.raises(StorageUnavailable, match=said):
             await client.is_file_closed("/x")
+
+
+async def test_a_refusal_that_is_not_utf_8_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    """The library of protocol buffers returns such a string as bytes."""
+    header = pb.RpcResponseHeader(call_id=-33 & 0xFFFFFFFF, status=pb.RpcResponseHeader.FATAL)
+    header.exception_class, header.error_message = "a.SaslException", "????"
+    body = delimited(header).replace(b"????", b"\xff\xfe\xfd\xfc")
+    async with secure([struct.pack(">I", len(body)) + body], identity=Password(), settings=IMPATIENT) as (client, _):
+        with pytest.raises(NotAllowed, match="refuses the log-in by alice: SaslException: \ufffd\ufffd\ufffd\ufffd"):
+            await client.is_file_closed("/x")
+    assert not caplog.records
 
 
 async def test_a_server_that_is_silent_during_a_log_in_is_given_up() -> None:

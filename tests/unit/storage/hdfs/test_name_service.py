@@ -58,7 +58,6 @@ def test_a_url_and_the_configuration_give_the_namenodes_addresses(
             "conf: dfs.namenode.rpc-address.mycluster.nn1=${nowhere}:8020 has a variable without a value",
         ),
         ("hdfs:///b", set(), {"dfs.data.transfer.protection": "privacy"}, "dfs.data.transfer.protection=privacy needs"),
-        ("hdfs:///b", set(), {"dfs.encrypt.data.transfer": "true"}, "dfs.encrypt.data.transfer=true is not built yet"),
         ("hdfs://mycluster:8020/b", set(), {}, "mycluster is a name service in conf, and has no port: leave it out"),
         ("hdfs://u:secret@mycluster/b", set(), {}, "user, query and fragment have no meaning here"),
     ],

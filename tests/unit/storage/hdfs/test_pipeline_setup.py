@@ -75,6 +75,7 @@ def new_client(known: int) -> HdfsClient:
     suspects.learn(KNOWN[:known])
     client: Any = HdfsClient.__new__(HdfsClient)
     client.settings, client.suspects, client.transfer = SETTINGS, suspects, OPEN_TRANSFER
+    client.keys = client.cipher_threads = None
     client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
     client.clock = PipelineClock(SETTINGS, lambda _: None)
     assert isinstance(client, HdfsClient)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from bmq.storage.filesystem import NotAllowed, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.sasl import (
+    LEVELS,
     MESSAGE_BYTES_MAX,
     OFFERS_MAX,
+    SEND_BYTES_MIN,
     STEPS_MAX,
+    LayerChoice,
     LoggedIn,
     LoginFailed,
     MechanismStep,
     Negotiation,
     Send,
+    choose_layer,
 )
 
 State = pb.RpcSasl
@@ -161,3 +167,46 @@ def test_a_servers_text_cannot_break_the_line_of_an_error() -> None:
 def test_malformed_messages_are_errors(body: bytes) -> None:
     with pytest.raises(LoginFailed, match="broke off the rules of a log-in"):
         begun().receive(body)
+
+
+def all_lists() -> list[tuple[str, ...]]:
+    """Return each list of levels that ``hadoop.rpc.protection`` may have, in each order."""
+    return [levels for count in (1, 2, 3) for levels in itertools.permutations(LEVELS, count)]
+
+
+@pytest.mark.parametrize("levels", all_lists(), ids=",".join)
+@pytest.mark.parametrize("bits", range(16))
+def test_the_first_level_of_the_client_that_the_server_offers_is_chosen(bits: int, levels: tuple[str, ...]) -> None:
+    offered = [level for level, bit in zip(LEVELS, (1, 2, 4), strict=True) if bits & bit]
+    common = [level for level in levels if level in offered]
+    if common:
+        choice = choose_layer("nn/nn1@R", bytes((bits, 1, 0, 0)), levels)
+        is_plain = common[0] == "authentication"
+        bit = {"authentication": 1, "integrity": 2, "privacy": 4}[common[0]]
+        rest = b"\0\0\0" if is_plain else b"\xff\xff\xff"
+        assert choice == LayerChoice(common[0], 0 if is_plain else 0x010000, bytes((bit,)) + rest)
+        return
+    with pytest.raises(LoginFailed) as failed:
+        choose_layer("nn/nn1@R", bytes((bits, 1, 0, 0)), levels)
+    assert str(failed.value) == (
+        f"nn/nn1@R offers hadoop.rpc.protection={','.join(offered) or '(none)'}; this client has"
+        f" hadoop.rpc.protection={','.join(levels)}: both must have one level in common"
+    )
+    assert failed.value.kind is NotAllowed
+    assert failed.value.is_final
+
+
+@pytest.mark.parametrize(
+    ("offer", "said"),
+    [
+        (b"", "in 0 bytes, not in 4"),
+        (b"\x04\x00", "in 2 bytes, not in 4"),
+        (b"\x04\x00\xff\xff\x00", "in 5 bytes, not in 4"),
+        (b"\x04\x00\x00\x00", "takes wrapped messages of 0 bytes only"),
+        (b"\x04" + (SEND_BYTES_MIN - 1).to_bytes(3), f"takes wrapped messages of {SEND_BYTES_MIN - 1} bytes only"),
+    ],
+)
+def test_a_malformed_offer_of_layers_is_an_error(offer: bytes, said: str) -> None:
+    with pytest.raises(LoginFailed, match=said) as failed:
+        choose_layer("nn/nn1@R", offer, ("privacy",))
+    assert failed.value.kind is StorageUnavailable

@@ -29,25 +29,35 @@ def test_the_properties_of_a_cluster_with_kerberos() -> None:
         namenode_principal="nn/_HOST@R",
         namenode_principal_pattern="nn/*@R",
         is_fallback_allowed=True,
-        is_transfer_sasl=True,
+        rpc_levels=("privacy", "authentication"),
+        transfer_levels=("auth-conf", "auth"),
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "levels"),
+    [
+        (None, ("authentication",)),
+        ("", ("authentication",)),
+        ("Privacy", ("privacy",)),
+        ("integrity", ("integrity",)),
+        ("integrity, authentication ,PRIVACY", ("integrity", "authentication", "privacy")),
+    ],
+)
+def test_the_levels_of_calls_keep_their_order(value: str | None, levels: tuple[str, ...]) -> None:
+    more = {} if value is None else {"hadoop.rpc.protection": value}
+    assert read_security(SiteConfig(KERBEROS | more, "conf")).rpc_levels == levels
 
 
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
         ({"hadoop.security.authentication": "token"}, "hadoop.security.authentication=token is not built"),
-        (
-            {"hadoop.rpc.protection": "privacy"},
-            "hadoop.rpc.protection=privacy is not built yet, only hadoop.rpc.protection=authentication is",
-        ),
-        ({"hadoop.rpc.protection": "integrity,privacy"}, "hadoop.rpc.protection=integrity,privacy is not built yet"),
-        (
-            {"dfs.data.transfer.protection": "integrity"},
-            "dfs.data.transfer.protection=integrity is not built yet, only dfs.data.transfer.protection=authentication",
-        ),
         ({"dfs.data.transfer.protection": "none"}, "dfs.data.transfer.protection=none is none of authentication"),
-        ({"dfs.encrypt.data.transfer": "true"}, "dfs.encrypt.data.transfer=true is not built"),
+        (
+            {"dfs.encrypt.data.transfer.cipher.suites": "SM4/CTR/NoPadding"},
+            "dfs.encrypt.data.transfer.cipher.suites=SM4/CTR/NoPadding is not built, only AES/CTR/NoPadding is",
+        ),
         ({"hadoop.rpc.protection": "secret"}, "is none of authentication, integrity, privacy"),
         ({"hadoop.security.saslproperties.resolver.class": "a.B"}, "saslproperties.resolver.class names a Java class"),
         ({"dfs.trustedchannel.resolver.class": "a.B"}, "dfs.trustedchannel.resolver.class names a Java class"),

@@ -1,0 +1,204 @@
+"""The Kerberos ticket of a keytab's principal: fetched, held in memory, and replaced before it ends.
+
+A log-in blocks on the first ticket only.  A renewal runs in a thread of its own, since a silent KDC makes the library
+wait for most of a minute; log-ins use the former ticket meanwhile.  If a renewal fails, for whatever reason, the former
+ticket is used until it ends.  Needs the extra ``kerberos``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import gssapi
+from gssapi.exceptions import ExpiredCredentialsError
+from gssapi.raw.misc import GSSError
+
+from bmq.core.logging.fields import fields
+from bmq.storage.filesystem import CannotLogIn
+from bmq.storage.hdfs.sasl import LoginFailed
+
+RENEW_AT = 0.8
+"""Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
+_LIBRARY = "libkrb5.so.3"
+_MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
+_SERVERS_MAX = 8
+
+_log = logging.getLogger(__name__)
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    credentials: gssapi.Credentials
+    cache: str
+    renew_at: float
+
+
+class KeytabTickets:
+    """The tickets of ``principal``, the first one of the file ``keytab`` if empty.  ``clock`` is monotonic, in seconds.
+
+    One thread at a time calls ``current``.
+    """
+
+    def __init__(self, principal: str, keytab: str, clock: Callable[[], float]) -> None:
+        self._principal = principal
+        self._keytab = keytab
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-ticket")
+        self._renewal: Future[_Ticket] | None = None
+        self._held: _Ticket | None = None
+        self._former = ""  # the cache before: a log-in that began with it may go on
+        self._servers: dict[str, None] = {}
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"KeytabTickets({self._principal}, {self._keytab}, renewal={self._renewal})"
+
+    def close(self) -> None:
+        """Destroy the tickets, and end the thread after the renewal that is under way.  Idempotent."""
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        held, self._held = self._held, None
+        for cache in (self._former, held.cache if held is not None else ""):
+            _destroy(cache)
+        self._former = ""
+
+    def current(self) -> gssapi.Credentials:
+        """Return valid credentials.  Blocks if there are none.  Raises GSSError, LoginFailed or RuntimeError if closed.
+
+        A ticket that has lived for 80 % of its life is replaced in the background.
+        """
+        held = self._held
+        if held is None or not life_s(held.credentials):
+            return self._renew().result().credentials
+        if self._clock() >= held.renew_at:
+            self._renew()
+        return held.credentials
+
+    def note_server(self, server: str) -> None:
+        """Note a server that a log-in has reached: renewals fetch the ticket for it too, so log-ins need no KDC."""
+        if len(self._servers) < _SERVERS_MAX:
+            self._servers[server] = None
+
+    # ---- within
+
+    def _renew(self) -> Future[_Ticket]:
+        """Begin a renewal, unless one is under way, and return it."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = self._threads.submit(self._replace)
+        return self._renewal
+
+    def _replace(self) -> _Ticket:
+        """Hold a new ticket, or go on with the former one.  Raises GSSError or LoginFailed if that has ended."""
+        former = self._held
+        try:
+            new = self._acquire(former)
+        except (GSSError, LoginFailed) as error:
+            left_s = life_s(former.credentials) if former is not None else 0
+            if former is None or not left_s:
+                raise
+            text = text_of(error) if isinstance(error, GSSError) else str(error)
+            _log.warning(
+                "Kerberos gives no new ticket to %s of the keytab %s: the former one is used for its last %d s",
+                self._principal or "the first principal",
+                self._keytab,
+                left_s,
+                extra=fields(error=text),
+            )
+            self._held = replace(former, renew_at=self._clock() + RENEW_AT * left_s)
+            return self._held
+        self._held = new
+        if self._is_closed:
+            _destroy(new.cache)
+        elif former is not None:
+            _destroy(self._former)
+            self._former = former.cache
+        return new
+
+    def _acquire(self, former: _Ticket | None) -> _Ticket:
+        """Return a new ticket; with tickets for the noted servers, if ``former`` is there to use in their place."""
+        if not os.access(self._keytab, os.R_OK):
+            problem = "cannot be read" if os.path.exists(self._keytab) else "does not exist"
+            raise LoginFailed(f"cannot log in to Kerberos: the keytab {self._keytab} {problem}", CannotLogIn)
+        # A cache of its own for each acquisition: the library would go on with a ticket that is still valid.
+        cache = f"MEMORY:bmq-hdfs-{os.getpid()}-{next(_numbers)}"
+        began = self._clock()
+        try:
+            credentials = gssapi.Credentials(
+                name=name_of(self._principal),
+                usage="initiate",
+                store={"client_keytab": f"FILE:{self._keytab}", "ccache": cache},
+            )
+            used(credentials)
+            for server in list(self._servers) if former is not None and life_s(former.credentials) else ():
+                _fetch_ticket(credentials, server)
+        except GSSError:
+            _destroy(cache)
+            raise
+        return _Ticket(credentials, cache, began + RENEW_AT * life_s(credentials))
+
+
+def life_s(credentials: gssapi.Credentials) -> float:
+    """Return how long credentials are valid, 0 if they have ended."""
+    try:
+        lifetime = credentials.lifetime
+    except ExpiredCredentialsError:  # the library does not say 0
+        return 0.0
+    return _MANY_HOURS if lifetime is None else float(lifetime)
+
+
+def name_of(principal: str) -> gssapi.Name | None:
+    """Return GSSAPI's name of a principal, None for the default one."""
+    return gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
+
+
+def used(credentials: gssapi.Credentials) -> gssapi.Credentials:
+    """Return the credentials after the library has fetched the ticket, which it delays until the first use."""
+    credentials.inquire()
+    return credentials
+
+
+def text_of(error: GSSError) -> str:
+    """Return the library's text, in one line: Kerberos's own if it has any, else GSSAPI's."""
+    statuses = error.get_all_statuses(error.min_code, False) if error.min_code else ()
+    statuses = statuses or error.get_all_statuses(error.maj_code, True)
+    return " ".join(" ".join(str(status) for status in statuses).split())[:500]
+
+
+def _fetch_ticket(credentials: gssapi.Credentials, server: str) -> None:
+    """Have the library put the ticket for ``server`` into the credentials' cache, as a log-in's first step does."""
+    gssapi.SecurityContext(
+        name=name_of(server), creds=credentials, usage="initiate", mech=gssapi.MechType.kerberos
+    ).step()
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """Return MIT's library, which GSSAPI's has loaded; None on a machine with another one."""
+    try:
+        return ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        _log.info("%s is not here: replaced tickets stay in memory", _LIBRARY, extra=fields(error=str(error)))
+        return None
+
+
+def _destroy(cache: str) -> None:
+    """Remove a cache from memory, which the library does not do with the credentials that were made from it."""
+    library = _library() if cache else None
+    if library is None:
+        return
+    context, handle = ctypes.c_void_p(), ctypes.c_void_p()
+    if library.krb5_init_context(ctypes.byref(context)):
+        return
+    try:
+        if not library.krb5_cc_resolve(context, cache.encode(), ctypes.byref(handle)):
+            library.krb5_cc_destroy(context, handle)
+    finally:
+        library.krb5_free_context(context)
