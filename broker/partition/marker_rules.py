@@ -5,12 +5,16 @@ or repeated. In versions 0 and 1 a marker has the epoch of the transaction's own
 
 | version | producer epoch    | transaction | the marker                                                            |
 | ------- | ----------------- | ----------- | --------------------------------------------------------------------- |
-| any     | lower             | any         | is refused: INVALID_PRODUCER_EPOCH                                    |
+| any     | lower             | open        | is refused: INVALID_PRODUCER_EPOCH                                    |
+| any     | lower             | none open   | is done: a later epoch has written here, and left nothing to end      |
 | any     | higher            | any         | is written: it ends what is open, and brings its epochs               |
 | 0, 1    | equal             | any         | is written, as in Kafka also with nothing open                        |
 | 2       | equal             | none open   | is done: the log has it (Kafka writes it again)                       |
 | 2       | equal             | open        | is done: it is late, and of the transaction before the open one       |
 | 2       | equal, the last   | open        | is written: the coordinator cannot raise the last epoch (32,767)      |
+
+Kafka refuses every marker of a lower epoch.  A plain batch of a higher epoch, from any client with the right to write,
+would then hold the transaction in Prepare for ever.
 
 A marker with a lower coordinator epoch than the producer's last marker is refused: TRANSACTION_COORDINATOR_FENCED.
 """
@@ -39,6 +43,8 @@ def is_to_be_written(state: ProducerState | None, marker: TransactionMarker) -> 
     if state is None:
         return True
     if marker.producer_epoch < state.epoch:
+        if state.txn_start == NOTHING_OPEN:
+            return False
         raise RequestError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
             f"a marker for producer {marker.producer_id} has epoch {marker.producer_epoch}, current is {state.epoch}",

@@ -44,8 +44,15 @@ async def test_each_partition_has_its_own_code_once_its_marker_is_flushed() -> N
         await owner.append_internal(data(-1).data)
         nowhere = PartitionKey(key.topic_id, 9)
         assert owner.last_stable_offset == 0
-        codes = await write(c, (ends(), key), (ends(), nowhere), (ends(epoch=0), key), (ends(8), key), (ends(), key))
-        assert codes == ["NONE", "NOT_LEADER_OR_FOLLOWER", "INVALID_PRODUCER_EPOCH", "NONE", "NONE"]
+        codes = await write(
+            c,
+            (ends(), key),
+            (ends(), nowhere),
+            (ends()._replace(coordinator_epoch=4), key),
+            (ends(8), key),
+            (ends(), key),
+        )
+        assert codes == ["NONE", "NOT_LEADER_OR_FOLLOWER", "TRANSACTION_COORDINATOR_FENCED", "NONE", "NONE"]
         assert (owner.high_watermark, owner.last_stable_offset) == (3, 3), "the repetition is not written"
 
 
@@ -56,7 +63,8 @@ async def test_a_marker_that_is_not_flushed_in_time_holds_up_no_response() -> No
         await owner.append_internal(data(-1).data)
         c.storage.faults = Faults(ack_s=(60.0, 60.0))
         assert await write(c, (ends(), key)) == ["REQUEST_TIMED_OUT"]
-        assert await write(c, (ends(), key), (ends(epoch=0), key)) == ["REQUEST_TIMED_OUT", "INVALID_PRODUCER_EPOCH"]
+        codes = await write(c, (ends(), key), (ends()._replace(coordinator_epoch=4), key))
+        assert codes == ["REQUEST_TIMED_OUT", "TRANSACTION_COORDINATOR_FENCED"]
         c.storage.faults = Faults()
 
 

@@ -63,10 +63,11 @@ def test_rule_9_a_markers_fate_by_version_epochs_and_transaction(
         return fate(version, epoch, current, coordinator_epoch, txn_start)
 
     is_fenced = coordinator_epoch < 5
-    assert by_epoch(6, 7) == OLD_EPOCH
+    lower = OLD_EPOCH if txn_start == OPEN else "done"
+    assert by_epoch(6, 7) == lower
     assert by_epoch(7, 7) == (FENCED if is_fenced else EQUAL[version, txn_start])
     assert by_epoch(8, 7) == (FENCED if is_fenced else "written")
-    assert by_epoch(LAST - 1, LAST) == OLD_EPOCH
+    assert by_epoch(LAST - 1, LAST) == lower
     at_last = "written" if txn_start == OPEN else EQUAL[version, txn_start]
     assert by_epoch(LAST, LAST) == (FENCED if is_fenced else at_last)
 
@@ -185,9 +186,8 @@ async def test_rule_1_an_owner_acknowledges_a_marker_when_it_is_flushed() -> Non
         assert owner.last_stable_offset == 0
         await asyncio.gather(*ending)
         assert (owner.high_watermark, owner.last_stable_offset) == (2, 2)
-        with pytest.raises(RequestError) as refused:
-            await owner.end_transaction(ends(0))
-        assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+        await owner.end_transaction(ends(0))
+        assert owner.high_watermark == 2, "of an earlier epoch there is nothing to end"
 
 
 @pytest.mark.slow
