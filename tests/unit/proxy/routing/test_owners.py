@@ -382,8 +382,8 @@ async def test_a_marker_ends_a_transaction_at_an_owner_elsewhere() -> None:
         await remote.end_transaction(marker)
         assert (await remote.ends())[2:] == (3, 3)
         with pytest.raises(RequestError) as caught:
-            await remote.end_transaction(marker._replace(producer_epoch=0))
-        assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            await remote.end_transaction(marker._replace(coordinator_epoch=4))
+        assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 async def test_a_question_waits_through_a_move() -> None:
