@@ -69,7 +69,7 @@ def protection(request: pytest.FixtureRequest) -> str:
 async def test_the_protection_is_the_one_that_the_site_has(
     secure_hdfs: HdfsCluster, keytab: str, protection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agreed: list[tuple[type[Channel] | None, str]] = []
+    agreed: list[tuple[type[Channel | None], str]] = []
     agree = Handshake._agreed
 
     def note(self: Handshake, *arguments: object) -> Channel | None:
