@@ -7,8 +7,8 @@
     client: wrap(layer, size)      the level of hadoop.rpc.protection, and the client's longest message
 
 The library blocks (KDC, DNS, replay cache), so its calls run in a thread of the login.  Tickets by keytab
-are kept in memory, in a store of their own (``keytab_tickets.py``): the environment, which a listener of the same
-process shares, is neither read for them nor changed.  Needs the extra ``kerberos``.
+are kept in memory, in a store of their own (``keytab_tickets.py``).  The environment is neither read for them nor
+changed, since a listener of the same process shares it.  Needs the extra ``kerberos``.
 """
 
 from __future__ import annotations

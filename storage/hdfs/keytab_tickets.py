@@ -1,8 +1,8 @@
 """The Kerberos ticket of a keytab's principal: fetched, held in memory, and replaced before it ends.
 
-A log-in blocks on the first ticket only.  A renewal runs in a thread of its own, since a silent KDC makes the library
-wait for most of a minute; log-ins use the former ticket meanwhile.  If a renewal fails, for whatever reason, the former
-ticket is used until it ends.  Needs the extra ``kerberos``.
+A log-in waits for the first ticket only.  A silent KDC makes the library wait for most of a minute.  Renewals therefore
+run in a thread of their own.  Log-ins use the former ticket meanwhile, and to its end if the renewal fails.  Needs the
+extra ``kerberos``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Ticket:
 class KeytabTickets:
     """The tickets of ``principal``, the first one of the file ``keytab`` if empty.  ``clock`` is monotonic, in seconds.
 
-    One thread at a time calls ``current``.
+    Only a single thread may call ``current``.
     """
 
     def __init__(self, principal: str, keytab: str, clock: Callable[[], float]) -> None:
@@ -83,7 +83,7 @@ class KeytabTickets:
         return held.credentials
 
     def note_server(self, server: str) -> None:
-        """Note a server that a log-in has reached: renewals fetch the ticket for it too, so log-ins need no KDC."""
+        """Note a server that a log-in has reached.  Renewals fetch its ticket too, so log-ins there need no KDC."""
         if len(self._servers) < _SERVERS_MAX:
             self._servers[server] = None
 
@@ -181,7 +181,7 @@ def _fetch_ticket(credentials: gssapi.Credentials, server: str) -> None:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """Return MIT's library, which GSSAPI's has loaded; None on a machine with another one."""
+    """Return MIT's library, which GSSAPI's library has loaded; None on a machine without it."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError as error:

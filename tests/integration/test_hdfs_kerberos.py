@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -206,7 +205,7 @@ def test_a_keytabs_ticket_is_renewed_before_it_ends_and_outlives_the_kdc(short: 
 def test_a_log_in_does_not_wait_for_a_kdc_that_is_silent(short: ShortTickets) -> None:
     """The library waits for such a KDC for most of a minute, and for a ticket that has ended so do log-ins."""
     first = short.login.credentials()
-    os.kill(short.kdc.process.pid, signal.SIGSTOP)
+    short.kdc.process.pause()
     try:
         for _ in range(3):
             short.now += 0.8 * 30
@@ -214,7 +213,7 @@ def test_a_log_in_does_not_wait_for_a_kdc_that_is_silent(short: ShortTickets) ->
         assert short.tickets._renewal is not None
         assert not short.tickets._renewal.done()
     finally:
-        os.kill(short.kdc.process.pid, signal.SIGCONT)
+        short.kdc.process.resume()
     assert short.renewed() is not first
 
 

@@ -15,6 +15,7 @@ from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.integration.test_hdfs_secure_files import (
+    OPTIONS,
     clients,
     keytab,
     processes,
@@ -22,6 +23,7 @@ from tests.integration.test_hdfs_secure_files import (
     test_a_log_is_taken_over_from_a_process_that_writes,
     test_a_process_that_writes_without_pause_is_fenced,
     test_a_second_client_fences_a_file_that_is_being_written,
+    test_bmq_serve_is_killed_and_another_process_takes_over,
 )
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import write_conf
@@ -33,6 +35,7 @@ __all__ = [
     "test_a_log_is_taken_over_from_a_process_that_writes",
     "test_a_process_that_writes_without_pause_is_fenced",
     "test_a_second_client_fences_a_file_that_is_being_written",
+    "test_bmq_serve_is_killed_and_another_process_takes_over",
 ]
 
 pytestmark = [
@@ -104,3 +107,43 @@ async def many_files(fs: HdfsFileSystem) -> None:
     with pytest.raises(StorageError, match="concat"):
         await client.concat(f"{folder}/none", [f"{folder}/{name}" for name in names])
     assert await fs.delete("/many", recursive=True)
+
+
+@pytest.mark.loops("uvloop", limit_s=300)
+async def test_files_go_on_while_the_kdc_is_silent_and_the_namenode_starts_again(
+    secure_hdfs: HdfsCluster, keytab: str
+) -> None:
+    """Clients log in again by the tickets that they hold, and take part in what was open."""
+    assert secure_hdfs.security is not None
+    kdc = secure_hdfs.security.kdc.process
+
+    def lose_connections(*filesystems: HdfsFileSystem) -> None:
+        for fs in filesystems:
+            assert fs._client.namenode._connection is not None
+            fs._client.namenode._connection.close()
+
+    async with clients(secure_hdfs, keytab) as (writer, reader):
+        appender = await writer.create("/f", OPTIONS)
+        appender.write(b"one ")
+        length = await appender.flush()
+        assert await reader.visible_length("/f") == length
+        kdc.pause()
+        try:
+            lose_connections(writer, reader)
+            appender.write(b"two ")
+            length = await appender.flush()
+            assert await reader.read("/f", 0, 100) == b"one two "
+            another = await writer.create("/g", OPTIONS)
+            another.write(b"g")
+            assert await another.flush() == 1
+        finally:
+            kdc.resume()
+        secure_hdfs.kill_namenode(0)
+        appender.write(b"three ")
+        length = await appender.flush()
+        await asyncio.to_thread(secure_hdfs.restart_namenode, 0)
+        appender.write(b"four")
+        length = await appender.flush()
+        assert await reader.read("/f", 0, 100) == b"one two three four"
+        assert await reader.fence(appender.lease) == length
+        assert await another.close() == 1

@@ -210,8 +210,10 @@ async def test_a_handshake_byte_by_byte_has_a_limit(use: Open, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("use", ALL)
-@pytest.mark.parametrize("first", [pb.BlockOpResponse(status=STATUS_SUCCESS), pb.Handshake(status=STATUS_SUCCESS)])
-async def test_a_datanode_that_speaks_first_does_not_pass(use: Open, first: pb.BlockOpResponse | pb.Handshake) -> None:
+@pytest.mark.parametrize(
+    "first", [pb.BlockOpResponse(status=STATUS_SUCCESS), pb.Handshake(status=pb.Handshake.SUCCESS)]
+)
+async def test_a_datanode_that_speaks_first_is_not_let_in(use: Open, first: pb.BlockOpResponse | pb.Handshake) -> None:
     async with started(SecureNode(speaks_first=delimited(first))) as (client, located):
         with pytest.raises(PipelineFailed if use is write_block else StorageUnavailable, match="broke off the rules"):
             await use(client, located)
@@ -235,7 +237,7 @@ async def test_a_response_before_the_handshake_opens_no_pipeline() -> None:
 
 
 async def test_bytes_behind_the_last_message_are_not_taken_for_protected_ones() -> None:
-    """They come in the clear from somebody on the way, and would be read before the protection begins."""
+    """Bytes in the clear, from somebody on the way, would be read before the protection begins."""
     async with started(SecureNode(behind=delimited(pb.BlockOpResponse(status=STATUS_SUCCESS)))) as (client, located):
         with pytest.raises(StorageUnavailable, match="bytes behind its message"):
             await read_small(client, located)
