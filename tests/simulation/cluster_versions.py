@@ -3,7 +3,7 @@
 | | the version before | a later one |
 |---|---|---|
 | APIs | see ``LATER_APIS``; Ask without ConfirmEnd, Ends waits for no flush | as now |
-| messages | no tagged field of this version | a tagged field more in each |
+| messages | no tagged field (``core.rpc.message_fields.Added``) | a tagged field more in each, behind its own |
 | Hello | protocol 1 | protocols 1 to 2 |
 
 A place starts a process of any version each time: that is an upgrade, or a downgrade.
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from bmq.core.errors import FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import Message
-from bmq.core.rpc.messages.broker import ENDS_FLUSHED, AskRequest, HandedOverRequest, Question
-from bmq.core.rpc.messages.member import HelloResponse
+from bmq.core.rpc.message_fields import Added
+from bmq.core.rpc.messages.broker import ENDS_FLUSHED, AskRequest, Question
 from bmq.core.rpc.server import InternalCall
 from bmq.core.wire.primitives import uvarint
 from tests.harness.loop import PROCESS
@@ -43,7 +44,9 @@ LATER_APIS = (
     InternalKey.QUOTA_SHARES,
 )
 """The version before does not serve these."""
-_LATER_FIELD = uvarint(1) + uvarint(99) + uvarint(5) + b"later"
+LATER_TAG = 99
+"""The tag of the field that a later version adds to each message."""
+_LATER_FIELD = uvarint(LATER_TAG) + uvarint(5) + b"later"
 
 
 @contextmanager
@@ -53,16 +56,15 @@ def spoken(world: ClusterWorld) -> Iterator[None]:
 
     def encode_as(message: Message) -> list[Buffer]:
         version = world.versions.get(PROCESS.get(), Version.THIS)
-        if version is Version.EARLIER and isinstance(message, HandedOverRequest):
-            return encode(replace(message, releases=()))
-        if version is Version.EARLIER and isinstance(message, HelloResponse):
-            return encode(replace(message, unregistered=None))
-        buffers = encode(message)
-        last = buffers[-1]
-        has_tags = getattr(message, "releases", ()) or getattr(message, "unregistered", None)
-        if version is Version.LATER and last[-1] == 0 and not has_tags:
-            buffers[-1] = bytes(last[:-1]) + _LATER_FIELD  # a message ends with the number of its tagged fields
-        return buffers
+        if version is Version.THIS:
+            return encode(message)
+        known: Any = message
+        empty = _empty_fields(type(message))
+        without = replace(known, **empty) if empty else message
+        if version is Version.EARLIER:
+            return encode(without)
+        body, count_at = b"".join(encode(message)), sum(map(len, encode(without))) - 1
+        return [body[:count_at], uvarint(body[count_at] + 1), body[count_at + 1 :], _LATER_FIELD]
 
     messages: Any = Message
     messages.encode = encode_as
@@ -70,6 +72,18 @@ def spoken(world: ClusterWorld) -> Iterator[None]:
         yield
     finally:
         messages.encode = encode
+
+
+@cache
+def _empty_fields(kind: type[Message]) -> dict[str, Any]:
+    """Return the tagged fields of a message class, by name, with the values that stand for a field's absence.
+
+    Without them, a message ends with a zero: the number of its tagged fields.
+    """
+    known: Any = kind
+    hints = get_type_hints(kind, include_extras=True)
+    types = {each.name: hints[each.name].__metadata__[0] for each in fields(known)}
+    return {name: field.empty for name, field in types.items() if isinstance(field, Added)}
 
 
 def speak(process: Process) -> None:
