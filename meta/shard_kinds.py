@@ -1,8 +1,8 @@
 """Kinds of coordinators' shards, and the identity of one shard.
 
 A shard is one partition of an internal topic with its coordinator.  The topic decides the kind: a shard of
-``__consumer_offsets`` has groups, a shard of ``__transaction_state`` has transactions.  A second kind differs in this
-table and in the code that serves its requests.  All kinds are assigned, routed, fenced and loaded by the same code.
+``__consumer_offsets`` has groups, a shard of ``__transaction_state`` has transactions.  Kinds differ in this
+table and in the code that serves their requests.  All kinds are assigned, routed, fenced and loaded by the same code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process of ``bmq serve``: sockets and signals around a ``Node``.
 
 Standard output gets one line that begins with ``ready`` when clients are served; log lines go to standard error.
-SIGTERM and SIGINT drain the process: it accepts no new connections, hands partitions over, sends the responses that are
-under way, and exits with status 0.  A second signal of the same kind ends it at once.
+SIGTERM and SIGINT drain the process: it hands partitions over, accepts no further connections, sends the responses that
+are under way, and exits with status 0.  A second signal of the same kind ends it at once.
 """
 
 from __future__ import annotations

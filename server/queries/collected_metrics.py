@@ -26,7 +26,7 @@ class Collected:
     """The collected numbers of one process.
 
     A scrape shows the last collection and starts the next one.  Without scrapes only the lag is counted, for its
-    samples (``server.group_lag_history``), and the log sizes while a console shows them.
+    samples (``server.queries.group_lag_history``), and the log sizes while a console shows them.
     """
 
     def __init__(
