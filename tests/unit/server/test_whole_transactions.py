@@ -100,11 +100,16 @@ class Process(World):
         commit = txn_request("g", [("orders", 0, offset)], producer=self.producer_id, epoch=self.epoch)
         assert (await self.ask(commit, 3)).topics[0].partitions[0].error_code == 0
 
-    async def try_end(self, *, commits: bool) -> int:
+    async def end_request(self, version: int, *, commits: bool = True) -> Any:
+        """Return the response to one EndTxn."""
         request = m.EndTxnRequest(
-            version=3, transactional_id="t", producer_id=self.producer_id, producer_epoch=self.epoch, committed=commits
-        )
-        return int((await self.ask(request, 3)).error_code)
+            version=version, transactional_id="t", producer_id=self.producer_id, producer_epoch=self.epoch,
+            committed=commits,
+        )  # fmt: skip
+        return await self.ask(request, version)
+
+    async def try_end(self, *, commits: bool) -> int:
+        return int((await self.end_request(3, commits=commits)).error_code)
 
     async def end(self, *, commits: bool) -> None:
         """End the transaction, as a client does: it asks again while no coordinator takes the request."""
@@ -256,3 +261,24 @@ async def test_offsets_that_come_after_the_end_of_their_transaction_are_refused(
         late = txn_request("g", [("orders", 0, 9)], producer=p.producer_id, epoch=p.epoch)
         assert (await p.ask(late, 3)).topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
         assert await p.offset() == (0, -1), "neither committed nor pending for ever"
+
+
+async def test_an_end_of_version_5_raises_the_epoch_and_its_repetition_says_so_again() -> None:
+    async with process() as p:
+        await p.write()
+        ended = await p.end_request(5)
+        assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, p.producer_id, p.epoch + 1)
+        await p.ended("CompleteCommit")
+        again = await p.end_request(5)
+        assert (again.error_code, again.producer_id, again.producer_epoch) == (0, p.producer_id, p.epoch + 1)
+        later = await p.end_request(5, commits=False)
+        assert later.error_code == ErrorCode.INVALID_TXN_STATE, "the transaction before was committed"
+
+
+async def test_an_end_of_version_4_keeps_the_epoch() -> None:
+    async with process() as p:
+        await p.write()
+        assert (await p.end_request(4)).error_code == 0
+        await p.ended("CompleteCommit")
+        assert (await p.end_request(4)).error_code == 0
+        assert (await p.end_request(4, commits=False)).error_code == ErrorCode.INVALID_TXN_STATE
