@@ -58,8 +58,9 @@ def spoken(world: ClusterWorld) -> Iterator[None]:
         version = world.versions.get(PROCESS.get(), Version.THIS)
         if version is Version.THIS:
             return encode(message)
+        kind: Any = type(message)
         known: Any = message
-        empty = _empty_fields(type(message))
+        empty = _empty_fields(kind)
         without = replace(known, **empty) if empty else message
         if version is Version.EARLIER:
             return encode(without)
@@ -75,14 +76,13 @@ def spoken(world: ClusterWorld) -> Iterator[None]:
 
 
 @cache
-def _empty_fields(kind: type[Message]) -> dict[str, Any]:
+def _empty_fields(kind: type[Any]) -> dict[str, Any]:
     """Return the tagged fields of a message class, by name, with the values that stand for a field's absence.
 
     Without them, a message ends with a zero: the number of its tagged fields.
     """
-    known: Any = kind
     hints = get_type_hints(kind, include_extras=True)
-    types = {each.name: hints[each.name].__metadata__[0] for each in fields(known)}
+    types = {each.name: hints[each.name].__metadata__[0] for each in fields(kind)}
     return {name: field.empty for name, field in types.items() if isinstance(field, Added)}
 
 
