@@ -22,7 +22,7 @@ from bmq.cli.admin_client import (
 )
 from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
-from bmq.cli.usage import UsageError, positive
+from bmq.cli.usage import UsageError, partition_count, replication_factor
 from bmq.core.errors import ErrorCode
 
 _NOT_COMPACTED = (
@@ -74,8 +74,10 @@ def _add_create(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bmq topic create orders --partitions 12 --config retention.ms=86400000",
     )
     parser.add_argument("name", metavar="NAME", help="its name")
-    parser.add_argument("--partitions", type=positive, default=-1, metavar="N", help="default: the cluster's")
-    parser.add_argument("--replication-factor", type=positive, default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument("--partitions", type=partition_count, default=-1, metavar="N", help="default: the cluster's")
+    parser.add_argument(
+        "--replication-factor", type=replication_factor, default=-1, metavar="N", help="default: the cluster's"
+    )
     parser.add_argument(
         "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
@@ -92,7 +94,7 @@ def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "bmq topic alter orders --config retention.ms=3600000 --delete-config max.message.bytes",
     )
     parser.add_argument("name", metavar="NAME", help="which topic")
-    parser.add_argument("--partitions", type=positive, metavar="N", help="how many it shall have; never fewer")
+    parser.add_argument("--partitions", type=partition_count, metavar="N", help="how many it shall have; never fewer")
     parser.add_argument(
         "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )

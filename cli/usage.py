@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 DIGITS_MAX = 19
 """Digits of a 64-bit offset; Python refuses to read numbers of thousands of digits with an error of its own."""
+INT16_MAX, INT32_MAX, INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
+"""Largest numbers of Kafka's protocol: kafka-python waits for ever after a request that it cannot encode."""
 
 
 class UsageError(Exception):
@@ -37,18 +39,33 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def whole_number(text: str) -> int:
-    """Return a number from 0 up.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
-    if not _is_number(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
+    """Return a number of 64 bits from 0 up.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
+    return _number(text, 0, INT64_MAX)
 
 
 def positive(text: str) -> int:
-    """Return a number from 1 up.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
-    if not (_is_number(text) and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    """Return a number of 64 bits from 1 up.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
+    return _number(text, 1, INT64_MAX)
+
+
+def partition_number(text: str) -> int:
+    """Return the number of a partition.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
+    return _number(text, 0, INT32_MAX)
+
+
+def partition_count(text: str) -> int:
+    """Return a number of partitions.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
+    return _number(text, 1, INT32_MAX)
+
+
+def replication_factor(text: str) -> int:
+    """Return a number of copies.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
+    return _number(text, 1, INT16_MAX)
+
+
+def _number(text: str, least: int, largest: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} up")
+    if int(text) > largest:
+        raise argparse.ArgumentTypeError(f"{text} is more than {largest}, the largest that Kafka's protocol has")
     return int(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX

@@ -13,7 +13,7 @@ from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.profile import profiles
 from bmq.cli.progress import Progress
-from bmq.cli.usage import whole_number
+from bmq.cli.usage import partition_number
 from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
 
 ACT_S = 30.0
@@ -65,7 +65,7 @@ def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         timeout_s=ACT_S,
     )
     moving.add_argument("topic", metavar="TOPIC", help="its topic")
-    moving.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
+    moving.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
     moving.add_argument("member", metavar="MEMBER", help="which broker: see `bmq cluster --help`")
     levelling = add_bare_command(
         actions,

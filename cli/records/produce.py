@@ -45,7 +45,7 @@ from bmq.cli.records.input import (
 )
 from bmq.cli.records.positions import parse_time
 from bmq.cli.records.text import NotEncoded, add_encodings, decode, separator
-from bmq.cli.usage import UsageError, whole_number
+from bmq.cli.usage import UsageError, partition_number
 from bmq.core.errors import ErrorCode
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -116,7 +116,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     every.add_argument(
         "--header", type=_header, action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated"
     )
-    every.add_argument("--partition", type=whole_number, metavar="N", help="its partition (default: by the key)")
+    every.add_argument("--partition", type=partition_number, metavar="N", help="its partition (default: by the key)")
     every.add_argument(
         "--timestamp", type=parse_time, metavar="TIME", help="as 2026-01-31T12:00:00 (UTC), or @MS (default: now)"
     )

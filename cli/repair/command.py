@@ -14,7 +14,7 @@ from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import print_json, printable
 from bmq.cli.profile import profiles
-from bmq.cli.usage import UsageError, whole_number
+from bmq.cli.usage import UsageError, partition_number
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
 
@@ -65,7 +65,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topic", metavar="TOPIC", help="its topic")
-    parser.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
+    parser.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
     parser.add_argument("--choice", choices=("skip", "shorter"), default="skip", help="what to do with a lost end")
     parser.add_argument("--records", action="store_true", help="also skip batches whose records no consumer can read")
     parser.add_argument("--all", action="store_true", help="check all segments, not only those that may be open")

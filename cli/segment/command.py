@@ -19,7 +19,7 @@ from bmq.cli.segment.dump import dump
 from bmq.cli.segment.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from bmq.cli.segment.targets import Targets, check_folder, find_targets
 from bmq.cli.segment.verify import verify
-from bmq.cli.usage import UsageError, whole_number
+from bmq.cli.usage import UsageError, partition_number, whole_number
 from bmq.core.errors import FormatError
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.cluster_files import read_cluster
@@ -97,7 +97,7 @@ def _add_action(
     )
     profiles.add_profile(parser)
     parser.add_argument("--topic", help="read this topic instead of paths")
-    parser.add_argument("--partition", type=whole_number, metavar="P", help="only this partition of the topic")
+    parser.add_argument("--partition", type=partition_number, metavar="P", help="only this partition of the topic")
     parser.add_argument("--topic-id", metavar="ID", help="the topic's id, if a name was deleted and used again")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run, command=command)

@@ -71,7 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "print the state, the producer and the partitions of transactional ids",
         "bmq transaction describe orders-1",
     )
-    describing.add_argument("ids", nargs="+", metavar="ID", help="which transactional ids")
+    describing.add_argument("ids", nargs="+", type=_id, metavar="ID", help="which transactional ids")
     fencing = add_command(
         actions,
         "fence",
@@ -79,8 +79,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "fence the producer of transactional ids, and abort its open transaction",
         "bmq transaction fence orders-1",
     )
-    fencing.add_argument("ids", nargs="+", metavar="ID", help="which transactional ids")
+    fencing.add_argument("ids", nargs="+", type=_id, metavar="ID", help="which transactional ids")
     hanging.add_actions(actions)
+
+
+def _id(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("a transactional id has one character or more")
+    return text
 
 
 # ------------------------------------------------------------------------------------------------------------ list

@@ -28,7 +28,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.group.offsets import led_partitions
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators
-from bmq.cli.usage import whole_number
+from bmq.cli.usage import partition_number, whole_number
 from bmq.core.errors import ErrorCode
 
 MAX_TIMEOUT_S = 900.0
@@ -81,7 +81,7 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bmq transaction abort orders 3 --start-offset 1042",
     )
     aborting.add_argument("topic", metavar="TOPIC", help="as find-hanging prints it")
-    aborting.add_argument("partition", type=whole_number, metavar="PARTITION", help="its number")
+    aborting.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
     aborting.add_argument(
         "--start-offset", type=whole_number, metavar="N", required=True, help="the transaction's first offset there"
     )

@@ -8,7 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from bmq.cli.main import build_parser
-from bmq.cli.usage import UsageError, check_text, positive, whole_number
+from bmq.cli.usage import (
+    UsageError,
+    check_text,
+    partition_count,
+    partition_number,
+    positive,
+    replication_factor,
+    whole_number,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +35,45 @@ def test_numbers() -> None:
     assert positive("007") == 7
     with pytest.raises(argparse.ArgumentTypeError):
         positive("0")
+
+
+@pytest.mark.parametrize(
+    ("read", "bits"),
+    [(whole_number, 63), (positive, 63), (partition_number, 31), (partition_count, 31), (replication_factor, 15)],
+)
+def test_the_largest_number_is_the_protocols(read: Callable[[str], int], bits: int) -> None:
+    """Read the largest number of a field, and the next one, which a client could not send."""
+    assert read(str((1 << bits) - 1)) == (1 << bits) - 1
+    with pytest.raises(argparse.ArgumentTypeError, match="the largest that Kafka's protocol has"):
+        read(str(1 << bits))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transaction abort orders 99999999999 --start-offset 0",
+        "transaction abort orders 0 --start-offset 9999999999999999999",
+        "transaction list --producer-id 9999999999999999999",
+        "topic create orders --partitions 99999999999",
+        "topic create orders --replication-factor 99999",
+        "topic alter orders --partitions 99999999999",
+        "group reset-offsets g orders --to-offset 9999999999999999999",
+        "cluster move orders 99999999999 b",
+        "produce orders --partition 99999999999",
+    ],
+)
+def test_a_number_that_no_request_can_carry_is_wrong_usage(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parse a command line whose request kafka-python would not encode, and wait for without an end."""
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(line.split())
+    assert "is more than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["describe", "fence"])
+def test_an_empty_transactional_id_is_wrong_usage(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["transaction", action, "orders-1", ""])
+    assert "a transactional id has one character or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
