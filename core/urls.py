@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_WORD = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://\S+")
+"""A URL in a text.  A search begins at the first character of a run alone, so its cost is linear in the text."""
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::\d*)?"
 _ONLY_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _SCHEMES_WITH_A_PATH = ("hdfs", "webhdfs", "file", "http", "https")

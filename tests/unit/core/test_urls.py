@@ -63,3 +63,14 @@ def test_what_is_not_a_url_is_refused_without_its_password() -> None:
         with pytest.raises(ValueError, match="is not a URL") as refused:
             split_url(url)
         assert "S3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "1hdfs", "-hdfs", "a.b+c"])
+def test_a_url_in_a_text_has_no_password_whatever_stands_before_it(scheme: str) -> None:
+    assert without_passwords(f"cannot open ({scheme}://u:secret@h/d) now") == f"cannot open ({scheme}://***@h/d) now"
+
+
+def test_a_long_name_in_a_message_is_searched_in_linear_time() -> None:
+    """By a search that began anew at each letter a million letters would take an hour."""
+    text = "x" * 1_000_000
+    assert without_passwords(text) == text
