@@ -76,6 +76,7 @@ def test_the_products_imports_make_no_new_circle() -> None:
     assert circles(graph()) == KNOWN, "a new circle: let imports go one way; a circle that is gone: shorten KNOWN"
 
 
+@pytest.mark.slow
 def test_the_imports_of_a_partition_go_one_way() -> None:
     """The log knows no transition and no table; the I/O knows no effect and no table."""
     imports = graph()

@@ -216,6 +216,7 @@ async def test_no_record_is_taken_before_its_partition_is_in_the_transaction() -
         assert await p.produce(sequence=1) == 0, "further batches need no question"
 
 
+@pytest.mark.slow
 async def test_no_end_is_confirmed_with_fewer_copies_than_the_setting_asks_for() -> None:
     async with process() as p:
         assert p.node.catalog.topics[TRANSACTIONS_TOPIC].configs["min.insync.replicas"] == "2"
