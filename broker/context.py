@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,9 +15,9 @@ from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.timers import TimerHeap
-from bmq.core.errors import ErrorCode
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
+from bmq.core.transaction_answers import Verifier
 from bmq.endpoint.partitions import FlushListener
 from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import SegmentEntry
@@ -27,16 +27,6 @@ from bmq.storage.filesystem import StorageError
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 from bmq.storage.read_progress import ReadProgress
-
-Verifier = Callable[
-    [str, int, int, Sequence[PartitionKey], bool], Awaitable[Mapping[PartitionKey, tuple[ErrorCode, int]]]
-]
-"""``verify(transactional_id, producer_id, producer_epoch, partitions, add)``: ask the coordinator of a transaction.
-
-``add``: put the partitions into the transaction. The result has for each partition a code and a number. The code is
-NONE for a partition in the transaction, else an error. The number is a lower bound of the coordinator's ownership
-number of its shard.
-"""
 
 
 class OpenPartition(Protocol):

@@ -396,6 +396,17 @@ def of_each_server(
         time.sleep(RETRY_WAIT_S)
 
 
+def tell_silent(silent: Sequence[int], items: str, shards: str) -> int:
+    """Return the exit status of a listing; print the servers that could not list their ``items``, if there are any."""
+    if not silent:
+        return 0
+    servers = ", ".join(map(str, sorted(silent)))
+    return fail(
+        f"{items} may be missing: {len(silent)} of the cluster's servers cannot list theirs now ({servers}), since "
+        f"some of the {shards}' shards are not loaded; `bmq cluster status` shows which and why"
+    )
+
+
 # ---------------------------------------------------------------------------------------------------------- errors
 
 

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from bmq.coordinator.api import ClientInfo, GroupListing
 from bmq.coordinator.apis import group_admin, membership, txn_offsets
 from bmq.coordinator.apis import offsets as offset_api
-from bmq.coordinator.group_shard.commit_verifier import Verify
 from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
@@ -27,6 +26,7 @@ from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.records.control import TransactionMarker
+from bmq.core.transaction_answers import Verifier
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
@@ -47,7 +47,7 @@ class Coordinator:
         catalog: Catalog,
         view: ClusterView,
         *,
-        verify: Verify,
+        verify: Verifier,
         settings: CoordinatorSettings | None = None,
         bounds: Bounds | None = None,
     ) -> None:

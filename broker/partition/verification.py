@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import MAX_SEQUENCE, Batch
+from bmq.core.transaction_answers import NOT_REACHED, ClientTerms, Confirmation, error_for_client
 from bmq.core.wire.produce import Transaction
 from bmq.endpoint.partitions import AppendCallback
 from bmq.storage.checkpoint import ProducerState
@@ -48,18 +49,7 @@ ADDS_SINCE = 12
 """First version of Produce that adds its partitions to the transaction (KIP-890, part 2)."""
 WAIT_S = 5.0
 """Seconds for which a batch waits for the coordinator: well below the client's request.timeout.ms (30 s)."""
-PAUSE_S = 0.05
-"""Seconds until a coordinator of an earlier ownership is asked again: a view of the cluster is as late."""
-_NOT_REACHED = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNSUPPORTED_VERSION,
-    }
-)
+_TERMS = ClientTerms(ABORTABLE_SINCE, ADDS_SINCE, NOT_REACHED, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class Verdict(Enum):
@@ -100,21 +90,11 @@ def _is_kept(state: ProducerState, batch: Batch) -> bool:
     )
 
 
-class Confirmation(NamedTuple):
-    """A coordinator's answer about one partition: NONE if the partition is in the transaction.
-
-    ``ownership``: the number of the coordinator's ownership of its shard, or a lower one.
-    """
-
-    code: ErrorCode
-    ownership: int
-
-
 def verdict_by(asked: ProducerState | None, state: ProducerState | None, confirmed: Confirmation) -> Verdict:
     """Return what follows from an answer, by the module's table; ``asked`` is the producer's state at the question."""
     if asked is not state:  # states are immutable: each accepted batch and marker brings another
         return Verdict.ASK_AGAIN
-    if confirmed.code in _NOT_REACHED:
+    if confirmed.code in NOT_REACHED:
         return Verdict.REFUSE
     if state is not None and confirmed.ownership < state.coordinator_epoch:
         return Verdict.ASK_LATER
@@ -124,17 +104,9 @@ def verdict_by(asked: ProducerState | None, state: ProducerState | None, confirm
 def error_in_produce(code: ErrorCode, version: int) -> RequestError:
     """Return a coordinator's error as Produce of the client's version has it.
 
-    Source: Kafka's ``AddPartitionsToTxnManager`` and ``ReplicaManager.handleProduceAppend``.
+    Source: Kafka's ``ReplicaManager.handleProduceAppend``.
     """
-    if code in _NOT_REACHED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_SINCE):
-        text = f"unable to verify that the partition is in the transaction: {code.name}"
-        return RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
-    if code is ErrorCode.PRODUCER_FENCED:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH
-    is_unknown = code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE
-    if is_unknown or code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        code = ErrorCode.INVALID_TXN_STATE
-    return RequestError(code, f"the coordinator says about the partition in the transaction: {code.name}")
+    return error_for_client(code, version, _TERMS, "the partition")
 
 
 class Unverified:

@@ -11,14 +11,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bmq.broker.context import Verifier
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.refusals import Refusals
 from bmq.broker.partition.states import PartitionState
 from bmq.broker.partition.verification import (
-    PAUSE_S,
     WAIT_S,
-    Confirmation,
     Line,
     Question,
     Unverified,
@@ -31,6 +28,7 @@ from bmq.broker.partition.verification import (
 )
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch
+from bmq.core.transaction_answers import PAUSE_S, Confirmation, Verifier
 from bmq.endpoint.partitions import AppendCallback
 
 Take = Callable[[Batch, AppendCallback, bool], bool]

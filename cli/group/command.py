@@ -19,6 +19,7 @@ from bmq.cli.admin_client import (
     of_coordinator,
     of_each_server,
     read_error,
+    tell_silent,
 )
 from bmq.cli.group import reset_offsets
 from bmq.cli.group.offsets import ends_of
@@ -72,13 +73,7 @@ def list_groups(admin: AdminClient, arguments: argparse.Namespace) -> int:
     else:
         none = "" if silent else "there are no groups"
         print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows, if_none=none)
-    if silent:
-        servers = ", ".join(map(str, sorted(silent)))
-        return fail(
-            f"groups may be missing: {len(silent)} of the cluster's servers cannot list theirs now ({servers}), since "
-            "some of the groups' shards are not loaded; `bmq cluster status` shows which and why"
-        )
-    return 0
+    return tell_silent(silent, "groups", "groups")
 
 
 # -------------------------------------------------------------------------------------------------------- describe

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from kafka.protocol.admin.transactions import ListTransactionsRequest
@@ -20,6 +19,7 @@ from bmq.cli.admin_client import (
     of_coordinator,
     raise_if_moving,
     seconds,
+    tell_silent,
 )
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators, hanging
@@ -103,7 +103,7 @@ def list_transactions(admin: AdminClient, arguments: argparse.Namespace) -> int:
             print_json(row._asdict())
     else:
         print_table(_TITLES, rows, if_none="" if silent else "there are no such transactional ids")
-    return _tell_silent(silent)
+    return tell_silent(silent, "transactional ids", "transactions")
 
 
 def _list_request(arguments: argparse.Namespace) -> Any:
@@ -114,16 +114,6 @@ def _list_request(arguments: argparse.Namespace) -> Any:
     if arguments.pattern is not None:
         wanted["transactional_id_pattern"], version = arguments.pattern, 2
     return ListTransactionsRequest(min_version=version, **wanted)
-
-
-def _tell_silent(silent: Sequence[int]) -> int:
-    if not silent:
-        return 0
-    servers = ", ".join(map(str, sorted(silent)))
-    return fail(
-        f"transactional ids may be missing: {len(silent)} of the cluster's servers cannot list theirs now ({servers}), "
-        "since some of the transactions' shards are not loaded; `bmq cluster status` shows which and why"
-    )
 
 
 # -------------------------------------------------------------------------------------------------------- describe

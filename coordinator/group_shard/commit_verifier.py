@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from bmq.coordinator.group_shard.verification import CommitTransaction, Confirmation
+from bmq.coordinator.group_shard.verification import CommitTransaction
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.transaction_answers import Confirmation, Verifier
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 
 WAITING_MAX = 100_000
 """Offsets that wait for coordinators, in all shards of the process: some 50 MB without metadata."""
-Verify = Callable[
-    [str, int, int, Sequence[PartitionKey], bool], Awaitable[Mapping[PartitionKey, tuple[ErrorCode, int]]]
-]
-"""``verify(transactional_id, producer_id, producer_epoch, partitions, add)``, as ``PartitionVerifier``."""
 
 
 class CommitVerifier:
     """The way of questions from groups' shards, and the commits that wait for answers."""
 
-    def __init__(self, verify: Verify, catalog: Catalog) -> None:
+    def __init__(self, verify: Verifier, catalog: Catalog) -> None:
         self._verify = verify
         self._catalog = catalog
         self.commits = 0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.active import ActiveGroups
-from bmq.coordinator.group_shard.commit_verifier import CommitVerifier, Verify
+from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.group_shard.shard import GroupShard
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
@@ -18,6 +18,7 @@ from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.control import TransactionMarker
+from bmq.core.transaction_answers import Verifier
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.group_placement import shard_of
@@ -37,7 +38,7 @@ class GroupShards(Shards[ActiveGroups]):
         catalog: Catalog,
         view: ClusterView,
         bounds: Bounds,
-        verify: Verify,
+        verify: Verifier,
     ) -> None:
         """``verify`` asks transactions' coordinators about commits."""
         super().__init__(GROUPS, settings, topic, catalog, view)

@@ -27,25 +27,15 @@ from typing import NamedTuple
 
 from bmq.coordinator.shard.log_records import BatchProducer
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.transaction_answers import NOT_REACHED, ClientTerms, Confirmation, error_for_client
 
 ABORTABLE_SINCE = 4
 """First version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE."""
 ADDS_SINCE = 5
 """First version of TxnOffsetCommit that adds the partition to the transaction (KIP-890, part 2)."""
-PAUSE_S = 0.05
-"""Seconds until a coordinator of an earlier ownership is asked again: a view of the cluster is as late."""
-_NOT_REACHED = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.OPERATION_NOT_ATTEMPTED,
-        ErrorCode.UNSUPPORTED_VERSION,
-    }
-)
+_NOT_REACHED = NOT_REACHED | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED}
+"""Two more codes: the coordinator's catalog does not have ``__consumer_offsets`` yet."""
+_TERMS = ClientTerms(ABORTABLE_SINCE, ADDS_SINCE, _NOT_REACHED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class CommitTransaction(NamedTuple):
@@ -59,16 +49,6 @@ class CommitTransaction(NamedTuple):
     def is_add(self) -> bool:
         """True if the commit adds the partition to the transaction."""
         return self.version >= ADDS_SINCE
-
-
-class Confirmation(NamedTuple):
-    """A coordinator's answer about one partition: NONE if the partition is in the transaction.
-
-    ``ownership``: the number of the coordinator's ownership of its shard, or a lower number.
-    """
-
-    code: ErrorCode
-    ownership: int
 
 
 class Verdict(Enum):
@@ -99,14 +79,6 @@ def error_in_commit(code: ErrorCode, version: int) -> RequestError:
     """Return a coordinator's error as TxnOffsetCommit of the client's version has it.
 
     A coordinator that is not reached is the transaction's.  NOT_COORDINATOR would make the client look up the group's.
-    Source: Kafka's ``AddPartitionsToTxnManager`` and ``GroupCoordinatorService.commitTransactionalOffsets``.
+    Source: Kafka's ``GroupCoordinatorService.commitTransactionalOffsets``.
     """
-    if code in _NOT_REACHED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_SINCE):
-        text = f"unable to verify that the group's partition is in the transaction: {code.name}"
-        return RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
-    if code is ErrorCode.PRODUCER_FENCED:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH
-    is_unknown = code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE
-    if is_unknown or code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        code = ErrorCode.INVALID_TXN_STATE
-    return RequestError(code, f"the coordinator says about the group's partition in the transaction: {code.name}")
+    return error_for_client(code, version, _TERMS, "the group's partition")

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.group_shard.pending import PendingOffsets
 from bmq.coordinator.group_shard.verification import (
-    PAUSE_S,
     CommitTransaction,
     Verdict,
     error_in_commit,
     verdict_by,
 )
 from bmq.core.errors import ErrorCode
+from bmq.core.transaction_answers import PAUSE_S
 
 
 class _Question:

@@ -88,7 +88,10 @@ class ProtectedTransport(asyncio.Transport):
 
     def _sealed(self, sealing: asyncio.Future[list[bytes]]) -> None:
         self._is_sealing = False
-        if sealing.cancelled() or sealing.exception() is not None or self._transport.is_closing():
+        error = None if sealing.cancelled() else sealing.exception()
+        if error is not None:
+            self.loop.call_exception_handler({"message": "HDFS: sealing failed", "exception": error})
+        if sealing.cancelled() or error is not None or self._transport.is_closing():
             self.abort()  # the threads end, or the connection has ended
             return
         self._transport.writelines(sealing.result())

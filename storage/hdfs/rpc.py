@@ -331,7 +331,11 @@ class RpcConnection(asyncio.Protocol):
         """Take the result of the thread, send the requests that waited for the thread, and go on reading."""
         self._unwrapping = None
         held, self._held = self._held, []
-        if unwrapping.cancelled() or self._lost is not None:
+        if unwrapping.cancelled():
+            self._fail(RpcConnectionLost(f"{self.name}: the threads of this process have ended"))
+            return
+        if self._lost is not None:
+            unwrapping.exception()  # retrieved: the connection had ended before
             return
         assert self._wrapped is not None
         assert self._transport is not None

@@ -71,6 +71,6 @@ def test_a_url_in_a_text_has_no_password_whatever_stands_before_it(scheme: str) 
 
 
 def test_a_long_name_in_a_message_is_searched_in_linear_time() -> None:
-    """By a search that began anew at each letter a million letters would take an hour."""
+    """A search that begins anew at each letter takes an hour for a million letters."""
     text = "x" * 1_000_000
     assert without_passwords(text) == text

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 
 from bmq.broker.partition.verification import (
-    Confirmation,
     Line,
     Unverified,
     Verdict,
@@ -18,6 +17,7 @@ from bmq.broker.partition.verification import (
     verdict_on,
 )
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.transaction_answers import Confirmation
 from bmq.core.wire.produce import Transaction
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 from tests.unit.broker.partition.transactional import PID, data

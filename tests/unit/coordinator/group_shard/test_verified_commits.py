@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bmq.coordinator.group_shard import commit_verifier
-from bmq.coordinator.group_shard.verification import Confirmation, Verdict, error_in_commit, verdict_by
+from bmq.coordinator.group_shard.verification import Verdict, error_in_commit, verdict_by
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
+from bmq.core.transaction_answers import Confirmation
 from tests.harness.waiting import until
 from tests.unit.coordinator.fakes import World, running
 from tests.unit.coordinator.txn_requests import end, stable, txn_commit

@@ -109,7 +109,7 @@ async def test_tails_borrow_what_nobody_uses() -> None:
 
 
 async def test_a_reader_that_passes_once_takes_nothing_from_the_tails() -> None:
-    """Such a reader needs room for its reads alone, and comes to the tails next."""
+    """The reader needs room for its reads alone, and comes to the tails next."""
     memory = Memory()
     await memory.store()
     memory.fill()

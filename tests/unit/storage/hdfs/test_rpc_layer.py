@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -220,6 +221,26 @@ async def test_a_connection_that_ends_while_a_thread_unwraps_drops_the_result(mo
         with pytest.raises(StorageUnavailable, match="was closed"):
             await call
         go_on.set()
+
+
+async def test_a_connection_ends_if_its_thread_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused connection without an unwrapped message would keep every later call waiting."""
+    loop, real = asyncio.get_running_loop(), asyncio.get_running_loop().run_in_executor
+
+    def run(executor: Any, function: Any, *arguments: Any) -> asyncio.Future[Any]:
+        if getattr(function, "__name__", "") != "unwrap":
+            return real(executor, function, *arguments)
+        cancelled: asyncio.Future[Any] = loop.create_future()
+        cancelled.cancel()
+        monkeypatch.undo()
+        return cancelled
+
+    monkeypatch.setattr(loop, "run_in_executor", run)
+    long = iter([(LONG,)])
+    respond: Response = lambda layer, calls: wrapped(layer.wrap(plain_response(calls[-1], *next(long, ()))))  # noqa: E731
+    async with layered(respond) as (client, (server,)):
+        assert await client.is_file_closed("/x")
+    assert server.connections == 2, "the call went out again"
 
 
 def flipped(token: bytes, at: int) -> bytes:
