@@ -97,7 +97,7 @@ class Broker:
         self.config.validate()
         clock = clock or SystemClock()
         self.journal = JournalWriter(
-            fs, incarnation, self._snapshot, no_room=lambda why: self.shared.open_files.lacks_room(why),
+            fs, incarnation, self._snapshot, no_room=lambda why: self.context.open_files.lacks_room(why),
             access=self.config.journal_access,
         )  # fmt: skip
         self.on_failed: Callable[[str], None] = no_op
@@ -115,7 +115,7 @@ class Broker:
         open_files = OpenFileLimit(
             self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report
         )
-        self.shared = BrokerContext(
+        self.context = BrokerContext(
             fs=fs,
             kv=kv,
             records=RecordGroups(kv),
@@ -148,8 +148,8 @@ class Broker:
             is_alive=is_alive,
             on_foreign_fence=self._stop,
         )
-        self._storage = StorageWatch(self.shared)
-        self.janitor = Janitor(self.shared, self.partitions, janitor_config)
+        self._storage = StorageWatch(self.context)
+        self.janitor = Janitor(self.context, self.partitions, janitor_config)
         self._membership = membership
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -226,53 +226,53 @@ class Broker:
         acknowledged then: the others have no more room, and this broker gets its share of what there is
         (``broker.files.open_file_limit``).
         """
-        return self.is_lost or (self._storage.is_stalled and not self.shared.open_files.is_refused)
+        return self.is_lost or (self._storage.is_stalled and not self.context.open_files.is_refused)
 
     @property
     def open_pipelines(self) -> int:
         """Partitions that have a file open, plus files precreated for partitions that are moving here."""
-        return sum(driver.has_files for driver in self.shared.busy) + len(self.shared.precreated)
+        return sum(driver.has_files for driver in self.context.busy) + len(self.context.precreated)
 
     @property
     def under_replicated(self) -> int:
         """Partitions whose open segment has fewer copies than ``replication``: Kafka's UnderReplicatedPartitions."""
-        return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.shared.busy)
+        return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.context.busy)
 
     @property
     def waiting_for_store(self) -> int:
         """Partitions that wait for the metadata store."""
-        return len(self.shared.store_waits)
+        return len(self.context.store_waits)
 
     @property
     def store_trouble(self) -> str:
         """Reason why partitions have waited for the metadata store for ``stalled_ms`` or longer; "" if none has."""
-        waits = self.shared.store_waits
+        waits = self.context.store_waits
         return f"{len(waits)} partitions wait for the metadata store: {waits.trouble}" if waits.trouble else ""
 
     @property
     def waiting_for_place(self) -> int:
         """Partitions that wait until another's segment is closed, since no more may be open."""
-        return self.shared.open_files.waiting
+        return self.context.open_files.waiting
 
     @property
     def longest_wait_for_place_s(self) -> float:
         """Seconds that the first of ``waiting_for_place`` has waited; 0 if none waits."""
-        return self.shared.open_files.longest_wait_s
+        return self.context.open_files.longest_wait_s
 
     @property
     def open_pipelines_limit(self) -> int:
         """Segments that may be open now: ``open_pipelines_max``, or fewer where storage has no room for as many."""
-        return self.shared.open_files.limit
+        return self.context.open_files.limit
 
     @property
     def under_min_isr(self) -> int:
         """Partitions that have fewer datanodes than min.insync.replicas: Kafka's UnderMinIsrPartitionCount."""
-        return sum(driver.machine.is_short for driver in self.shared.short)
+        return sum(driver.machine.is_short for driver in self.context.short)
 
     @property
     def unflushed_bytes(self) -> int:
         """Bytes accepted and not yet acknowledged by storage, over all partitions."""
-        return self.shared.budget.used
+        return self.context.budget.used
 
     def partitions(self) -> list[PartitionDriver]:
         """Return the drivers of the partitions held now, in any state."""
@@ -284,7 +284,7 @@ class Broker:
 
     async def read_record(self, key: PartitionKey) -> tuple[PartitionRecord, int]:
         """Return the partition's record in the metadata store and its revision.  Raises KvError, FormatError."""
-        return await self.shared.records.read(ownership.partition_key(self.shared.cluster, key))
+        return await self.context.records.read(ownership.partition_key(self.context.cluster, key))
 
     async def open(
         self,
@@ -306,13 +306,13 @@ class Broker:
         async with self._opening:  # held across the takeover on purpose: it bounds how many run at once
             if held is not None:  # the journal keeps its last checkpoint until the log is read again
                 self._forget(key, held)
-            driver = PartitionDriver(self.shared, path, key, config or LogConfig())
+            driver = PartitionDriver(self.context, path, key, config or LogConfig())
             self._partitions[key] = driver
-            began_ms = self.shared.now_ms()
+            began_ms = self.context.now_ms()
             with self._storage.takeover(driver):
                 driver.start(found, release_note)
                 await driver.wait_open()
-            self.shared.takeover_ms.observe(self.shared.now_ms() - began_ms)
+            self.context.takeover_ms.observe(self.context.now_ms() - began_ms)
             if driver.machine.full_checkpoint() is not None:
                 self._departed.pop(key, None)  # the new checkpoint is durable, and holds at least as much
         return driver
@@ -323,7 +323,7 @@ class Broker:
         ``epoch``: that of the claim, which follows once the present owner has released the partition.
         """
         files = SegmentFiles(
-            self.shared, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
+            self.context, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
         )
         files.make_first(epoch)
 
@@ -361,7 +361,7 @@ class Broker:
         await cancel_and_wait(*others)
         await self._file_check.close()
         now = asyncio.get_running_loop().time()
-        latest = now + self.shared.config.handover_ms / 1000
+        latest = now + self.context.config.handover_ms / 1000
         deadline = latest if deadline is None else min(latest, max(deadline, now + CLOSE_LEAST_S))
         try:
             async with asyncio.timeout_at(deadline):
@@ -371,9 +371,9 @@ class Broker:
             _log.warning("%d partitions are not handed over: storage does not let them be closed", len(left))
             await asyncio.gather(*(driver.abandon() for driver in left))
         await self._end_files(deadline)
-        await self.shared.records.close()
-        self.shared.open_files.close()
-        self.shared.timers.close()
+        await self.context.records.close()
+        self.context.open_files.close()
+        self.context.timers.close()
         self.journal.close()
         if journal is not None:
             await self._end_journal(journal)
@@ -388,8 +388,8 @@ class Broker:
 
     async def _end_files(self, deadline: float) -> None:
         """Delete the precreated segments that nothing uses, and write the deferred indexes, until ``deadline``."""
-        late = self.shared.deferred_indexes
-        ending = asyncio.gather(self.shared.precreated.close(), late.finish())
+        late = self.context.deferred_indexes
+        ending = asyncio.gather(self.context.precreated.close(), late.finish())
         try:
             await asyncio.wait((ending,), timeout=deadline - asyncio.get_running_loop().time())
             if ending.done():
@@ -453,14 +453,14 @@ class Broker:
         """
         while True:
             await asyncio.sleep(_UPKEEP_S)
-            busy = self.shared.busy
+            busy = self.context.busy
             busy.difference_update([driver for driver in busy if not driver.has_files])
-            self._file_check.check(busy, self.shared.now_ms())
+            self._file_check.check(busy, self.context.now_ms())
             self._storage.leave_slow_nodes()
             self.journal.check_file()
             await self._storage.leave_broken_files()
-            while self.shared.fenced:
-                driver = self.shared.fenced.pop()
+            while self.context.fenced:
+                driver = self.context.fenced.pop()
                 await driver.abandon()
                 self._forget(driver.machine.key, driver)
 
@@ -472,12 +472,12 @@ class Broker:
         third of a turn: one that is written every moment would be closed and opened for nearly each record.  While more
         partitions wait than have files, a file is idle whenever no write is under way.
         """
-        now_ms, turn_ms, open_files = self.shared.now_ms(), self.config.crowded_turn_ms, self.shared.open_files
+        now_ms, turn_ms, open_files = self.context.now_ms(), self.config.crowded_turn_ms, self.context.open_files
         idle_ms = 0 if open_files.waiting > open_files.held else turn_ms // 3
-        wanted -= self.shared.precreated.drop_older(wanted, turn_ms)
+        wanted -= self.context.precreated.drop_older(wanted, turn_ms)
         idle: list[tuple[int, str, OpenPartition]] = []
         written: list[tuple[int, str, OpenPartition]] = []
-        for driver in self.shared.busy:
+        for driver in self.context.busy:
             machine = driver.machine
             segment = machine.current
             if segment is None:

@@ -88,7 +88,7 @@ class Endpoint:
                     return start(self._finish(api, request, result))
                 if is_large(result):
                     return start(self._finish_large(request, [result]))
-            return self._answer(request, result)
+            return self._to_response(request, result)
         except CloseConnection:
             raise
         except Exception as error:
@@ -198,7 +198,7 @@ class Endpoint:
                 box = [result]
                 del result
                 return await self._finish_large(request, box)
-            return self._answer(request, result)
+            return self._to_response(request, result)
         except CloseConnection:
             raise
         except Exception as error:
@@ -208,12 +208,12 @@ class Endpoint:
     def _over(self, api: Api[Any], request: Request, outcome: Outcome) -> None:
         """Count a request whose response was pending."""
         if isinstance(outcome, Response):
-            self._answer(request, outcome)
+            self._to_response(request, outcome)
         elif not isinstance(outcome, CloseConnection):
             outcome.add_note(_whose(api, request))
 
     async def _finish_large(self, request: Request, box: list[Any]) -> Response:
-        return self._answer(request, Response(await self._encode_large(request, box)))
+        return self._to_response(request, Response(await self._encode_large(request, box)))
 
     async def _encode_large(self, request: Request, box: list[Any]) -> list[Buffer]:
         """Count the errors of the one response in ``box``, in turns of the loop, and encode it in the thread."""
@@ -232,18 +232,18 @@ class Endpoint:
             if code:
                 counters.failed(code)
 
-    def _answer(self, request: Request, result: Any) -> Response:
+    def _to_response(self, request: Request, result: Any) -> Response:
         """Encode the handler's result, unless it is encoded already, and count the request."""
         if type(result) is Response:
-            answer = result
+            response = result
         else:
             self._count_errors(request, result)
-            answer = Response(encode_response(request.api_key, request.api_version, request.correlation_id, result))
-        if answer.size >= COUNTED_LEAST:
-            self._responses.count(answer)
+            response = Response(encode_response(request.api_key, request.api_version, request.correlation_id, result))
+        if response.size >= COUNTED_LEAST:
+            self._responses.count(response)
         ms = (self._clock.monotonic() - request.arrived) * 1000
         self._metrics.api(request.api_key).answered(ms)
-        return answer
+        return response
 
     def _refuse(self, header: Header) -> Response:
         if header.api_key == ApiKey.API_VERSIONS and ApiKey.API_VERSIONS in self._apis:

@@ -108,7 +108,7 @@ class AssignedPartitions:
         offload: Offload = run_inline,
     ) -> None:
         self._broker = broker
-        context = broker.shared
+        context = broker.context
         self._own_pool = BlockCache(context.fs, _SEARCH_READS, progress=context.reads) if pool is None else None
         self._searches = OffsetLookups(pool or self._own_pool)  # type: ignore[arg-type]  # one of the two
         self._recompressor = Recompressor(offload)
@@ -359,7 +359,7 @@ class AssignedPartitions:
                 self._handle(queue.popleft(), ev.TurnCame(state, self._broker.is_lost))
 
     def _set_timer(self, slot: _Slot, effect: ev.SetTimer) -> None:
-        context = self._broker.shared
+        context = self._broker.context
         context.timers.at(
             context.now_ms() + effect.delay_ms, lambda: self._handle(slot, ev.TimerExpired(effect.number))
         )
@@ -371,7 +371,7 @@ class AssignedPartitions:
         self._kept_out[slot] = effect.number
 
     def _check_membership_later(self) -> None:
-        context = self._broker.shared
+        context = self._broker.context
         context.timers.at(context.now_ms() + MEMBERSHIP_LOOK_MS, self._check_membership)
 
     def _check_membership(self) -> None:
@@ -397,7 +397,7 @@ class AssignedPartitions:
         self._broker.expect(slot.path, slot.config, effect.epoch)
 
     def _drop_precreated(self, slot: _Slot, effect: ev.DropPrecreated) -> None:
-        self._broker.shared.precreated.forget(slot.path)
+        self._broker.context.precreated.forget(slot.path)
 
     def _wake(self, slot: _Slot, effect: ev.WakeRequests) -> None:
         for waiter in slot.waiters:
@@ -449,7 +449,7 @@ class AssignedPartitions:
             else:
                 owner, epoch = found[0].owner, found[0].epoch
                 is_written = not all(entry.is_closed for entry in found[0].segments)
-                if owner and owner != self._broker.shared.incarnation and self._broker.shared.is_alive(owner):
+                if owner and owner != self._broker.context.incarnation and self._broker.context.is_alive(owner):
                     live_owner = owner
         self._handle(slot, ev.RecordRead(live_owner, epoch, is_written))
         return found
@@ -470,7 +470,7 @@ class AssignedPartitions:
             self._ended(slot, f"it was {driver.machine.state.name} at once")
             return None
         driver.on_end = lambda: self._ended(slot, f"its ownership ended: {driver.machine.state.name}")
-        slot.owner = PartitionOwner(self._broker.shared, driver, self._searches, self._recompressor)
+        slot.owner = PartitionOwner(self._broker.context, driver, self._searches, self._recompressor)
         self._handle(slot, ev.Opened())
         return slot.owner
 

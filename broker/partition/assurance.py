@@ -33,7 +33,7 @@ class Assurance:
     @property
     def is_sure(self) -> bool:
         """True if the ownership was proven after the last doubt."""
-        return self._proven >= self._driver.shared.standstill.standing
+        return self._proven >= self._driver.context.standstill.standing
 
     async def renew(self) -> None:
         """Return once ``is_sure``.  A result that the caller computed before the call is then right.
@@ -53,7 +53,7 @@ class Assurance:
         """Read the store until no caller waits.  A read proves nothing to callers that came after its begin."""
         while self._waiting:
             asked, self._waiting = self._waiting, []
-            doubts, failure = self._driver.shared.standstill.doubts, None
+            doubts, failure = self._driver.context.standstill.doubts, None
             try:
                 await self._driver.prove()
                 self._proven = doubts

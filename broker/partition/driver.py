@@ -68,14 +68,14 @@ class PartitionDriver(PartitionIo):
 
     # ------------------------------------------------------------------------------------------------ its owner's calls
 
-    def start(self, found: tuple[PartitionRecord, int] | None = None, handed: ReleaseNote | None = None) -> None:
+    def start(self, found: tuple[PartitionRecord, int] | None = None, release_note: ReleaseNote | None = None) -> None:
         """Begin the takeover.
 
         ``found``: the partition's record and revision, if known; they may be outdated, since the claim compares the
-        revision. ``handed``: the previous owner's release note.
+        revision. ``release_note``: the previous owner's release note.
         """
         interval_bytes = self.machine.config.index_interval_bytes
-        self.takeover = Takeover(self.shared, self.segments, self.machine.key, interval_bytes, found, handed)
+        self.takeover = Takeover(self.context, self.segments, self.machine.key, interval_bytes, found, release_note)
         self.post(ev.Start())
 
     @property
@@ -109,9 +109,9 @@ class PartitionDriver(PartitionIo):
 
     def accept(self, batch: Batch, *, acks_all: bool = True) -> Pending | Duplicate:
         """Give one batch that was checked its offsets, and queue it. Raises RequestError if it is refused."""
-        shared, partition = self.shared, self.machine
+        context, machine = self.context, self.machine
         try:
-            return self._accepted(partition.accept(batch, shared.clock.now_ms(), None if acks_all else 1))
+            return self._accepted(machine.accept(batch, context.clock.now_ms(), None if acks_all else 1))
         except RequestError as error:
             self._refused(error)
             raise
@@ -124,7 +124,7 @@ class PartitionDriver(PartitionIo):
         """
         flushed = _OffsetFuture()
         try:
-            accepted = self._accepted(self.machine.end_transaction(marker, self.shared.clock.now_ms()))
+            accepted = self._accepted(self.machine.end_transaction(marker, self.context.clock.now_ms()))
         except RequestError as error:
             self._refused(error)
             raise
@@ -134,9 +134,9 @@ class PartitionDriver(PartitionIo):
     def _accepted(self, accepted: Pending | Duplicate) -> Pending | Duplicate:
         """Have a queued batch sent, unless it repeats an earlier batch; return ``accepted``."""
         if isinstance(accepted, Pending):
-            self.shared.budget.take(accepted.batch.size)
+            self.context.budget.take(accepted.batch.size)
             if not self.is_queued or self.machine.current is None:  # else its turn comes anyway
-                self.apply(self.machine.after_append(self.shared.now_ms()))
+                self.apply(self.machine.after_append(self.context.now_ms()))
         return accepted
 
     def _refused(self, error: RequestError) -> None:
@@ -165,24 +165,22 @@ class PartitionDriver(PartitionIo):
 
         A partition that cannot flush keeps its share and gets no more: it must not stop the others.
         """
-        shared, buffered = self.shared, self.machine.batches.buffered_bytes
+        context, buffered = self.context, self.machine.batches.buffered_bytes
         if not buffered:
-            return shared.budget.has_room
-        return buffered < min(shared.config.buffer_bytes, shared.budget.share)
+            return context.budget.has_room
+        return buffered < min(context.config.buffer_bytes, context.budget.share)
 
     async def room(self) -> None:
         """Wait until there is room, or the partition has left WRITE.
 
         Its own flushes make room; if it has nothing to flush, the other partitions' do.
         """
-        partition = self.machine
-        while not self.has_room and partition.state is PartitionState.WRITE:
+        machine = self.machine
+        while not self.has_room and machine.state is PartitionState.WRITE:
             await self.wait(
-                lambda: (
-                    self.has_room or not partition.batches.buffered_bytes or partition.state is not PartitionState.WRITE
-                )
+                lambda: self.has_room or not machine.batches.buffered_bytes or machine.state is not PartitionState.WRITE
             )
-            await self.shared.budget.room()
+            await self.context.budget.room()
 
     async def delete_before(self, offset: int) -> None:
         """Raise the log start; wait until that is durable and the ownership was proven after it (rule 10).
@@ -190,16 +188,16 @@ class PartitionDriver(PartitionIo):
         Raises RequestError: OFFSET_OUT_OF_RANGE past the high watermark, as Kafka's DeleteRecords, or another code if
         the partition is not open here any more. Raises KvError if the metadata store does not respond.
         """
-        partition = self.machine
-        if partition.state is PartitionState.WRITE and offset > partition.high_watermark:
+        machine = self.machine
+        if machine.state is PartitionState.WRITE and offset > machine.high_watermark:
             raise RequestError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is past the high watermark {partition.high_watermark}"
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is past the high watermark {machine.high_watermark}"
             )
-        before = partition.log_start
+        before = machine.log_start
         self.post(ev.LogStartRaised(offset))
-        if partition.log_start != before and self.shared.flush_listener is not None:
-            self.shared.flush_listener.log_start_moved(partition.key, partition.log_start)
-        await self.wait(lambda: self.durable_start >= offset or partition.state is not PartitionState.WRITE)
+        if machine.log_start != before and self.context.flush_listener is not None:
+            self.context.flush_listener.log_start_moved(machine.key, machine.log_start)
+        await self.wait(lambda: self.durable_start >= offset or machine.state is not PartitionState.WRITE)
         await self.prove()
 
     async def prove(self) -> None:
@@ -220,7 +218,7 @@ class PartitionDriver(PartitionIo):
         self.machine.reconfigure(config)
         self.segments.is_synced = config.flush_sync
         self.segments.access = config.access
-        self.post(ev.Tick(self.shared.clock.now_ms()))  # a deadline may be nearer now
+        self.post(ev.Tick(self.context.clock.now_ms()))  # a deadline may be nearer now
 
     async def move(self, *, has_successor: bool = False) -> ReleaseNote:
         """Hand the partition over: flush, close, checkpoint, release. Returns the release note, in a terminal state.
@@ -233,7 +231,7 @@ class PartitionDriver(PartitionIo):
         self.closing.hurry()
         if self.machine.state not in TERMINAL:
             self.post(ev.MoveRequested())
-        config = self.shared.config
+        config = self.context.config
         while not await self._has_ended(max(config.handover_wait_ms, config.retry_ms.most) / 1000):
             with contextlib.suppress(KvError):  # without the store no broker can take the partition: ask again later
                 await self.is_ours()
@@ -246,7 +244,7 @@ class PartitionDriver(PartitionIo):
         if not self.machine.is_released:
             return NOTHING  # the new owner took it and indexed what it found; or this broker never claimed it
         for name, (length, index) in left.items():
-            self.shared.deferred_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
+            self.context.deferred_indexes.add(self.segments, name, length, index, after_ms=BEHIND_MS)
         _, index = left.get(record.segments[-1].name, (0, b"")) if record.segments else (0, b"")
         return ReleaseNote(record, self.machine.revision, index)
 

@@ -33,10 +33,10 @@ class Flush:
 class InFlightFlushes:
     """Flushes in flight of one partition; ``post`` gets ``Flushed`` or ``SegmentFailed``, unless they are given up."""
 
-    __slots__ = ("_all", "_flusher", "_post", "_shared", "bytes")
+    __slots__ = ("_all", "_context", "_flusher", "_post", "bytes")
 
-    def __init__(self, shared: BrokerContext, flusher: Flusher, post: Callable[[Event], None]) -> None:
-        self._shared = shared
+    def __init__(self, context: BrokerContext, flusher: Flusher, post: Callable[[Event], None]) -> None:
+        self._context = context
         self._flusher = flusher
         self._post = post
         self._all: set[Flush] = set()
@@ -67,7 +67,7 @@ class InFlightFlushes:
         """Count the flushes to the segment ``name`` (None: all) as over; their results are late and are ignored."""
         for flush in [flush for flush in self._all if name is None or flush.name == name]:
             self._release(flush)
-            self._shared.scheduler.on_flush_ended(self._flusher)
+            self._context.scheduler.on_flush_ended(self._flusher)
 
     def _on_flushed(self, flush: Flush, future: asyncio.Future[int]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
@@ -76,26 +76,26 @@ class InFlightFlushes:
             return
         if flush.is_over:
             return  # given up before this ack
-        shared = self._shared
+        context = self._context
         self._release(flush)
-        flushed_ms = shared.now_ms() - flush.sent_ms
-        shared.health.flushed(flush.nodes, flushed_ms)
-        shared.flush_ms.observe(flushed_ms)
-        shared.trouble = ""
+        flushed_ms = context.now_ms() - flush.sent_ms
+        context.health.flushed(flush.nodes, flushed_ms)
+        context.flush_ms.observe(flushed_ms)
+        context.trouble = ""
         self._post(ev.Flushed(flush.name, future.result()))
-        shared.scheduler.on_flush_ended(self._flusher)
+        context.scheduler.on_flush_ended(self._flusher)
 
     def _failed(self, flush: Flush, error: BaseException) -> None:
         if flush.is_over:
             return
         self._release(flush)
         if isinstance(error, PipelineFailed):
-            self._shared.health.failed(error.suspects, self._shared.now_ms())
+            self._context.health.failed(error.suspects, self._context.now_ms())
         elif isinstance(error, OutOfSpace):
-            self._shared.open_files.lacks_room(str(error))
-        self._shared.trouble = str(error)
+            self._context.open_files.lacks_room(str(error))
+        self._context.trouble = str(error)
         self._post(ev.SegmentFailed(flush.name, repr(error), isinstance(error, LeaseLost)))
-        self._shared.scheduler.on_flush_ended(self._flusher)
+        self._context.scheduler.on_flush_ended(self._flusher)
 
     def _release(self, flush: Flush) -> None:
         flush.is_over = True

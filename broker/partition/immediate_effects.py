@@ -14,19 +14,19 @@ from bmq.core.errors import RequestError
 def wake(driver: PartitionIo, effect: ev.Wake) -> None:
     """Ask the scheduler for a turn to flush."""
     if driver.queued_ms < 0:
-        driver.queued_ms = driver.shared.now_ms()
-    driver.shared.scheduler.want(driver)
+        driver.queued_ms = driver.context.now_ms()
+    driver.context.scheduler.want(driver)
 
 
 def acknowledge(driver: PartitionIo, effect: ev.Acknowledge) -> None:
     """Acknowledge the batches: their memory is free, readers see them, their callbacks are called."""
-    budget = driver.shared.budget
+    budget = driver.context.budget
     for pending in effect.batches:
         budget.give_back(pending.batch.size)
     if driver.is_announced:
-        assert driver.shared.flush_listener is not None
+        assert driver.context.flush_listener is not None
         batches = [pending.batch for pending in effect.batches]
-        driver.shared.flush_listener.flushed(driver.machine.key, batches, driver.machine.high_watermark, effect.move)
+        driver.context.flush_listener.flushed(driver.machine.key, batches, driver.machine.high_watermark, effect.move)
     driver.notify()
     for pending in effect.batches:
         batch = pending.batch
@@ -37,7 +37,7 @@ def acknowledge(driver: PartitionIo, effect: ev.Acknowledge) -> None:
 def reject(driver: PartitionIo, effect: ev.Reject) -> None:
     """Refuse the batches, whose memory is free."""
     for pending in effect.batches:
-        driver.shared.budget.give_back(pending.batch.size)
+        driver.context.budget.give_back(pending.batch.size)
         for callback in pending.token or ():  # type: ignore[attr-defined]
             callback.on_failed(RequestError(effect.code, effect.reason))
     driver.notify()  # there is room for other batches
@@ -63,28 +63,28 @@ def report_offline(driver: PartitionIo, effect: ev.ReportOffline) -> None:
         "a partition is OFFLINE; `bmq segment repair TOPIC PARTITION` shows whether files are damaged, and what to do"
     )
     epoch = driver.machine.epoch
-    driver.shared.report(text, **driver.path.log_fields, epoch=epoch, error=effect.reason)
+    driver.context.report(text, **driver.path.log_fields, epoch=epoch, error=effect.reason)
 
 
 def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
-    partition, listener = driver.machine, driver.shared.flush_listener
-    if partition.state is PartitionState.WRITE:
+    machine, listener = driver.machine, driver.context.flush_listener
+    if machine.state is PartitionState.WRITE:
         driver.takeover = None
-    if partition.state is PartitionState.WRITE and listener is not None:
+    if machine.state is PartitionState.WRITE and listener is not None:
         driver.is_announced = True
-        listener.opened(partition.key, partition.epoch, partition.log_start, partition.high_watermark)
+        listener.opened(machine.key, machine.epoch, machine.log_start, machine.high_watermark)
     elif driver.is_announced and listener is not None:
         driver.is_announced = False
-        listener.closed(partition.key)
-    if partition.state is not PartitionState.WRITE:
+        listener.closed(machine.key)
+    if machine.state is not PartitionState.WRITE:
         driver.on_left()
-    if partition.state in TERMINAL:
-        driver.shared.store_waits.forget([driver])
-    if partition.state is PartitionState.FENCED:
-        driver.shared.fenced.append(driver)
+    if machine.state in TERMINAL:
+        driver.context.store_waits.forget([driver])
+    if machine.state is PartitionState.FENCED:
+        driver.context.fenced.append(driver)
     driver.notify()
-    if partition.state in TERMINAL:
+    if machine.state in TERMINAL:
         driver.on_end()
 
 
@@ -121,4 +121,4 @@ def write_checkpoint(driver: PartitionIo, effect: ev.WriteCheckpoint) -> None:
     # their segments for long.  Everything else can be read again from the segments and the newest closed index.
     is_only_copy = driver.machine.state is PartitionState.RECOVER or checkpoint.log_start > driver.durable_start
     is_synced = driver.machine.config.flush_sync and is_only_copy
-    driver.shared.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)
+    driver.context.journal.append(checkpoint, sync=is_synced).add_done_callback(covered)

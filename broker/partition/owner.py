@@ -59,13 +59,13 @@ class PartitionOwner:
         "_acknowledged_to",
         "_assurance",
         "_confirmed_at",
+        "_context",
         "_driver",
         "_is_confirming",
         "_queue",
         "_recompressor",
         "_refusals",
         "_searches",
-        "_shared",
         "_size",
         "_sure_until",
         "_unverified",
@@ -73,10 +73,10 @@ class PartitionOwner:
     )  # fmt: skip
 
     def __init__(
-        self, shared: BrokerContext, driver: PartitionDriver, searches: OffsetLookups, recompressor: Recompressor
+        self, context: BrokerContext, driver: PartitionDriver, searches: OffsetLookups, recompressor: Recompressor
     ) -> None:
         self.key: PartitionKey = driver.machine.key
-        self._shared = shared
+        self._context = context
         self._driver = driver
         self._searches = searches
         self._recompressor = recompressor
@@ -168,8 +168,10 @@ class PartitionOwner:
         finally:
             self._is_confirming = False
             self._confirmed_at = self._loop_time()
-        if self._shared.flush_listener is not None:
-            self._shared.flush_listener.changed(self.key)  # readers check again, and start another proof if this failed
+        if self._context.flush_listener is not None:
+            self._context.flush_listener.changed(
+                self.key
+            )  # readers check again, and start another proof if this failed
 
     @staticmethod
     def _loop_time() -> float:
@@ -215,9 +217,9 @@ class PartitionOwner:
     def _append(self, data: memoryview, callback: AppendCallback, *, acks_all: bool) -> None:
         """Append as ``append`` does. Raises RequestError if the batch is refused at once."""
         batch = parse_batch(data)
-        self._shared.load.wrote(self.key, len(data))
+        self._context.load.wrote(self.key, len(data))
         self._driver.check(batch)
-        config, now_ms = self._driver.machine.config, self._shared.clock.now_ms()
+        config, now_ms = self._driver.machine.config, self._context.clock.now_ms()
         is_checked_apart = self._queue or is_needed(batch, config.compression)
         if is_checked_apart or not check_at_once(batch, config.rules, now_ms):
             self._enqueue(batch, callback, acks_all=acks_all)
@@ -229,7 +231,7 @@ class PartitionOwner:
 
         Returns a future of its base offset, done once it is flushed. Raises RequestError if it is refused.
         """
-        self._shared.load.wrote(self.key, len(data))
+        self._context.load.wrote(self.key, len(data))
         return self._driver.append(data, is_internal=True)
 
     async def end_transaction(self, marker: TransactionMarker) -> None:
@@ -239,7 +241,7 @@ class PartitionOwner:
         Raises RequestError: TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH if a later one was here, else a
         retriable code.
         """
-        self._shared.load.wrote(self.key, 0)
+        self._context.load.wrote(self.key, 0)
         await self._driver.end_transaction(marker)
 
     def _accept(self, batch: Batch, callback: AppendCallback, acks_all: bool) -> None:
@@ -255,7 +257,7 @@ class PartitionOwner:
         Raises RequestError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch that no coordinator is
         asked about: Kafka's code for a request without a transactional id, and fatal in Java and librdkafka.
         """
-        verifier = self._shared.verifier
+        verifier = self._context.verifier
         if batch.is_transactional and (verifier is None or callback.transaction is None):
             text = "a transactional batch without a transactional id, or transactions are not available"
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
@@ -286,12 +288,12 @@ class PartitionOwner:
     def _enqueue(self, batch: Batch, callback: AppendCallback, *, acks_all: bool) -> None:
         """Have the records checked, and recompressed, off the loop."""
         if self._queue is None:
-            shared = self._shared
+            context = self._context
             self._queue = RecompressQueue(
-                self._recompressor, self._accept, self._driver.spawn, shared.budget, shared.config.buffer_bytes
+                self._recompressor, self._accept, self._driver.spawn, context.budget, context.config.buffer_bytes
             )
         config = self._driver.machine.config
-        work = Work(config.rules, self._shared.clock.now_ms(), config.compression)
+        work = Work(config.rules, self._context.clock.now_ms(), config.compression)
         self._queue.put(batch, work, callback, acks_all=acks_all)
 
     # ------------------------------------------------------------------------------------------------------ reading
@@ -315,15 +317,15 @@ class PartitionOwner:
 
     async def _await_flush(self) -> None:
         """Wait until everything that was acknowledged is flushed. Raises RequestError as ``flushed_ends`` does."""
-        partition, end = self._driver.machine, self._acknowledged_to
-        if partition.high_watermark >= end:
+        machine, end = self._driver.machine, self._acknowledged_to
+        if machine.high_watermark >= end:
             return
         try:
             async with asyncio.timeout(FLUSH_WAIT_S):
-                await self._driver.wait(lambda: partition.high_watermark >= end or not self.is_open)
+                await self._driver.wait(lambda: machine.high_watermark >= end or not self.is_open)
         except TimeoutError:
             raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"offset {end - 1} is not flushed yet") from None
-        if partition.high_watermark < end:
+        if machine.high_watermark < end:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not open here any more")
 
     async def confirmed_ends(self) -> Ends:
@@ -431,11 +433,11 @@ class PartitionOwner:
 
         Raises RequestError KAFKA_STORAGE_ERROR.
         """
-        partition = self._driver.machine
-        if self._size is None or self._size.log_start != partition.log_start:
-            self._size = LogSize(partition.log_start, self.log_bytes_known)
+        machine = self._driver.machine
+        if self._size is None or self._size.log_start != machine.log_start:
+            self._size = LogSize(machine.log_start, self.log_bytes_known)
         try:
-            size = await self._size.count(self._shared.fs, self._driver)
+            size = await self._size.count(self._context.fs, self._driver)
         except StorageError as error:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         await self._assurance.renew()
@@ -476,8 +478,8 @@ class LogSize:
         return self._sum(driver) if self.is_current(driver) else self._last
 
     def _is_counted(self, driver: PartitionDriver) -> bool:
-        partition = driver.machine
-        return partition.record is self._record and (partition.current is not None or self._newest_is_closed)
+        machine = driver.machine
+        return machine.record is self._record and (machine.current is not None or self._newest_is_closed)
 
     def _sum(self, driver: PartitionDriver) -> int:
         current = driver.machine.current

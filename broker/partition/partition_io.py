@@ -46,21 +46,21 @@ class PartitionIo(ABC):
     Every task that it starts is in ``tasks`` and ends with the partition; an idle partition has none.
     """
 
-    def __init__(self, shared: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
-        self.shared = shared
+    def __init__(self, context: BrokerContext, path: PartitionPath, key: PartitionKey, config: LogConfig) -> None:
+        self.context = context
         self.path = path
-        self.machine = PartitionMachine(key, shared.incarnation, config, shared.config)
-        self.doubts_before = shared.standstill.doubts
+        self.machine = PartitionMachine(key, context.incarnation, config, context.config)
+        self.doubts_before = context.standstill.doubts
         """Number of doubts of this process before the takeover: its claim answers them."""
         self.segments = SegmentFiles(
-            shared, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
+            context, path, is_synced=config.flush_sync, replication=config.replication, access=config.access
         )
         self.takeover: Takeover | None = None
         """None before ``start``, and once the partition accepts batches: a release note may have 128 KB."""
-        self.record_key = ownership.partition_key(shared.cluster, key)
-        self.files = OpenFiles(shared, self.segments)
-        self.closing = Closing(shared, self.segments, self.files, self.is_ours)
-        self.flushes = InFlightFlushes(shared, self, self.post)
+        self.record_key = ownership.partition_key(context.cluster, key)
+        self.files = OpenFiles(context, self.segments)
+        self.closing = Closing(context, self.segments, self.files, self.is_ours)
+        self.flushes = InFlightFlushes(context, self, self.post)
         self.copy_counter: CopyCounter | None = None
         self.tasks = OwnedTasks(self._on_bug)
         self._waiters = Waiters()
@@ -89,8 +89,8 @@ class PartitionIo(ABC):
 
     def appended(self, base_offset: int, timestamp: int) -> Appended:
         """Return the result of an append: ``timestamp`` is the batch's largest."""
-        partition = self.machine
-        return Appended(base_offset, timestamp if partition.config.rules.log_append_time else -1, partition.log_start)
+        machine = self.machine
+        return Appended(base_offset, timestamp if machine.config.rules.log_append_time else -1, machine.log_start)
 
     async def is_ours(self) -> bool:
         """Ask the metadata store who owns the partition; end it if that is not this broker, or cannot be determined.
@@ -99,7 +99,7 @@ class PartitionIo(ABC):
         KvError.
         """
         try:
-            record, _ = await self.shared.records.read(self.record_key)
+            record, _ = await self.context.records.read(self.record_key)
         except FormatError as error:
             self.post(self.unreadable(error))
             return False
@@ -120,7 +120,7 @@ class PartitionIo(ABC):
         """End everything at once without a call to storage or store: the process ends, or the partition is lost."""
         self._is_abandoned = True
         self.abort_files()
-        self.shared.store_waits.forget([self])
+        self.context.store_waits.forget([self])
         await self.tasks.close()
 
     # ------------------------------------------------------------------------------------------------------ the loop
@@ -129,7 +129,7 @@ class PartitionIo(ABC):
         """Pass an event to the machine and perform the effects; do nothing once abandoned."""
         if self._is_abandoned:
             return
-        now_ms = self.shared.now_ms()
+        now_ms = self.context.now_ms()
         self.apply(self.machine.handle(event, now_ms))
         deadline = self.machine.deadline_ms()
         if deadline is None:
@@ -140,11 +140,11 @@ class PartitionIo(ABC):
     def _set_timer(self, deadline_ms: int) -> None:
         if self._timer_ms < 0 or deadline_ms < self._timer_ms:
             self._timer_ms = deadline_ms
-            self.shared.timers.at(deadline_ms, self._on_timer)
+            self.context.timers.at(deadline_ms, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_ms = -1
-        self.post(ev.Tick(self.shared.clock.now_ms()))
+        self.post(ev.Tick(self.context.clock.now_ms()))
 
     @abstractmethod
     def apply(self, effects: list[Effect]) -> None:
@@ -155,7 +155,7 @@ class PartitionIo(ABC):
         return self.tasks.start(work, f"{self.path}")
 
     def _on_bug(self, error: BaseException) -> None:
-        self.shared.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
+        self.context.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))
 
     def run(self, work: Callable[[PartitionIo, E], Coroutine[Any, Any, Event | None]], effect: E) -> None:
         """Start a task that ends with the partition, and posts the event that ``work`` returns."""
@@ -194,19 +194,19 @@ class PartitionIo(ABC):
         if self._is_abandoned:
             return False  # it was queued for a turn before it was abandoned
         segment = self.machine.current
-        if segment is not None and self.shared.health.has_silent(self.files[segment.entry.spare].nodes):
+        if segment is not None and self.context.health.has_silent(self.files[segment.entry.spare].nodes):
             self.post(ev.SegmentFailed(segment.entry.name, "a node of its pipeline does not respond"))
             return False
-        now_ms = self.shared.now_ms()
-        taken, effects = self.machine.take(self.shared.config.flush_bytes, now_ms)
+        now_ms = self.context.now_ms()
+        taken, effects = self.machine.take(self.context.config.flush_bytes, now_ms)
         if taken:
             assert segment is not None
             appender, is_synced = self.files[segment.entry.spare], self.machine.config.flush_sync
             if self.queued_ms >= 0:
-                self.shared.queue_ms.observe(now_ms - self.queued_ms)
+                self.context.queue_ms.observe(now_ms - self.queued_ms)
                 self.queued_ms = -1
             self.flushes.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
-            self._set_timer(now_ms + self.shared.config.silent_flush_ms)  # a flush that hangs causes no event
+            self._set_timer(now_ms + self.context.config.silent_flush_ms)  # a flush that hangs causes no event
         self.apply(effects)
         return bool(taken)
 
@@ -254,7 +254,7 @@ class PartitionIo(ABC):
             return None  # fenced or abandoned
         failure = self.files[entry.spare].failure
         if isinstance(failure, PipelineFailed):
-            self.shared.health.failed(failure.suspects, self.shared.now_ms())
+            self.context.health.failed(failure.suspects, self.context.now_ms())
         return failure
 
     @property

@@ -16,15 +16,15 @@ async def read_record(driver: PartitionIo, effect: ev.ReadRecord) -> Event:
     """Read the record, again and again until the store responds."""
     if driver.takeover is not None and driver.takeover.found is not None:
         return ev.RecordRead(*driver.takeover.found)
-    shared = driver.shared
-    waits = shared.store_waits
-    waits.asked(driver, shared.now_ms())
+    context = driver.context
+    waits = context.store_waits
+    waits.asked(driver, context.now_ms())
     while True:
         try:
-            found = await shared.records.read(driver.record_key)
+            found = await context.records.read(driver.record_key)
         except KvError as error:
             waits.failed(str(error))
-            await asyncio.sleep(shared.config.retry_ms.least / 1000)
+            await asyncio.sleep(context.config.retry_ms.least / 1000)
             continue
         except FormatError as error:
             waits.answered(driver)
@@ -35,11 +35,11 @@ async def read_record(driver: PartitionIo, effect: ev.ReadRecord) -> Event:
 
 async def store_record(driver: PartitionIo, effect: ev.StoreRecord) -> Event:
     """Write the record over the one of the effect's revision."""
-    shared = driver.shared
-    waits = shared.store_waits
-    waits.asked(driver, shared.now_ms())
+    context = driver.context
+    waits = context.store_waits
+    waits.asked(driver, context.now_ms())
     try:
-        result = await shared.records.store(driver.record_key, effect.record, effect.revision)
+        result = await context.records.store(driver.record_key, effect.record, effect.revision)
     except KvError as error:
         waits.failed(str(error))
         return ev.RecordUnknown(effect.record)

@@ -47,19 +47,29 @@ class Takeover:
     one.
     """
 
-    __slots__ = ("_index_interval_bytes", "_indexed", "_key", "_missing", "_note", "_segments", "_shared", "found",
-                 "losses", "trouble")  # fmt: skip
+    __slots__ = (
+        "_context",
+        "_index_interval_bytes",
+        "_indexed",
+        "_key",
+        "_missing",
+        "_note",
+        "_segments",
+        "found",
+        "losses",
+        "trouble",
+    )  # fmt: skip
 
     def __init__(
         self,
-        shared: BrokerContext,
+        context: BrokerContext,
         segments: SegmentFiles,
         key: PartitionKey,
         index_interval_bytes: int,
         found: tuple[PartitionRecord, int] | None = None,
         note: ReleaseNote | None = None,
     ) -> None:
-        self._shared = shared
+        self._context = context
         self._segments = segments
         self._key = key
         self._index_interval_bytes = index_interval_bytes
@@ -98,7 +108,7 @@ class Takeover:
             except NoSuchFile:
                 return FencedSegment(name=entry.name, found=Found.NOWHERE, length=0)
         try:
-            status = await self._shared.fs.status(self._segments.path.log(entry.name))
+            status = await self._context.fs.status(self._segments.path.log(entry.name))
         except NoSuchFile:
             return FencedSegment(name=entry.name, found=Found.SPARE, length=length)
         # The namespace's length, not the fence's: a merge (HDFS concat) may have made a closed file longer.
@@ -115,7 +125,7 @@ class Takeover:
         self.losses.clear()
         if not self._is_noted(effect):
             names = [entry.name for entry in effect.entries]
-            refused = await find_later_store(self._shared, self._segments, names, effect.last, effect.epoch, is_ours)
+            refused = await find_later_store(self._context, self._segments, names, effect.last, effect.epoch, is_ours)
             if refused is not None:
                 return refused
         settled = await self._settled_index(effect)
@@ -123,16 +133,16 @@ class Takeover:
         found: list[Checkpoint | None] = [settled]
         if settled is None:
             found, first = await asyncio.gather(
-                self._find_checkpoints(effect), first_base(self._shared.fs, self._segments.path)
+                self._find_checkpoints(effect), first_base(self._context.fs, self._segments.path)
             )
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
         log_start = max((c.log_start for c in found if c is not None), default=0)
-        wall_ms = self._shared.clock.now_ms()
+        wall_ms = self._context.clock.now_ms()
         producers = await self._known_producers(effect, found, base, first, wall_ms)
         if base is not None and not base.knows_producers:
             base = replace(base, producers=producers.snapshot(), knows_producers=True)
         recovered = await recover(
-            self._shared.fs,
+            self._context.fs,
             self._segments.path,
             effect.segments,
             base,
@@ -167,14 +177,14 @@ class Takeover:
         if first is None or first >= start:
             return ProducerTable()  # no record from before is left: nothing of a transaction could be shown
         path = self._segments.path
-        older = await producers_before(self._shared.fs, path, known, start, wall_ms)
+        older = await producers_before(self._context.fs, path, known, start, wall_ms)
         first_open = older.table.transactions.first_open
         if not older.is_complete and first_open != NOTHING_OPEN:
             text = (
                 "batches below offset %d are missing: the transaction that is open from offset %d on may have ended in"
                 " them. It holds readers of committed records back until its coordinator ends it"
             )
-            self.losses.append(partial(self._shared.report, text, start, first_open, **path.log_fields))
+            self.losses.append(partial(self._context.report, text, start, first_open, **path.log_fields))
         return older.table
 
     def _is_noted(self, effect: ev.RecoverLog) -> bool:
@@ -196,7 +206,7 @@ class Takeover:
         if first is None or first <= log_start:
             return log_start
         text = "no checkpoint gives a log start above %d, but the first segment begins at %d: the log starts there"
-        self.losses.append(partial(self._shared.report, text, log_start, first, **self._segments.path.log_fields))
+        self.losses.append(partial(self._context.report, text, log_start, first, **self._segments.path.log_fields))
         return first
 
     async def _settled_index(self, effect: ev.RecoverLog) -> Checkpoint | None:
@@ -218,7 +228,7 @@ class Takeover:
         """
         return await asyncio.gather(
             *(
-                self._shared.journals.find(incarnation, self._key, passes_damaged=effect.passes_damaged)
+                self._context.journals.find(incarnation, self._key, passes_damaged=effect.passes_damaged)
                 for incarnation in effect.journals
             ),
             *(self._closed_checkpoint(entry) for entry in effect.entries if entry.is_closed),
@@ -261,7 +271,7 @@ class Takeover:
             return None
         if noted is None:
             return None
-        late = self._shared.deferred_indexes
+        late = self._context.deferred_indexes
         if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
             late.add(self._segments, entry.name, entry.length, self._note.last_index, after_ms=LOOK_MS)
         self._indexed.add(entry.name)
@@ -273,9 +283,9 @@ class Takeover:
         The segment is then not scanned, so its length is checked on the way: it must be as long as when it was closed.
         """
         status, _ = await asyncio.gather(
-            self._shared.fs.status(self._segments.path.idx(entry.name)), self._check_length(entry)
+            self._context.fs.status(self._segments.path.idx(entry.name)), self._check_length(entry)
         )
-        data = await self._shared.fs.read(self._segments.path.idx(entry.name), 0, status.length)
+        data = await self._context.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
             found = replace(await run_in_steps(decode_idx_steps(data)), is_full=True)
             self._indexed.add(entry.name)
@@ -288,7 +298,7 @@ class Takeover:
         """Report a closed segment that has lost bytes. The log's end is known, so the takeover goes on without them."""
         path = self._segments.path.log(entry.name)
         try:
-            length = (await self._shared.fs.status(path)).length
+            length = (await self._context.fs.status(path)).length
         except NoSuchFile:
             self._missing[entry.name] = entry.end_offset
             return
@@ -306,10 +316,10 @@ class Takeover:
     def _lost(self, text: str, *arguments: int, path: str) -> None:
         """Note a loss, to be reported once the partition is known to be this broker's still."""
         about = self._segments.path.log_fields
-        self.losses.append(partial(self._shared.report, text, *arguments, **about, path=path))
+        self.losses.append(partial(self._context.report, text, *arguments, **about, path=path))
 
     def _report(self, text: str, path: str, error: object) -> None:
-        self._shared.report(text, **self._segments.path.log_fields, path=path, error=error)
+        self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
     async def write_indexes(self, effect: ev.WriteIndexes) -> None:
         """Write the indexes of recovered segments that have none.
@@ -339,14 +349,14 @@ class Takeover:
 
         An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
         """
-        late, path = self._shared.deferred_indexes, self._segments.path
+        late, path = self._context.deferred_indexes, self._segments.path
         await asyncio.sleep(LOOK_MS / 1000)
         for attempt in range(IDX_ATTEMPTS):
             try:
                 async with late.turns:  # held across the read on purpose: it bounds how many run at once
                     if await self._has_index(segment.name):
                         return
-                    whole = await index_again(self._shared.fs, path, segment, self._index_interval_bytes)
+                    whole = await index_again(self._context.fs, path, segment, self._index_interval_bytes)
                     await self._segments.write_idx(segment.name, self._index_of(whole, effect))
                 return
             except NoSuchFile:
@@ -358,7 +368,7 @@ class Takeover:
 
     async def _has_index(self, name: SegmentName) -> bool:
         try:
-            await self._shared.fs.status(self._segments.path.idx(name))
+            await self._context.fs.status(self._segments.path.idx(name))
         except NoSuchFile:
             return False
         return True
@@ -390,7 +400,7 @@ def _first_read(effect: ev.RecoverLog, base: Checkpoint | None) -> int:
 
 
 async def find_later_store(
-    shared: FileContext,
+    context: FileContext,
     segments: SegmentFiles,
     listed: Sequence[SegmentName],
     last: tuple[int, int],
@@ -413,10 +423,10 @@ async def find_later_store(
         try:
             length = await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
             if not length and name.epoch < epoch:
-                await shared.fs.delete(segments.path.log(name))
+                await context.fs.delete(segments.path.log(name))
         except NoSuchFile:
             return 0
         return length
 
-    found = await find_unlisted(shared.fs, segments.path, listed, last, epoch, length_of)
+    found = await find_unlisted(context.fs, segments.path, listed, last, epoch, length_of)
     return None if found is None else ev.RecoveryRefused(refusal_of(segments.path, found))

@@ -21,25 +21,25 @@ async def create_spare(driver: PartitionIo, effect: ev.CreateSpare) -> Event | N
 
     Returns None if another broker owns the partition: it may have registered what was found.
     """
-    shared = driver.shared
+    context = driver.context
     try:
         if effect.after is not None:
-            refused = await find_later_store(shared, driver.segments, (), effect.after, effect.epoch, driver.is_ours)
+            refused = await find_later_store(context, driver.segments, (), effect.after, effect.epoch, driver.is_ours)
             if refused is not None:
                 return refused if await driver.is_ours() else None
     except (StorageError, KvError) as error:
-        shared.trouble = str(error)
+        context.trouble = str(error)
         return ev.SpareFailed(repr(error))
     try:
         appender, block_bytes = await driver.files.create(effect)
     except StorageError as error:
         is_short = isinstance(error, TooFewNodes)
         if is_short:
-            shared.short.add(driver)
-        shared.trouble = str(error)
+            context.short.add(driver)
+        context.trouble = str(error)
         return ev.SpareFailed(repr(error), is_short)
     lease = appender.lease
-    shared.busy.add(driver)
+    context.busy.add(driver)
     unnamed = SegmentName(-1, effect.epoch, -1)
     entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
     return ev.SpareReady(entry, copies_of(appender), block_bytes if block_bytes < effect.block_bytes else 0)
@@ -83,7 +83,7 @@ async def delete_empty(driver: PartitionIo, effect: ev.DeleteEmpty) -> None:
     """Delete files that hold nothing; what storage refuses to delete is left to retention."""
     for name in effect.names:
         try:
-            await driver.shared.fs.delete(driver.path.log(name))
+            await driver.context.fs.delete(driver.path.log(name))
         except StorageError:
             return  # retention deletes the rest once the log start has passed it
 
@@ -94,7 +94,7 @@ async def check_fence(driver: PartitionIo, effect: ev.CheckFence) -> Event | Non
     A successor, and a repair, first raise the epoch in the store, and then fence: a record read now shows the claim. So
     the store is asked until it responds, which costs nothing: without it no new file can be registered.
     """
-    shared, entry = driver.shared, effect.entry
+    context, entry = driver.context, effect.entry
     attempt = 0
     while True:
         try:
@@ -104,11 +104,11 @@ async def check_fence(driver: PartitionIo, effect: ev.CheckFence) -> Event | Non
             break
         except (StorageError, KvError) as error:
             attempt += 1
-            shared.trouble = str(error)
-            await asyncio.sleep(shared.config.retry_ms.pause(attempt) / 1000)
+            context.trouble = str(error)
+            await asyncio.sleep(context.config.retry_ms.pause(attempt) / 1000)
     if not is_in_place:
         return ev.SegmentFailed(entry.name, effect.reason)  # an operator deleted or moved it
-    shared.on_foreign_fence(
+    context.on_foreign_fence(
         f"{driver.path.log(entry.name)} was fenced by a process that the metadata store does not know, while the store"
         " names this process as the owner: another cluster, or a copy of this cluster's store, uses the same root."
         " Keep one of the two. If there is no other, the NameNode took the lease back (after an hour without a renewal,"
@@ -120,5 +120,5 @@ async def check_fence(driver: PartitionIo, effect: ev.CheckFence) -> Event | Non
 async def count_copies(driver: PartitionIo, effect: ev.CountCopies) -> Event:
     """Count the copies of the file that holds a repeated batch."""
     if driver.copy_counter is None:
-        driver.copy_counter = CopyCounter(driver.shared.fs, driver.path)
+        driver.copy_counter = CopyCounter(driver.context.fs, driver.path)
     return await driver.copy_counter.count(effect)

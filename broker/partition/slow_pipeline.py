@@ -23,16 +23,16 @@ async def check_slow_pipeline(driver: PartitionIo, effect: ev.CheckSlowPipeline)
     A token (``broker.files.datanode_health``) bounds the new files that a disturbance of the whole cluster causes. A
     silent node stops every pipeline through it: it needs no token, and every pipeline that waits for it is given up.
     """
-    shared, nodes = driver.shared, driver.nodes
-    silent = await _silent(shared, nodes)
+    context, nodes = driver.context, driver.nodes
+    silent = await _silent(context, nodes)
     age = _age_ms(driver, effect)
     if age is None:
         return None
     if silent:
-        if len(silent) == len(nodes) and not shared.health.take_roll_token(shared.now_ms()):
+        if len(silent) == len(nodes) and not context.health.take_roll_token(context.now_ms()):
             return None
-        shared.health.silenced(silent, shared.now_ms())
-        for each in list(shared.busy):
+        context.health.silenced(silent, context.now_ms())
+        for each in list(context.busy):
             _leave_nodes(each, silent)
         return ev.SegmentFailed(effect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
     return await _check_slowness(driver, effect, nodes) if effect.is_slow else None
@@ -43,11 +43,11 @@ def _age_ms(driver: PartitionIo, effect: ev.CheckSlowPipeline) -> int | None:
     current, inflight = driver.machine.current, driver.machine.batches.inflight
     if current is None or current.entry.name != effect.name or not inflight:
         return None
-    return driver.shared.now_ms() - inflight[0].sent_ms
+    return driver.context.now_ms() - inflight[0].sent_ms
 
 
-async def _silent(shared: BrokerContext, nodes: Sequence[str]) -> tuple[str, ...]:
-    responses = await asyncio.gather(*(shared.fs.probe(node) for node in nodes))
+async def _silent(context: BrokerContext, nodes: Sequence[str]) -> tuple[str, ...]:
+    responses = await asyncio.gather(*(context.fs.probe(node) for node in nodes))
     return tuple(node for node, is_up in zip(nodes, responses, strict=True) if not is_up)
 
 
@@ -67,9 +67,9 @@ async def _check_slowness(
     driver: PartitionIo, effect: ev.CheckSlowPipeline, nodes: Sequence[str]
 ) -> ev.SegmentFailed | None:
     """Decide about a pipeline whose nodes all respond to a probe."""
-    shared = driver.shared
-    slow_ms = shared.config.slow_flush_ms
-    outliers = shared.health.outliers(nodes)
+    context = driver.context
+    slow_ms = context.config.slow_flush_ms
+    outliers = context.health.outliers(nodes)
     age = effect.age_ms
     while not outliers and age < 2 * slow_ms:
         await asyncio.sleep((2 * slow_ms - age) / 1000)
@@ -77,7 +77,7 @@ async def _check_slowness(
         if now_old is None or now_old < slow_ms:
             return None
         age = now_old
-    if not shared.health.take_roll_token(shared.now_ms()):
+    if not context.health.take_roll_token(context.now_ms()):
         return None
-    shared.health.slow(outliers, shared.now_ms())
+    context.health.slow(outliers, context.now_ms())
     return ev.SegmentFailed(effect.name, f"no flush for {age} ms; slow: {', '.join(outliers) or 'all'}")

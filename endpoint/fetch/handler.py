@@ -112,9 +112,9 @@ async def begin_large(scopes: AnyScopes, request: Request, until_answered: Async
     box = [asked, listed]
     committed = asked.isolation_level == READ_COMMITTED
     del asked, listed
-    answer = await _later(scopes, request, work, committed=committed)
+    response = await _later(scopes, request, work, committed=committed)
     await large.free(box)
-    return answer
+    return response
 
 
 def _parse_large(body: memoryview, version: int) -> tuple[FetchRequest, list[SessionPartition]]:

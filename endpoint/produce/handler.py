@@ -148,7 +148,7 @@ class Produce:
             self._hand_out_some(topic, refusal, parts, count)
             self._topics.append(TopicAnswer(topic.name, topic.topic_id, parts))
         if not self.left:
-            return self._answer()
+            return self._encode_response()
         self._response = PendingResponse()
         self._bucket = self.scopes.process.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
         self._forget = self._client.on_close(self._drop)
@@ -292,12 +292,12 @@ class Produce:
             return
         outcome: Outcome
         try:
-            outcome = self._answer()
+            outcome = self._encode_response()
         except Exception as error:  # noqa: BLE001  # a bug in a response ends its connection, not the owner's event
             outcome = error
         response.resolve(outcome)
 
-    def _answer(self) -> Response:
+    def _encode_response(self) -> Response:
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
             return self._unanswered()

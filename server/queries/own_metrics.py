@@ -74,7 +74,7 @@ class OwnMetrics:
             OwnMetric(
                 "unverified_batches",
                 "Batches that wait until the coordinators of their transactions know of the partition",
-                broker.shared.unverified,
+                broker.context.unverified,
             ),
             OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
             OwnMetric(
@@ -369,7 +369,7 @@ class OwnMetrics:
         node = self._node
         produce: dict[str, Histogram] = {"route": node.proxy.remote_owners.route_ms}
         if node.broker is not None:
-            context = node.broker.broker.shared
+            context = node.broker.broker.context
             produce |= {"queue": context.queue_ms, "flush": context.flush_ms}
         fetch = {"wait": node.proxy.fetch_service.wait_ms, "read": node.proxy.fetch_service.read_ms}
         return (
@@ -408,6 +408,6 @@ def _broker_times(broker: Broker) -> Own:
         OwnHistogram(
             "takeover_seconds",
             "Seconds from the beginning of a takeover until the partition accepts batches",
-            {"": broker.shared.takeover_ms},
+            {"": broker.context.takeover_ms},
         ),
     )

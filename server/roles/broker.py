@@ -84,7 +84,7 @@ class BrokerRole:
 
         ``fetches`` is what this process's fetch services share; it is notified of all flushes.
         """
-        parts, context = self._parts, self.broker.shared
+        parts, context = self._parts, self.broker.context
         joined = parts.joined
         context.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
         levels = joined.features.ranges.get(TRANSACTION_VERSION)

@@ -50,29 +50,24 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_reader import ReplicaFailed, read_replica
-from bmq.storage.hdfs.context import HdfsClient, with_another_key
-from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS, status_name
+from bmq.storage.hdfs.block_reader import ReplicaFailed
+from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.patience import wait_for_enough
-from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, SetupTimedOut
-from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of
+from bmq.storage.hdfs.pipeline import SetupTimedOut
+from bmq.storage.hdfs.pipeline_setup import PipelineNode, members_of
+from bmq.storage.hdfs.writer_stop import StoppedNode, WriterStop
 
 _log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 512
 _FILL_BYTES = 4 << 20
 _SYNC_TIMEOUT_S = 10.0  # a disk that is busy takes seconds for what the page cache holds of a block
-_LENGTH_MAX = 1 << 62
-# Bytes read back from each stopped replica: far more than a datanode can have been writing when it was interrupted.
-_VERIFY_BYTES = 64 << 10
 _POLL_S = 0.1
 _COPIES_ENOUGH = 2
 """Copies with which slower nodes are left out: the NameNode has the block copied again."""
@@ -82,15 +77,6 @@ _NAMENODE_HOLDER = "HDFS_NameNode"  # it has taken the lease itself, to recover 
 
 class RoundFailed(Exception):
     """A round that did not fence the file: the next one begins from the start.  Never leaves this module."""
-
-
-@dataclass(slots=True)
-class StoppedNode:
-    """A node on which no old writer can write any more, with this fence's pipeline to its replica."""
-
-    member: PipelineNode
-    length: int
-    pipe: Pipeline
 
 
 def inode_path(file_id: int) -> str:
@@ -139,7 +125,6 @@ class _Fence:
         self._holder = holder
         self._file_id = file_id
         self._sync = sync
-        self._stamped: set[str] = set()  # nodes that have taken the newest generation stamp, or may yet
 
     async def run(self) -> FencedFile:
         if not self._holder:
@@ -197,14 +182,15 @@ class _Fence:
             raise RoundFailed(str(error)) from error
         members = members_of(last)
         while True:
-            stopped = await self._stop_all(members, last, fresh)
+            stop = WriterStop(self._client, self._holder, last, fresh)
+            stopped = await self._stop_all(members, stop)
             try:
-                length = await self._make_equal(stopped, last, fresh)
+                length = await self._make_equal(stopped, last, stop)
                 if self._sync:
                     await self._sync_all(stopped)
                 members = [node.member for node in stopped]
-                if self._stamped <= {member.name for member in members}:
-                    await self._close(stopped, last, fresh, length)
+                if stop.stamped <= {member.name for member in members}:
+                    await self._close(stopped, last, stop.block, length)
                     return last.offset + length
             finally:
                 for node in stopped:
@@ -224,13 +210,10 @@ class _Fence:
 
     # ---- step 3 and 4: stop, measure
 
-    async def _stop_all(
-        self, members: Sequence[PipelineNode], last: pb.LocatedBlock, fresh: pb.LocatedBlock
-    ) -> list[StoppedNode]:
+    async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
-        self._stamped.clear()
         suspected = self._client.suspected()
-        attempts = [asyncio.create_task(self._stop(member, last, fresh)) for member in members]
+        attempts = [asyncio.create_task(self._stop(member, stop)) for member in members]
         try:
             responses = await wait_for_enough(
                 attempts,
@@ -259,105 +242,37 @@ class _Fence:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
 
-    async def _stop(self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> StoppedNode | str:
+    async def _stop(self, member: PipelineNode, stop: WriterStop) -> StoppedNode | str:
         """Stop the writer on one node, or return why not."""
         try:
-            return await self._stop_open_replica(member, last, fresh)
+            return await stop.stop(member)
         except (SetupTimedOut, TimeoutError):
             self._client.suspect([member.name])
             return f"{member.name} is silent"
         except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed, TokenRefused) as error:
             return f"{member.name}: {error}"
 
-    async def _stop_open_replica(
-        self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock, chunk_bytes: int = _CHUNK_BYTES
-    ) -> StoppedNode:
-        stage = pb.WriteBlock.SETUP_STREAMING_RECOVERY
-        recovery = self._setup(stage, last.block, fresh, received=(0, _LENGTH_MAX))
-        try:
-            pipe = await self._open(member, recovery, chunk_bytes)
-        except (SetupTimedOut, HandshakeRefused):
-            raise
-        except PipelineFailed:
-            if chunk_bytes != _CHUNK_BYTES:
-                raise
-            return await self._stop_other_replica(member, last, fresh)
-        timeout_s = self._settings.takeover_copies_timeout_s
-        block = _renewed(last, fresh)
-        try:
-            length = await self._client.datanodes.visible_length(member.node.id, block, last.token, timeout_s)
-            if length:
-                size = min(length, _VERIFY_BYTES)
-                await read_replica(self._client, member.node.id, block, last.token, length - size, size)
-        except BaseException:
-            pipe.abort()
-            raise
-        return self._stopped(member, pipe, length)
-
-    async def _stop_other_replica(
-        self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock
-    ) -> StoppedNode:
-        """Stop the writer of a replica that cannot be opened for streaming.
-
-        The datanode closes the connection without a reason: its replica, if it has one, shows what to do.
-        """
-        timeout_s = self._settings.takeover_copies_timeout_s
-        node, block = member.node.id, last.block
-        try:
-            length = await self._client.datanodes.visible_length(node, block, last.token, timeout_s)
-        except (ReplicaNotReady, NodeUnreachable, TokenRefused):
-            self._stamped.discard(member.name)
-            raise
-        except NoReplica:
-            self._stamped.discard(member.name)
-            if block.length:
-                raise
-            return await self._occupy(member, last, fresh)
-        known = await read_replica(self._client, node, block, last.token, max(0, length - 1), min(1, length))
-        if known.chunk_bytes != _CHUNK_BYTES:
-            return await self._stop_open_replica(member, last, fresh, known.chunk_bytes)
-        recovery = self._setup(pb.WriteBlock.SETUP_APPEND_RECOVERY, block, fresh, received=(length, length))
-        return self._stopped(member, await self._open(member, recovery, known.chunk_bytes), length)
-
-    async def _occupy(self, member: PipelineNode, last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> StoppedNode:
-        """Make an empty replica, which keeps the old writer out, where there is none and none was acknowledged."""
-        creation = Setup(
-            stage=pb.WriteBlock.SETUP_CREATE,
-            block=_renewed(last, fresh),
-            token=fresh.token,
-            client_name=self._holder,
-        )
-        return self._stopped(member, await self._open(member, creation, _CHUNK_BYTES), 0)
-
-    @staticmethod
-    def _stopped(member: PipelineNode, pipe: Pipeline, length: int) -> StoppedNode:
-        pipe.start_at(length)
-        return StoppedNode(member, length, pipe)
-
     # ---- step 4: fill
 
-    async def _make_equal(self, stopped: list[StoppedNode], last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> int:
+    async def _make_equal(self, stopped: list[StoppedNode], last: pb.LocatedBlock, stop: WriterStop) -> int:
         """Bring every node to the longest one's length, and return that; nodes that fail are left out."""
         length = max(node.length for node in stopped)
         if length < last.block.length:
             raise RoundFailed(f"the longest of {len(stopped)} replicas has {length} of {last.block.length} bytes")
         source = next(node for node in stopped if node.length == length)
         shorter = [node for node in stopped if node.length < length]
-        filled = await asyncio.gather(*(self._fill(node, source, length, last, fresh) for node in shorter))
+        filled = await asyncio.gather(*(self._fill(node, source, length, stop) for node in shorter))
         for node, is_filled in zip(shorter, filled, strict=True):
             if not is_filled:
                 node.pipe.abort()
                 stopped.remove(node)
         return length
 
-    async def _fill(
-        self, node: StoppedNode, source: StoppedNode, length: int, last: pb.LocatedBlock, fresh: pb.LocatedBlock
-    ) -> bool:
-        block = _renewed(last, fresh)
+    async def _fill(self, node: StoppedNode, source: StoppedNode, length: int, stop: WriterStop) -> bool:
         try:
             while node.length < length:
                 size = min(_FILL_BYTES, length - node.length)
-                piece = await read_replica(self._client, source.member.node.id, block, last.token, node.length, size)
+                piece = await stop.read(source.member, node.length, size)
                 if piece.chunk_bytes != node.pipe.chunk_bytes:
                     return False  # another writer has made one of the two
                 node.pipe.write(piece.data)
@@ -393,10 +308,7 @@ class _Fence:
 
     # ---- steps 5 and 6: update the NameNode, close
 
-    async def _close(
-        self, stopped: list[StoppedNode], last: pb.LocatedBlock, fresh: pb.LocatedBlock, length: int
-    ) -> None:
-        block = _renewed(last, fresh)
+    async def _close(self, stopped: list[StoppedNode], last: pb.LocatedBlock, block: pb.Block, length: int) -> None:
         block.length = length
         await self._namenode.update_pipeline(
             self._holder,
@@ -452,57 +364,3 @@ class _Fence:
             except StorageError as error:
                 _log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
-
-    # ---- pipelines of one node
-
-    def _setup(
-        self,
-        stage: pb.WriteBlock.Stage,
-        block: pb.Block,
-        fresh: pb.LocatedBlock,
-        received: tuple[int, int] = (0, 0),
-    ) -> Setup:
-        return Setup(
-            stage=stage,
-            block=block,
-            token=fresh.token,
-            client_name=self._holder,
-            generation=fresh.block.generation,
-            received=received,
-        )
-
-    async def _open(self, member: PipelineNode, setup: Setup, chunk_bytes: int) -> Pipeline:
-        """Open a pipeline of one node.
-
-        A datanode refuses to go on with a replica in other chunks than it has, but it takes the new stamp all the same.
-        """
-        return await with_another_key(lambda: self._open_once(member, setup, chunk_bytes))
-
-    async def _open_once(self, member: PipelineNode, setup: Setup, chunk_bytes: int) -> Pipeline:
-        node = member.node.id
-        pipe = Pipeline(
-            members=[node],
-            block=setup.block,
-            base=0,
-            length=0,
-            chunk_bytes=chunk_bytes,
-            settings=self._settings,
-            watch=self._client.clock,
-        )
-        host = self._client.datanodes.host(node)
-        request = setup.request([member], chunk_bytes)
-        self._stamped.add(member.name)
-        handshake = (await self._client.handshakes(node, setup.token))()
-        timeout_s, threads = self._settings.takeover_copies_timeout_s, self._client.cipher_threads
-        response = await pipe.open(host, node.data_port, request, timeout_s, handshake, threads)
-        if response.status != STATUS_SUCCESS:
-            raise PipelineFailed(f"{member.name}: {status_name(response.status)} {response.message}")
-        return pipe
-
-
-def _renewed(last: pb.LocatedBlock, fresh: pb.LocatedBlock) -> pb.Block:
-    """Return the block with its new generation stamp."""
-    block = pb.Block()
-    block.CopyFrom(last.block)
-    block.generation = fresh.block.generation
-    return block

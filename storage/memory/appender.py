@@ -152,7 +152,7 @@ class MemoryAppender:
         now = self._loop.time() + _CLOCK_S
         while self._sent and 0 <= self._sent[0].land_at <= now and self._land(self._sent[0]):
             self._landed.append(self._sent.popleft())
-        while self._landed and self._landed[0].answer_at <= now and self._answer(self._landed[0]):
+        while self._landed and self._landed[0].answer_at <= now and self._acknowledge(self._landed[0]):
             self._landed.popleft()
         # A head that is due, yet still here, is blocked: the event that it waits for calls again.
         if self._sent and self._sent[0].land_at > now:
@@ -194,7 +194,7 @@ class MemoryAppender:
             self._file.synced = max(self._file.synced, flush.position)
         return True
 
-    def _answer(self, flush: _Flush) -> bool:
+    def _acknowledge(self, flush: _Flush) -> bool:
         """Acknowledge a flush to the client, which first sends the NameNode a new block's length (rule 1).
 
         Return False if the client is paused or the NameNode is down.

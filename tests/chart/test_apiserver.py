@@ -116,11 +116,11 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(server: Api
 
 
 def test_notes_tell_how_to_connect(server: ApiServer) -> None:
-    told = run_helm(
+    output = run_helm(
         "install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=server", "--values",
         str(CHART / "ci" / "trial-values.yaml"), environment=server.environment,
     )  # fmt: skip
-    notes = told.partition("NOTES:")[2]
+    notes = output.partition("NOTES:")[2]
     assert f"bootstrap.servers=orders-bmq-bootstrap.{NAMESPACE}.svc.cluster.local:9092" in notes
     assert "WARNING: etcd.trial is for a trial" in notes
     assert "WARNING: networkPolicy.enabled is false" in notes
@@ -129,11 +129,11 @@ def test_notes_tell_how_to_connect(server: ApiServer) -> None:
 
 
 def test_notes_of_a_secured_release_name_no_open_port(server: ApiServer) -> None:
-    told = run_helm(
+    output = run_helm(
         "install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=server", "--values",
         str(CHART / "ci" / "secured-values.yaml"), environment=server.environment,
     )  # fmt: skip
-    notes = told.partition("NOTES:")[2]
+    notes = output.partition("NOTES:")[2]
     assert "The user admin is written into the metadata store" in notes
     assert "https://127.0.0.1:9080" in notes
     assert "WARNING" not in notes.replace("WARNING: Prometheus reaches the metrics from this namespace only", "")

@@ -50,15 +50,15 @@ def trivial(api: Api[Any]) -> Api[Any]:
 
 
 def _at_once(scopes: Any, request: Request, message: Any) -> Response:
-    return _answer(request)
+    return _response_to(request)
 
 
 async def _waits(scopes: Any, request: Request, message: Any) -> Response:
     await asyncio.sleep(0)
-    return _answer(request)
+    return _response_to(request)
 
 
-def _answer(request: Request) -> Response:
+def _response_to(request: Request) -> Response:
     return Response((struct.pack(">i", request.correlation_id),))
 
 

@@ -21,7 +21,7 @@ class HeldAudit:
     def write(self, event: AuditEvent) -> None:
         self.events.append(event)
 
-    def told(self) -> list[tuple[str, str, str, str | None]]:
+    def entries(self) -> list[tuple[str, str, str, str | None]]:
         """Return kind, act, outcome and resource of each event."""
         return [(each.kind.value, each.act, each.outcome.value, each.resource) for each in self.events]
 

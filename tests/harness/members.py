@@ -36,7 +36,7 @@ class NoSuccessors:
     def has(self, key: PartitionKey) -> bool:
         return False
 
-    def notify(self, key: PartitionKey, handed: ReleaseNote) -> None:
+    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
         """Nobody is there."""
 
 

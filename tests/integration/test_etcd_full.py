@@ -103,7 +103,9 @@ def test_a_full_database_is_told_and_all_goes_on_by_itself_after_it(etcd: EtcdCl
         acknowledged: list[object] = []
         producer.produce("orders", b"with a segment", partition=0)
         assert producer.flush(30) == 0, "what has a segment is written"
-        producer.produce("orders", b"without one", partition=1, on_delivery=lambda *told: acknowledged.append(told))
+        producer.produce(
+            "orders", b"without one", partition=1, on_delivery=lambda *outcome: acknowledged.append(outcome)
+        )
         wait_for(is_logged(server, "the metadata store has not answered for over"), "a line", timeout_s=WITHIN_S)
         wait_for(is_logged(server, "etcd's database is full ("), "the leader's line", timeout_s=WITHIN_S)
         assert "etcdctl alarm disarm" in server.log.read_text()

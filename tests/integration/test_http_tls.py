@@ -96,10 +96,10 @@ def test_a_certificate_is_replaced_while_the_process_runs(server: BmqServer, cer
 
 def test_a_setting_that_is_wrong_ends_the_start_with_status_2(tmp_path: Path) -> None:
     root = f"file://{tmp_path / 'log'}"
-    for settings, told in (
+    for settings, message in (
         ({"BMQ_HTTP_TLS": "true"}, "needs a certificate"),
         ({"BMQ_HTTP_AUTHENTICATION": "bearer"}, "jwks.endpoint.url is not set"),
     ):
         ended = bmq("serve", "--root", root, "--meta", f"sqlite:///{tmp_path / 'm.db'}", environment=settings)
         assert ended.returncode == 2
-        assert told in ended.stderr
+        assert message in ended.stderr

@@ -69,14 +69,14 @@ def test_processes_of_a_cluster_are_traced_and_told_to_log_more(etcd: EtcdCluste
             produce(cluster.bootstrap)
             wait_for(lambda: bool(whole(collected.spans())), "a trace from proxy to broker", timeout_s=TIMEOUT_S)
 
-            def told(*words: str) -> subprocess.CompletedProcess[str]:
+            def set_level(*words: str) -> subprocess.CompletedProcess[str]:
                 command = [BMQ, "cluster", "log-level", *words, "--http", proxy.http]
                 return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
-            assert told("broker", "bmq.broker", "debug").returncode == 0
+            assert set_level("broker", "bmq.broker", "debug").returncode == 0
             assert levels(broker.http, "broker")["bmq.broker"] == "DEBUG", "whichever process is asked"
             assert levels(broker.http, "proxy")["bmq"] == "INFO"
-            wrong = told("broker", "bmq.nothing", "debug")
+            wrong = set_level("broker", "bmq.nothing", "debug")
             assert wrong.returncode == 1
             assert "there is no logger 'bmq.nothing'" in wrong.stderr
 

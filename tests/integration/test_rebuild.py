@@ -115,7 +115,7 @@ def test_a_cluster_on_etcd_and_hdfs(hdfs_root: str, etcd_new: EtcdFactory, reque
         cluster.start_again(*cluster.members)
         load.progress()
         pauses = load.take_pauses()
-    report(request, f"{len(opened)} segments open, {known} holders known; {describe_pauses(pauses)}; {load.told()}")
+    report(request, f"{len(opened)} segments open, {known} holders known; {describe_pauses(pauses)}; {load.summary()}")
 
 
 async def write_more(appender: Appender) -> None:

@@ -63,12 +63,12 @@ def produce(bootstrap: str, first: int, count: int, partition: int = 0) -> list[
     offsets: list[int] = []
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
 
-    def told(error: Any, message: Any) -> None:
+    def delivered(error: Any, message: Any) -> None:
         assert error is None, error
         offsets.append(int(message.offset() or 0))
 
     for number in range(first, first + count):
-        producer.produce("orders", value=b"%d" % number * 1000, partition=partition, on_delivery=told)
+        producer.produce("orders", value=b"%d" % number * 1000, partition=partition, on_delivery=delivered)
         assert producer.flush(TIMEOUT_S) == 0
     return offsets
 

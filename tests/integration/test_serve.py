@@ -151,9 +151,9 @@ def test_clients_stay_on_the_listener_that_they_came_to(tmp_path: Path) -> None:
         "BMQ_LISTENER_SECURITY_PROTOCOL_MAP": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
     }
     with BmqServer(tmp_path.joinpath("log").as_uri(), environment=settings) as server:
-        told = {"127.0.0.1": inside, "localhost": outside}
+        advertised = {"127.0.0.1": inside, "localhost": outside}
         assert f"kafka=INSIDE://127.0.0.1:{inside},OUTSIDE://localhost:{outside} " in server.log.read_text()
-        for host, port in told.items():
+        for host, port in advertised.items():
             bootstrap = f"{host}:{port}"
             librdkafka = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30)
             assert [f"{each.host}:{each.port}" for each in librdkafka.brokers.values()] == [bootstrap]

@@ -185,9 +185,9 @@ def same_as_a_consumer(spark: SparkSession, root: str, folder: Path) -> None:
         produce(server.bootstrap, "all")
         prefix = TopicPartition("all", 1, 100)
         assert admin.delete_records([prefix])[TopicPartition("all", 1)].result(30).low_watermark == 100
-        told = consume(server.bootstrap, "all", 3)
-        assert len(told) == len(CODECS) * 401 - 100
-        wait_for(lambda: readable(root, "all") == len(told) + 100, "checkpoints of all there is", timeout_s=30)
+        consumed = consume(server.bootstrap, "all", 3)
+        assert len(consumed) == len(CODECS) * 401 - 100
+        wait_for(lambda: readable(root, "all") == len(consumed) + 100, "checkpoints of all there is", timeout_s=30)
     finally:
         server.kill()
     data = frame(spark, root, topic="all", includeHeaders="true")
@@ -195,7 +195,7 @@ def same_as_a_consumer(spark: SparkSession, root: str, folder: Path) -> None:
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
     ]  # fmt: skip
     found = rows(data)
-    assert [as_told(row) for row in found] == told
+    assert [as_told(row) for row in found] == consumed
     assert {row.topic for row in found} == {"all"}
     assert {row.timestampType for row in found} == {0}
 

@@ -157,8 +157,8 @@ def test_killed_and_run_again(root: str) -> None:
     seen = 0
     for step, count in KILLS:
         process = job_process(root, url, step, count)
-        _, told = process.communicate(timeout=JOB_TIMEOUT_S)
-        assert process.returncode == -signal.SIGKILL, f"{step}: {told.decode()}"
+        _, stderr_text = process.communicate(timeout=JOB_TIMEOUT_S)
+        assert process.returncode == -signal.SIGKILL, f"{step}: {stderr_text.decode()}"
         now = check_whole(table)
         assert now >= seen
         seen = now
@@ -166,14 +166,14 @@ def test_killed_and_run_again(root: str) -> None:
     moments = random.Random(seed)
     for _ in range(RANDOM_KILLS):
         process = job_process(root, url, "begun", 1, moments.uniform(0.1, 5))
-        _, told = process.communicate(timeout=JOB_TIMEOUT_S)
-        assert process.returncode in (-signal.SIGKILL, 0), told.decode()  # 0: it was through by then
+        _, stderr_text = process.communicate(timeout=JOB_TIMEOUT_S)
+        assert process.returncode in (-signal.SIGKILL, 0), stderr_text.decode()  # 0: it was through by then
         now = check_whole(table)
         assert now >= seen, f"seed {seed}"
         seen = now
     process = job_process(root, url, "never", 0)
-    _, told = process.communicate(timeout=JOB_TIMEOUT_S)
-    assert process.returncode == 0, told.decode()
+    _, stderr_text = process.communicate(timeout=JOB_TIMEOUT_S)
+    assert process.returncode == 0, stderr_text.decode()
     assert check_whole(table) == RECORDS
     check_content(table)
 

@@ -88,7 +88,7 @@ def create(server: BmqServer, topic: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(server: BmqServer) -> set[Told]:
+def consumed(server: BmqServer) -> set[Told]:
     """Return all records that a consumer gets of the topic."""
     create(server, TOPIC)
     produce(server, TOPIC, 0, RECORDS)
@@ -135,25 +135,25 @@ def all_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def test_a_filter_of_one_query_does_not_show_in_the_next(
-    asking: SparkSession, server: BmqServer, told: set[Told]
+    asking: SparkSession, server: BmqServer, consumed: set[Told]
 ) -> None:
     data = frame(asking, root_of(server), topic=TOPIC)
-    assert places(data.where("offset < 10")) == expected(told, lambda each: each.offset < 10)
-    assert places(data) == expected(told)
+    assert places(data.where("offset < 10")) == expected(consumed, lambda each: each.offset < 10)
+    assert places(data) == expected(consumed)
     assert data.count() == RECORDS
-    assert places(data.where("partition = 2")) == expected(told, lambda each: each.partition == 2)
+    assert places(data.where("partition = 2")) == expected(consumed, lambda each: each.partition == 2)
     assert places(data.where("topic = 'another'")) == []
     assert data.count() == RECORDS
 
 
-def test_two_filters_of_one_query(asking: SparkSession, server: BmqServer, told: set[Told]) -> None:
+def test_two_filters_of_one_query(asking: SparkSession, server: BmqServer, consumed: set[Told]) -> None:
     """A union, a join with itself, and sub-queries: Spark plans the branches before it reads the first of them."""
     data = frame(asking, root_of(server), topic=TOPIC)
     both = data.where("partition = 0").unionAll(data.where("partition = 1"))
-    assert places(both) == expected(told, lambda each: each.partition < 2)
+    assert places(both) == expected(consumed, lambda each: each.partition < 2)
     low, high = data.where("offset < 60").alias("low"), data.where("offset >= 40").alias("high")
     joined = low.join(high, ["partition", "offset"]).select("partition", "offset")
-    assert places(joined) == expected(told, lambda each: 40 <= each.offset < 60)
+    assert places(joined) == expected(consumed, lambda each: 40 <= each.offset < 60)
     data.createOrReplaceTempView("orders")
     counted = asking.sql(
         "select (select count(*) from orders where partition = 0) as zero,"
@@ -161,28 +161,30 @@ def test_two_filters_of_one_query(asking: SparkSession, server: BmqServer, told:
         " (select count(*) from orders) as all_of_them,"
         " (select count(*) from orders where key in (select key from orders where offset = 0)) as like_the_first"
     ).first()
-    first = {each.key for each in told if each.offset == 0}
+    first = {each.key for each in consumed if each.offset == 0}
     assert counted is not None
     assert tuple(counted) == (
-        sum(each.partition == 0 for each in told),
-        sum(each.offset >= 90 for each in told),
+        sum(each.partition == 0 for each in consumed),
+        sum(each.offset >= 90 for each in consumed),
         RECORDS,
-        sum(each.key in first for each in told),
+        sum(each.key in first for each in consumed),
     )
 
 
-def test_columns_of_one_query_do_not_show_in_the_next(asking: SparkSession, server: BmqServer, told: set[Told]) -> None:
+def test_columns_of_one_query_do_not_show_in_the_next(
+    asking: SparkSession, server: BmqServer, consumed: set[Told]
+) -> None:
     """Select other columns in each query: Spark prunes none of a Python data source, and none may leak if it does."""
     data = frame(asking, root_of(server), topic=TOPIC)
-    assert data.select("offset").distinct().count() == len({each.offset for each in told})
-    assert {bytes(row.key) for row in data.select("key").collect()} == {each.key for each in told}
+    assert data.select("offset").distinct().count() == len({each.offset for each in consumed})
+    assert {bytes(row.key) for row in data.select("key").collect()} == {each.key for each in consumed}
     both = data.selectExpr("cast(offset as string) as it").unionAll(data.selectExpr("cast(key as string) as it"))
-    keys = [each.key.decode() for each in told]
-    assert sorted(row.it for row in both.collect()) == sorted([*keys, *(str(each.offset) for each in told)])
+    keys = [each.key.decode() for each in consumed]
+    assert sorted(row.it for row in both.collect()) == sorted([*keys, *(str(each.offset) for each in consumed)])
     assert data.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
 
-def test_any_filters_one_after_the_other(asking: SparkSession, server: BmqServer, told: set[Told]) -> None:
+def test_any_filters_one_after_the_other(asking: SparkSession, server: BmqServer, consumed: set[Told]) -> None:
     """Random ones, alone and in pairs, on one DataFrame and one view."""
     chance = random.Random(SEED)
     data = frame(asking, root_of(server), topic=TOPIC)
@@ -196,7 +198,7 @@ def test_any_filters_one_after_the_other(asking: SparkSession, server: BmqServer
             text = " and ".join(text for text, _ in query) or "true"
             source = chance.choice((data, asking.table("reused")))
             frames.append(source.where(text).select("partition", "offset"))
-            wanted += expected(told, all_of([is_so for _, is_so in query]))
+            wanted += expected(consumed, all_of([is_so for _, is_so in query]))
         whole = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
         assert places(whole) == sorted(wanted), (SEED, queries)
 
@@ -245,11 +247,11 @@ def test_a_snapshot_of_what_was_deleted(spark: SparkSession, server: BmqServer) 
         data.count()
 
 
-def test_times_between_milliseconds(spark: SparkSession, server: BmqServer, told: set[Told]) -> None:
+def test_times_between_milliseconds(spark: SparkSession, server: BmqServer, consumed: set[Told]) -> None:
     """Spark compares microseconds; records have milliseconds."""
     data = frame(spark, root_of(server), topic=TOPIC)
     at = datetime.fromtimestamp(FIRST_MS / 1000 + 150, UTC)
     for shift, first in ((-1, at), (0, at), (1, at + timedelta(seconds=1))):
         time = at + timedelta(microseconds=shift)
         found = places(data.where(f"timestamp >= timestamp'{time:%Y-%m-%d %H:%M:%S.%fZ}'"))
-        assert found == sorted((each.partition, each.offset) for each in told if each.time >= first)
+        assert found == sorted((each.partition, each.offset) for each in consumed if each.time >= first)

@@ -88,9 +88,9 @@ def test_a_round_trip_on_a_local_folder(spark: SparkSession, server: BmqServer) 
 def test_keys_lie_where_kafkas_clients_put_them(spark: SparkSession, server: BmqServer) -> None:
     topic = create(server, "keyed", 5)
     save(spark.range(100).selectExpr("cast(id as string) as key", "'v' as value"), server, topic=topic)
-    told = consume(server.bootstrap, topic, 5)
-    assert len(told) == 100
-    assert all(each[0] == (murmur2(each[2]) & 0x7FFFFFFF) % 5 for each in told)
+    consumed = consume(server.bootstrap, topic, 5)
+    assert len(consumed) == 100
+    assert all(each[0] == (murmur2(each[2]) & 0x7FFFFFFF) % 5 for each in consumed)
 
 
 def test_a_row_as_large_as_the_java_client_takes_and_the_earliest_time(spark: SparkSession, server: BmqServer) -> None:
@@ -98,8 +98,8 @@ def test_a_row_as_large_as_the_java_client_takes_and_the_earliest_time(spark: Sp
     topic, size = create(server, "large"), (1 << 20) - 100
     data = spark.sql(f"select cast(repeat('v', {size}) as binary) as value, timestamp_millis(1) as timestamp")
     save(data, server, topic=topic)
-    told = consume(server.bootstrap, topic, 1)
-    assert [(len(value or b""), time) for _, _, _, value, time, _ in told] == [(size, 1)]
+    consumed = consume(server.bootstrap, topic, 1)
+    assert [(len(value or b""), time) for _, _, _, value, time, _ in consumed] == [(size, 1)]
 
 
 def test_rows_name_their_topics(spark: SparkSession, server: BmqServer) -> None:

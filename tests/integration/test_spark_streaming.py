@@ -70,7 +70,7 @@ class Topic:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self._bootstrap = bootstrap
         self._admin.create_topics([NewTopic(name, partitions)])[name].result(30)
-        self.told: set[tuple[int, int, bytes]] = set()
+        self.acknowledged: set[tuple[int, int, bytes]] = set()
 
     def write(self, partition: int, count: int) -> None:
         """Produce so many records to the partition, and wait until readers of storage see them."""
@@ -83,10 +83,10 @@ class Topic:
 
     def _acknowledged(self, error: Any, message: Any) -> None:
         assert error is None, error
-        self.told.add((message.partition(), message.offset(), message.value()))
+        self.acknowledged.add((message.partition(), message.offset(), message.value()))
 
     def settle(self) -> None:
-        settle(self.root, self.name, len(self.told))
+        settle(self.root, self.name, len(self.acknowledged))
 
     def resize(self, partitions: int) -> None:
         self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
@@ -149,7 +149,7 @@ def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, plac
             query = writer.trigger(availableNow=True).start()
             assert query.awaitTermination(TIMEOUT_S)
             assert query.exception() is None
-            assert sorted(seen) == sorted(topic.told)
+            assert sorted(seen) == sorted(topic.acknowledged)
             assert max(batches(query)) <= 80
             server.start()
     finally:
@@ -254,7 +254,7 @@ def test_a_running_query_sees_what_grows(spark: SparkSession, place: str, tmp_pa
     with BmqServer(root, folder=tmp_path) as server:
         topic = Topic(root, server.bootstrap, "growing", 1)
         topic.write(0, 10)
-        old = set(topic.told)
+        old = set(topic.acknowledged)
         query = into_table(stream(spark, root, subscribePattern="growing.*"), table, tmp_path)
         try:
             wait_for(lambda: bool(query.recentProgress), "the first micro-batch", timeout_s=TIMEOUT_S)
@@ -269,7 +269,7 @@ def test_a_running_query_sees_what_grows(spark: SparkSession, place: str, tmp_pa
         finally:
             query.stop()
     assert query.exception() is None
-    assert taken(spark, table) == sorted([*(topic.told - old), *other.told])
+    assert taken(spark, table) == sorted([*(topic.acknowledged - old), *other.acknowledged])
 
 
 def test_losses(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
@@ -433,4 +433,4 @@ def test_killed_and_restarted_nothing_is_lost_and_nothing_twice(
     rows = spark.read.parquet(job.table).select("partition", "offset", "value").collect()
     found = [(row.partition, row.offset, bytes(row.value)) for row in rows]
     assert len(found) == len(set(found)) == 5300
-    assert set(found) == topic.told
+    assert set(found) == topic.acknowledged

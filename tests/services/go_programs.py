@@ -66,8 +66,8 @@ def _go_version(module: GoModule) -> str:
 
 
 def _go_mod(module: str, version: str) -> str:
-    told = run(["go", "mod", "download", "-json", f"{module}@{version}"], Path.cwd())
-    return Path(json.loads(told)["GoMod"]).read_text()
+    output = run(["go", "mod", "download", "-json", f"{module}@{version}"], Path.cwd())
+    return Path(json.loads(output)["GoMod"]).read_text()
 
 
 def staged_modules(module: str, version: str, staged_version: str) -> dict[str, str]:

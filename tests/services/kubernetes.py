@@ -52,8 +52,8 @@ def helm() -> Path:
 
 def _is_helm(program: str) -> bool:
     """Return whether it is a helm 3 of `HELM_MIN` or later."""
-    told = subprocess.run([program, "version", "--short"], capture_output=True, text=True, check=False, timeout=60)
-    version = re.match(r"v(\d+)\.(\d+)\.", told.stdout)
+    ended = subprocess.run([program, "version", "--short"], capture_output=True, text=True, check=False, timeout=60)
+    version = re.match(r"v(\d+)\.(\d+)\.", ended.stdout)
     return version is not None and HELM_MIN <= (int(version[1]), int(version[2])) < (4, 0)
 
 

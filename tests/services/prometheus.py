@@ -149,9 +149,9 @@ class Prometheus:
     def _get(self, name: str, parameters: Mapping[str, str]) -> Any:
         url = f"http://{HOST}:{self._port}/api/v1/{name}?{urllib.parse.urlencode(parameters)}"
         with _HTTP.open(url, timeout=CALL_TIMEOUT_S) as response:
-            told = json.load(response)
-        assert told["status"] == "success", told
-        return told["data"]
+            document = json.load(response)
+        assert document["status"] == "success", document
+        return document["data"]
 
 
 def main(arguments: Sequence[str]) -> int:

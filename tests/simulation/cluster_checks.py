@@ -120,8 +120,8 @@ def kept(process: Process) -> Iterator[str]:
         yield f"room for answers: {budget!r}"
     if node.proxy.remote_owners is not None:
         yield from (repr(each) for each in node.proxy.remote_owners._owners.values() if not each.is_idle)
-    if node.broker is not None and node.broker.broker.shared.budget.used:
-        yield f"room for records: {node.broker.broker.shared.budget!r}"
+    if node.broker is not None and node.broker.broker.context.budget.used:
+        yield f"room for records: {node.broker.broker.context.budget!r}"
     listener = process.sockets._kafka if process.sockets is not None else None
     if listener is not None and listener.budget.held:
         yield f"requests: {listener.budget!r}"

@@ -26,10 +26,10 @@ TURNS_SLOWLY_S = 8.0
 
 
 class Events:
-    """Events of a cluster, drawn by ``befall``; ``told`` lists which came when."""
+    """Events of a cluster, drawn by ``befall``; ``lines`` lists which came when."""
 
     def __init__(self, world: ClusterWorld, rng: Random) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self._world = world
         self._rng = rng
         self._kinds: list[Callable[[], str]] = [
@@ -52,7 +52,7 @@ class Events:
         self._tell(self._rng.choice((self._operate, self._restart_one))())
 
     def _tell(self, text: str) -> None:
-        self.told.append(f"{self._world.loop.time():7.3f} {text}")
+        self.lines.append(f"{self._world.loop.time():7.3f} {text}")
 
     # ---------------------------------------------------------------------------------------------------- processes
 

@@ -47,7 +47,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.id, self.epoch = 0, 0
-        self.told: dict[int, int] = {}
+        self.learned: dict[int, int] = {}
 
 
 class MetadataConsumer:
@@ -108,8 +108,8 @@ class MetadataConsumer:
     async def _fetch(self, host: str) -> None:
         session = self._sessions[host]
         own = {partition: at for partition, at in self.offsets.items() if self.leaders[partition] == host}
-        changed = {partition: at for partition, at in own.items() if session.told.get(partition) != at}
-        gone = [partition for partition in session.told if partition not in own]
+        changed = {partition: at for partition, at in own.items() if session.learned.get(partition) != at}
+        gone = [partition for partition in session.learned if partition not in own]
         Topic = FetchRequest.FetchTopic
         listed = [
             Topic.FetchPartition(
@@ -137,7 +137,7 @@ class MetadataConsumer:
         if response.error_code:
             self._sessions[host] = _Session()
             return
-        session.id, session.epoch, session.told = response.session_id, session.epoch + 1, dict(own)
+        session.id, session.epoch, session.learned = response.session_id, session.epoch + 1, dict(own)
         for topic in response.responses:
             for part in topic.partitions:
                 self._take(session, part)
@@ -146,7 +146,7 @@ class MetadataConsumer:
         partition = part.partition_index
         if part.error_code:
             self._is_due = True
-            session.told.pop(partition, None)
+            session.learned.pop(partition, None)
             return
         for batch in read_batches(memoryview(bytes(part.records or b""))):
             self.offsets[partition] = max(self.offsets[partition], batch.next_offset)
@@ -243,7 +243,7 @@ class MetadataProducer:
         except Refused as refused:
             self._note(partition, refused)
             if not refused.code.is_retriable:
-                self._world.told.errors.append(f"{self._name}: {refused} for partition {partition}")
+                self._world.learned.errors.append(f"{self._name}: {refused} for partition {partition}")
 
     def _note(self, partition: int, error: Exception) -> None:
         now = asyncio.get_running_loop().time()

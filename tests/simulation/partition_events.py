@@ -15,10 +15,10 @@ HOUR_MS = 3_600_000
 
 
 class Events:
-    """Events of a partition's owners, drawn by ``befall``; ``told`` lists which came when."""
+    """Events of a partition's owners, drawn by ``befall``; ``lines`` lists which came when."""
 
     def __init__(self, world: World, rng: Random) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self._is_alone = False  # no process starts beside the last victim
         self._world = world
         self._rng = rng
@@ -45,7 +45,7 @@ class Events:
         text = self._rng.choice(self._kinds)(victim)
         if not self._is_alone and self._rng.random() < 0.8 and len(world.processes) < PROCESSES_MAX:
             text += f"; {world.process().name} starts"
-        self.told.append(f"{asyncio.get_running_loop().time():7.3f} {text}")
+        self.lines.append(f"{asyncio.get_running_loop().time():7.3f} {text}")
 
     # ---------------------------------------------------------------------------------------------------- processes
 

@@ -292,7 +292,7 @@ def test_rule_4_a_takeover_that_was_overtaken_takes_nothing_offline(store: str) 
 
         late = world.process("late")
         said: list[str] = []
-        late.broker.shared.report = lambda text, *_, **__: said.append(text)
+        late.broker.context.report = lambda text, *_, **__: said.append(text)
         await until(lambda: record_of(world).owner == "late")
         overtaken = late.broker.get(KEY)
         assert overtaken is not None
@@ -329,7 +329,7 @@ def test_a_takeover_that_was_overtaken_reports_no_closed_segment_as_vanished() -
         world.storage.faults = Faults(call_s=(0.1, 0.1))
         late = world.process("late")
         said: list[str] = []
-        late.broker.shared.report = lambda text, *_, **__: said.append(text)
+        late.broker.context.report = lambda text, *_, **__: said.append(text)
         await until(lambda: record_of(world).owner == "late")
         late.pause()
         world.storage.faults = Faults()

@@ -90,11 +90,11 @@ async def test_messages_of_each_version() -> None:
     world = ClusterWorld(1)
     world.versions = {"b-0": Version.EARLIER, "b-1": Version.THIS, "b-2": Version.LATER}
     release = Release(7, b"record", b"index")
-    told = HandedOverRequest(((KEY.topic_id, KEY.partition),), (release,))
+    handover = HandedOverRequest(((KEY.topic_id, KEY.partition),), (release,))
     with spoken(world):
         for process, releases in (("b-0", ()), ("b-1", (release,)), ("b-2", (release,))):
             token = PROCESS.set(process)
-            sent, ping = (b"".join(map(bytes, message.encode())) for message in (told, PingRequest()))
+            sent, ping = (b"".join(map(bytes, message.encode())) for message in (handover, PingRequest()))
             PROCESS.reset(token)
             assert HandedOverRequest.decode(memoryview(sent)).releases == releases
             assert PingRequest.decode(memoryview(ping)) == PingRequest()

@@ -85,7 +85,7 @@ class Partition:
         self.turns = 0
         self.waits_since = math.inf
         self.longest_s = 0.0
-        self._files = OpenFiles(cast(Any, broker.shared), cast(Any, self))
+        self._files = OpenFiles(cast(Any, broker.context), cast(Any, self))
 
     async def take_first(self, effect: ev.CreateSpare) -> None:
         """No file was made ahead.  This and ``create`` stand in the place of ``SegmentFiles``."""
@@ -129,7 +129,7 @@ class SimBroker:
         self.blocks = (1, 1)  # bytes of a usual and of the smallest block
         self.open: list[Partition] = []  # in the order of their opening
         self.places = OpenFileLimit(most, OPEN_PARALLEL, self._make_room, lambda *_, **__: None)
-        self.shared = SimpleNamespace(
+        self.context = SimpleNamespace(
             open_files=self.places, config=SimpleNamespace(close_timeout_ms=10_000), block_ceiling=BlockCeiling(),
             now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
         )  # fmt: skip

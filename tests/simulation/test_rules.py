@@ -475,14 +475,14 @@ def test_rule_6_a_slow_node_is_left() -> None:
     async def body(world: World) -> None:
         process = await owner(world)
         world.storage.slow_datanode("dn2", 0.4)
-        health = process.broker.shared.health
+        health = process.broker.context.health
         number = 0
-        while "dn2" not in health.excluded(process.broker.shared.now_ms()):
+        while "dn2" not in health.excluded(process.broker.context.now_ms()):
             await write(process, range(number, number + 1), size=900)
             number += 1
             assert number < 200, "the slow node was never found out"
         await asyncio.sleep(3)
-        assert health.excluded(process.broker.shared.now_ms()) == ("dn2",), "a probe says nothing of slowness"
+        assert health.excluded(process.broker.context.now_ms()) == ("dn2",), "a probe says nothing of slowness"
         await write(process, range(number, number + 4), size=900)
         assert "dn2" not in nodes_of(process)
 
@@ -552,7 +552,7 @@ def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
         assert not driver.tasks
         assert driver.machine.deadline_ms() is None
         assert not driver.files
-        assert process.broker.shared.timers._heap == []
+        assert process.broker.context.timers._heap == []
 
     story(body)
 
@@ -706,7 +706,7 @@ def test_a_fenced_partition_gives_the_room_of_its_batches_back() -> None:
         driver = writer_of(process)
         futures = [driver.append(make(1, number, pid=1, size=900)) for number in range(1, 20)]
         await asyncio.sleep(0.1)
-        budget = process.broker.shared.budget
+        budget = process.broker.context.budget
         assert budget.used == driver.machine.batches.buffered_bytes > 19 * 900
         assert driver.machine.batches.inflight
         assert driver.machine.batches.unsent

@@ -143,7 +143,7 @@ class Process:
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
             config=world.config, janitor_config=BUSY,
         )  # fmt: skip
-        self.broker.shared.flush_listener = Told(self)
+        self.broker.context.flush_listener = Told(self)
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
@@ -238,8 +238,8 @@ class Process:
         for task in tasks:
             if task is not None:
                 task.cancel()
-        self.broker.shared.timers.close()
-        self.broker.shared.open_files.close()
+        self.broker.context.timers.close()
+        self.broker.context.open_files.close()
 
     async def return_under_its_name(self) -> None:
         """Declare the process dead; it registers again, and may take the partition back before another process does."""

@@ -83,7 +83,7 @@ def ride(
             load.progress()
             after = load.take_pauses()
             report(request, f"{describe_pauses(during)}; while it came back at most {max(after):.2f} s")
-    report(request, load.told())
+    report(request, load.summary())
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -37,7 +37,7 @@ def test_one_by_one(cluster: BmqCluster, request: pytest.FixtureRequest) -> None
                 _, found = restart(cluster, load, [name])
                 pauses[role] = max(*found, pauses.get(role, 0.0))
     longest = ", ".join(f"{role} {pause:.2f} s" for role, pause in pauses.items())
-    report(request, f"longest time without an acknowledgement: {longest}; {load.told()}")
+    report(request, f"longest time without an acknowledgement: {longest}; {load.summary()}")
 
 
 def test_half_of_brokers_and_proxies_at_once_then_all(cluster: BmqCluster, request: pytest.FixtureRequest) -> None:
@@ -46,4 +46,4 @@ def test_half_of_brokers_and_proxies_at_once_then_all(cluster: BmqCluster, reque
             names = [*cluster.names(BROKER)[:count], *cluster.names(PROXY)[:count]]
             took, pauses = restart(cluster, load, names)
             report(request, f"{share} of brokers and proxies ({took:.1f} s): {describe_pauses(pauses)}")
-    report(request, load.told())
+    report(request, load.summary())

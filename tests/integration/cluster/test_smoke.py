@@ -71,4 +71,4 @@ def test_kill_9_of_a_broker_under_load(small: BmqCluster, request: pytest.Fixtur
         assert set(small.owners().values()) == {*small.names(BROKER)} - {name}
         small.start_again(name)
         load.progress()
-    report(request, f"kill -9 of a broker: {describe_pauses(pauses)}; {load.told()}")
+    report(request, f"kill -9 of a broker: {describe_pauses(pauses)}; {load.summary()}")

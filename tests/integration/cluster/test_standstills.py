@@ -81,7 +81,7 @@ def ride(cluster: Cluster, groups: Sequence[Sequence[str]], request: pytest.Fixt
             load.progress()
             report(request, describe_pauses(load.take_pauses()))
             rounds, standstills = rounds + 1, standstills + len(drawn)
-    report(request, f"{rounds} rounds, {standstills} standstills, {load.told()}")
+    report(request, f"{rounds} rounds, {standstills} standstills, {load.summary()}")
 
 
 def test_one_process(tmp_path: Path, request: pytest.FixtureRequest) -> None:

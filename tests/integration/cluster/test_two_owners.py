@@ -66,7 +66,7 @@ def test_a_former_owner_writes_nothing_more(
         assert {path: now[path] for path in fenced} == fenced, "a fenced segment grew"
         raised = {key: (before[key].epoch, cluster.records()[key].epoch) for key in lost}
         assert all(new > old for old, new in raised.values()), raised
-    report(request, f"{len(lost)} partitions taken from {name}, {len(fenced)} fenced segments; {load.told()}")
+    report(request, f"{len(lost)} partitions taken from {name}, {len(fenced)} fenced segments; {load.summary()}")
 
 
 def _have_moved(cluster: BmqCluster, keys: list[PartitionKey], incarnation: str) -> bool:
@@ -109,7 +109,7 @@ def test_a_former_coordinator_answers_for_no_group(
         took = time.monotonic() - heard_at
         for group, earlier in zip(load.groups, committed, strict=True):
             assert all(now.committed >= then for now, then in zip(group.positions, earlier, strict=True))
-    report(request, f"groups at work {took:.1f} s after the former coordinator heard of it; {load.told()}")
+    report(request, f"groups at work {took:.1f} s after the former coordinator heard of it; {load.summary()}")
 
 
 def test_a_former_leader_takes_nothing_back(cluster: BmqCluster, loses: Loses, request: pytest.FixtureRequest) -> None:
@@ -135,4 +135,4 @@ def test_a_former_leader_takes_nothing_back(cluster: BmqCluster, loses: Loses, r
         assert all(records[key].epoch >= epoch for key, epoch in epochs.items()), "an epoch was taken back"
         assert all(numbers[shard].number >= owner.number for shard, owner in shards.items()), "a shard was taken back"
         delete_topic(load.bootstrap, topic)
-    report(request, f"{name} was leader, {cluster.leader()} leads; {load.told()}")
+    report(request, f"{name} was leader, {cluster.leader()} leads; {load.summary()}")

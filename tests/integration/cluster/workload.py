@@ -106,7 +106,7 @@ class Workload:
         for group in self.groups:
             group.abandon()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return what the load did so far, for a report."""
         records = sum(writer.sent for writer in self.writers)
         assigned = "+".join(str(group.assignments) for group in self.groups)

@@ -428,9 +428,9 @@ def test_a_page_behind_the_end_of_a_list_is_its_last(console: Console) -> None:
 
 def test_topics_that_cannot_be_sorted_by_rates_are_sorted_by_name(console: Console) -> None:
     console.expects_errors = True
-    told = json.dumps({"error": "too_many_topics", "message": "20000 topics match, and up to 10000 are sorted"})
+    message = json.dumps({"error": "too_many_topics", "message": "20000 topics match, and up to 10000 are sorted"})
     refusal = re.compile(r"/api/v1/topics\?.*sort=-bytes_in")
-    console.page.route(refusal, lambda route: route.fulfill(status=400, content_type="application/json", body=told))
+    console.page.route(refusal, lambda route: route.fulfill(status=400, content_type="application/json", body=message))
     console.open("/topics?sort=-bytes_in")
     console.expect_text("20000 topics match, and up to 10000 are sorted")
     names = [row[0] for row in console.rows("Topics")]
@@ -495,14 +495,14 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
     console.open("/")
     console.expect_text("Partly not served")
     notices = console.page.locator(".notices .notice").all_inner_texts()
-    told = "\n".join(notices)
+    message = "\n".join(notices)
     for text in (
         "No leader", "3 partitions without a broker", "orders partition 0 is not served", f"{EVIL}: shorter",
         "17 further partitions not served", "Groups of shard 3 are not served", "/bmq/catalog/topics/x is not used",
         "it is of format 2", "proxy-9 does not respond", "cannot be reached by 2 proxies", "is draining",
         "HDFS is in safe mode",
     ):  # fmt: skip
-        assert text in told, text
+        assert text in message, text
     assert "is draining" in notices[-1], "the least"
     assert console.rows("Moves under way") == [["orders / 1", "a", "b", "asked"]]
     console.page.get_by_text("Past moves: 2").click()
@@ -520,10 +520,10 @@ def test_what_is_not_served_is_told_with_its_reason(console: Console) -> None:
 def test_a_broken_backend_shows_its_cause(console: Console, path: str) -> None:
     """Each page of a process whose API refuses everything, then the page that comes back when it is mended."""
     console.expects_errors = True
-    told = json.dumps({"error": "coordinator_load_in_progress", "message": "the shard is being read; try again"})
+    message = json.dumps({"error": "coordinator_load_in_progress", "message": "the shard is being read; try again"})
 
     def refuse(route: Route) -> None:
-        route.fulfill(status=503, content_type="application/json", body=told)
+        route.fulfill(status=503, content_type="application/json", body=message)
 
     console.page.route("**/api/v1/**", refuse)
     console.open(path)

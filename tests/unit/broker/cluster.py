@@ -135,7 +135,7 @@ class Node:
             is_alive=lambda incarnation: incarnation in self.view.members,
         )
         self.flush_listener = RecordingFlushListener()
-        self.broker.shared.flush_listener = self.flush_listener
+        self.broker.context.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker)
         self.wire = Wire(cluster, name)
         self.handovers = HandoverNotifier(self.view, self.wire, timeout_s=3.0)
@@ -143,7 +143,7 @@ class Node:
         self.fence = ShardFence()
         self.endpoint = InternalEndpoint(name, "bmq", LoopClock(), is_serving=lambda: self.broker.is_serving)
         self._callers: dict[str, Caller] = {}
-        BrokerApi(self.assigned, self.broker.shared.load, self.broker.shared.open_files).register(self.endpoint)
+        BrokerApi(self.assigned, self.broker.context.load, self.broker.context.open_files).register(self.endpoint)
         ShardLogApi(self.assigned, self.fence).register(self.endpoint)
         MarkersApi(self.assigned).register(self.endpoint)
 
@@ -158,7 +158,7 @@ class Node:
         await self.broker.close()
 
     def kill(self) -> None:
-        self.broker.shared.timers.close()
+        self.broker.context.timers.close()
         self.follower.close()
         self.fs.crash()
         self.kv.crash()

@@ -16,7 +16,7 @@ def open_with_three_copies(w: World) -> None:
 async def test_each_flush_is_in_the_histograms_of_queue_and_flush() -> None:
     async with world() as w:
         open_with_three_copies(w)
-        shared = w.broker.shared
+        shared = w.broker.context
         for count in range(1, 4):
             assert ErrorCode((await w.produce_one(batch())).error_code) is ErrorCode.NONE
             assert sum(shared.queue_ms.buckets) == count
@@ -45,6 +45,6 @@ async def test_a_segment_with_fewer_copies_than_asked_is_counted_until_there_are
 async def test_reports_are_counted_past_those_that_are_remembered() -> None:
     async with world() as w:
         for number in range(150):
-            w.broker.shared.report(f"condition {number}")
+            w.broker.context.report(f"condition {number}")
         assert w.broker.reports_total == 150
         assert len(w.broker.reports) == 100

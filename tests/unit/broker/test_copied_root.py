@@ -43,7 +43,7 @@ async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:
     for task in broker._tasks:
         task.cancel()
     await asyncio.gather(*broker._tasks, return_exceptions=True)
-    broker.shared.timers.close()
+    broker.context.timers.close()
     await fs.close()
 
     await asyncio.to_thread(shutil.copytree, tmp_path / "root", tmp_path / "copy")

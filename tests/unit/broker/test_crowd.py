@@ -284,7 +284,7 @@ async def test_a_move_ends_the_wait_of_its_takeover(behind: str) -> None:
     async with cluster(broker=config) as c:
         (key,) = _replicated(c, 1)
         c.give("a", key)
-        shared = c["a"].broker.shared
+        shared = c["a"].broker.context
         fences = count_calls(c["a"].fs, ("fence",))
         await c.write("a", key, _record(0, 0))
         if behind == "openings":

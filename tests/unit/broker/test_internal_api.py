@@ -340,7 +340,7 @@ async def test_load_is_that_since_the_callers_last_request() -> None:
         data = batch(b"x" * 100)
         for _ in range(2):
             await c.write("a", keys[3], bytearray(data))
-        c["a"].broker.shared.load.read(keys[5], 1000)
+        c["a"].broker.context.load.read(keys[5], 1000)
         assert await loads("second") == ()
         expected = [(keys[3].topic_id, 3, 2 * len(data), 0, 2), (keys[5].topic_id, 5, 0, 1000, 1)]
         assert list(await loads("first")) == expected
@@ -369,7 +369,7 @@ async def test_open_files_are_reported_and_the_share_is_taken() -> None:
         c.give("a", *keys)
         for key in keys[:2]:
             await c.write("a", key, batch())
-        places = c["a"].broker.shared.open_files
+        places = c["a"].broker.context.open_files
         caller = c["a"].caller("leader")
 
         async def ask(*share: int) -> OpenFilesResponse:

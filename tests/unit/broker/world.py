@@ -54,25 +54,25 @@ class RecordingFlushListener:
     """A FlushListener that records its notifications."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.notified: list[tuple[Any, ...]] = []
         self.broker: Broker | None = None
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
-        self.told.append(("opened", key.partition, epoch, log_start, high_watermark))
+        self.notified.append(("opened", key.partition, epoch, log_start, high_watermark))
 
     def flushed(
         self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
     ) -> None:
-        self.told.append(("flushed", key.partition, [batch.base_offset for batch in batches], high_watermark))
+        self.notified.append(("flushed", key.partition, [batch.base_offset for batch in batches], high_watermark))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
-        self.told.append(("log start", key.partition, log_start))
+        self.notified.append(("log start", key.partition, log_start))
 
     def changed(self, key: PartitionKey) -> None:
-        self.told.append(("changed", key.partition))
+        self.notified.append(("changed", key.partition))
 
     def closed(self, key: PartitionKey) -> None:
-        self.told.append(("closed", key.partition))
+        self.notified.append(("closed", key.partition))
 
 
 class World:
@@ -114,7 +114,7 @@ class World:
             clock=LoopClock(),
             config=self.broker_config,
         )
-        self.broker.shared.flush_listener = self.flush_listener
+        self.broker.context.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker, offload=self.offload)
         self.scopes = make_scopes(
             config=self.config,

@@ -159,27 +159,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/api/v1/cluster/status":
-            self._answer(200, self.server.cluster.status(self.server.incarnation))
+            self._respond(200, self.server.cluster.status(self.server.incarnation))
         elif self.path.endswith("/log-level"):
-            self._answer(*self.server.cluster.log_levels(self.path.split("/")[-2]))
+            self._respond(*self.server.cluster.log_levels(self.path.split("/")[-2]))
         else:
-            self._answer(404, {"error": "not_found", "message": f"GET {self.path}"})
+            self._respond(404, {"error": "not_found", "message": f"GET {self.path}"})
 
     def do_PUT(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.headers["Content-Type"] == "application/json"
         assert self.path.endswith("/log-level")
-        self._answer(*self.server.cluster.act(f"log-level {self.path.split('/')[-2]}", body))
+        self._respond(*self.server.cluster.act(f"log-level {self.path.split('/')[-2]}", body))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.headers["Content-Type"] == "application/json"
         name = self.path.removeprefix("/api/v1/cluster/")
-        self._answer(*self.server.cluster.act(name, body))
+        self._respond(*self.server.cluster.act(name, body))
         if name == "drain" and self.server.ends_with_drain:
             self.server.socket.close()
 
-    def _answer(self, status: int, facts: Mapping[str, Any]) -> None:
+    def _respond(self, status: int, facts: Mapping[str, Any]) -> None:
         self.server.cluster.authorizations.append(self.headers["Authorization"])
         self.send_response(status)
         self.end_headers()

@@ -88,8 +88,8 @@ def test_a_root_or_a_topic_that_is_not_there_is_told_before_spark_starts(
     assert not root.exists()
     root.mkdir()
     assert main(["job", *job, "--root", root.as_uri(), "--topic", "orders"]) == 2
-    assert "there is no topic orders in " in (told := capsys.readouterr().err)
-    assert "is it the right root?" in told
+    assert "there is no topic orders in " in (error := capsys.readouterr().err)
+    assert "is it the right root?" in error
     assert list(tmp_path.iterdir()) == [root], "nor is the table"
 
 

@@ -259,13 +259,13 @@ def list_offsets_response(message: Any, end_of: Callable[[str, Any], tuple[int, 
     """Return the response to a ListOffsets; `end_of` returns the error code and the offset of a topic's partition."""
     Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
 
-    def told(name: str, part: Any) -> Any:
+    def described(name: str, part: Any) -> Any:
         code, offset = end_of(name, part)
         return Topic.ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code, offset=offset)
 
     return m.ListOffsetsResponse(
         topics=[
-            Topic(name=topic.name, partitions=[told(topic.name, part) for part in topic.partitions])
+            Topic(name=topic.name, partitions=[described(topic.name, part) for part in topic.partitions])
             for topic in message.topics
         ]
     )

@@ -38,12 +38,12 @@ class FakeRegistry:
             self.user = base64.b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode()
         if self.redirect:
             raise web.HTTPFound("http://127.0.0.1:1/")
-        told = self.answers.get(request.path_qs)
-        if told is None:
+        stored = self.answers.get(request.path_qs)
+        if stored is None:
             return web.json_response({"error_code": 40403, "message": "Schema not found"}, status=404)
-        if isinstance(told, bytes):
-            return web.Response(body=told)
-        return web.json_response(told)
+        if isinstance(stored, bytes):
+            return web.Response(body=stored)
+        return web.json_response(stored)
 
 
 @asynccontextmanager
@@ -91,9 +91,9 @@ async def test_references_are_fetched_before_what_refers_to_them() -> None:
             ("/schemas/ids/1", FILE, [reference]),
             ("/subjects/air%2Fcarrier.proto/versions/2", SHARED, []),
         ):
-            told = {"schemaType": "PROTOBUF", "schema": "text", "references": references}
-            fake.answers[path] = told
-            fake.answers[f"{path}?format=serialized"] = {**told, "schema": proto(file)}
+            stored = {"schemaType": "PROTOBUF", "schema": "text", "references": references}
+            fake.answers[path] = stored
+            fake.answers[f"{path}?format=serialized"] = {**stored, "schema": proto(file)}
         registry = SchemaRegistry(fake.url)
         found = await one(registry, 1)
         assert isinstance(found, Schema), found

@@ -24,8 +24,8 @@ class Candidate:
         self.name = name
         self.kv = MemoryKeyValue(store, random=Random(seed))
         self.view = KvClusterView(MemoryKeyValue(store), "c", name)
-        self.told: list[bool] = []
-        self.election = Election(self.kv, self.view, "c", name, LoopClock(), on_store=self.told.append)
+        self.store_states: list[bool] = []
+        self.election = Election(self.kv, self.view, "c", name, LoopClock(), on_store=self.store_states.append)
 
     async def elected(self) -> Leadership:
         await self.view.start()
@@ -92,8 +92,8 @@ async def test_rule_7_a_leader_that_cannot_renew_stops_before_its_lease_ends_and
     store.start(asyncio.get_running_loop().time())
     await asyncio.sleep(1)
     assert leadership.may_act
-    assert a.told[-1]
-    assert not all(a.told)
+    assert a.store_states[-1]
+    assert not all(a.store_states)
     keeping.cancel()
     await asyncio.wait([keeping])
     await a.view.close()

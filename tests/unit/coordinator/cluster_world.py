@@ -274,9 +274,9 @@ class BrokerProcess:
         self.assigned = AssignedPartitions(self.broker, self.pool)
         fence = ShardFence()
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
-        self.broker.shared.flush_listener = _Ended(self.logs)
+        self.broker.context.flush_listener = _Ended(self.logs)
         endpoint = world.network.join(name)
-        BrokerApi(self.assigned, TrafficCounters(), self.broker.shared.open_files).register(endpoint)
+        BrokerApi(self.assigned, TrafficCounters(), self.broker.context.open_files).register(endpoint)
         ShardLogApi(self.assigned, fence).register(endpoint)
         endpoint.register_kafka(_Fetches(self.assigned, self.pool))
 

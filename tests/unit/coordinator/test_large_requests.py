@@ -123,8 +123,8 @@ async def test_many_partitions_are_committed_fetched_and_deleted_without_a_stop(
             committed = await world.coordinator.offset_commit(request, CLIENT)
         assert {each.error_code for each in committed.topics[0].partitions} == {0}
         with loop_stops() as fetching:
-            (told,) = await fetch(world.coordinator, ["g"])
-        assert sorted(each.committed_offset for each in told.topics[0].partitions) == list(range(COUNT))
+            (fetched,) = await fetch(world.coordinator, ["g"])
+        assert sorted(each.committed_offset for each in fetched.topics[0].partitions) == list(range(COUNT))
 
         topic_class = m.OffsetFetchRequest.OffsetFetchRequestTopic
         wanted = [topic_class(name="wide", partition_indexes=list(range(COUNT)))] * 3

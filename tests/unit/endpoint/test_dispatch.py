@@ -22,9 +22,9 @@ from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, he
 async def test_answers_are_encoded_at_the_asked_version() -> None:
     made = endpoint()
     for version in range(1, 5):
-        answer = made(heartbeat(version, correlation_id=version), Asker())
-        assert joined(answer)[:4] == version.to_bytes(4, "big")
-        assert decoded(answer, HeartbeatResponse, version).error_code == 27
+        made_response = made(heartbeat(version, correlation_id=version), Asker())
+        assert joined(made_response)[:4] == version.to_bytes(4, "big")
+        assert decoded(made_response, HeartbeatResponse, version).error_code == 27
     assert counters(made).count == 4
     assert counters(made).errors == {27: 4}
 
@@ -121,9 +121,9 @@ async def test_a_bug_in_a_handler_is_logged_with_its_api(error: Exception, is_la
         raise error
 
     async def ask() -> None:
-        answer = endpoint(fails_late if is_late else fails)(heartbeat(), Asker())
-        assert inspect.isawaitable(answer)
-        await answer
+        made_response = endpoint(fails_late if is_late else fails)(heartbeat(), Asker())
+        assert inspect.isawaitable(made_response)
+        await made_response
 
     with pytest.raises(type(error)) as caught:
         await ask()
@@ -135,10 +135,10 @@ async def test_an_async_handler_may_close_the_connection() -> None:
         await asyncio.sleep(0)
         raise CloseConnection("why")
 
-    answer = endpoint(refuses)(heartbeat(), Asker())
-    assert inspect.isawaitable(answer)
+    made_response = endpoint(refuses)(heartbeat(), Asker())
+    assert inspect.isawaitable(made_response)
     with pytest.raises(CloseConnection, match="why"):
-        await answer
+        await made_response
 
 
 @pytest.mark.loops("asyncio")
@@ -161,9 +161,9 @@ async def test_large_answers_are_encoded_off_the_loop(is_late: bool, monkeypatch
         await asyncio.sleep(0)
         return message
 
-    answer = endpoint(late if is_late else at_once, clock=SystemClock())(heartbeat(), Asker())
-    assert inspect.isawaitable(answer)
-    assert joined(await answer) == b"encoded"
+    made_response = endpoint(late if is_late else at_once, clock=SystemClock())(heartbeat(), Asker())
+    assert inspect.isawaitable(made_response)
+    assert joined(await made_response) == b"encoded"
     assert len(threads) == 1
     assert threading.main_thread() not in threads
 

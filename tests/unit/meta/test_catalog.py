@@ -37,7 +37,7 @@ async def put(kv: MemoryKeyValue, made: Topic) -> int:
     return (await kv.commit([], [Put(topic_key("c", made.name), encode_topic(made))])).revision
 
 
-def told(changes: list[TopicChange]) -> list[tuple[int | None, int | None]]:
+def partition_counts(changes: list[TopicChange]) -> list[tuple[int | None, int | None]]:
     """Return changes as pairs of the ids' numbers."""
     return [(c.before.topic_id.int if c.before else None, c.after.topic_id.int if c.after else None) for c in changes]
 
@@ -109,7 +109,7 @@ async def test_a_copied_key_of_a_topic_is_set_aside() -> None:
     assert not catalog.unreadable
     await catalog.wait_revision(await put(kv, topic("again", 1)))
     assert catalog.by_id(uuid.UUID(int=1)) == catalog.topics["again"]
-    assert told(changes) == [(None, 1), (None, 2), (1, None), (2, None), (None, 1)]
+    assert partition_counts(changes) == [(None, 1), (None, 2), (1, None), (2, None), (None, 1)]
     await catalog.close()
     assert failed == []
 
@@ -139,7 +139,7 @@ async def test_it_shows_what_was_there_and_follows() -> None:
     await catalog.wait_revision(done.revision)
     assert catalog.broker_configs(5) == {"a": "b"}
     assert catalog.broker_configs(6) == {}
-    assert told(changes) == [(None, 1), (None, 2), (1, None)]
+    assert partition_counts(changes) == [(None, 1), (None, 2), (1, None)]
     assert len(configs) == 2
     await catalog.close()
 
@@ -180,7 +180,7 @@ async def test_a_topic_made_anew_under_its_name_is_two_changes() -> None:
     last = await put(kv, topic("u", 3))
     watcher.resume()
     await catalog.wait_revision(last)
-    assert told(changes) == [(9, None), (1, None), (None, 2), (None, 3)]
+    assert partition_counts(changes) == [(9, None), (1, None), (None, 2), (None, 3)]
     assert catalog.topics["t"].partitions == 11
     assert catalog.topics["t"].revision == last - 1
     await catalog.close()

@@ -125,11 +125,11 @@ class Connection:
             self.broker.stopped.append(lambda: self._arrive(frame, future))
             return
         response = self.broker.endpoint(frame, cast(Client, self._client))
-        task = asyncio.get_running_loop().create_task(self._answer(response, future))
+        task = asyncio.get_running_loop().create_task(self._respond(response, future))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, response: Any, future: asyncio.Future[memoryview]) -> None:
+    async def _respond(self, response: Any, future: asyncio.Future[memoryview]) -> None:
         if not isinstance(response, Response):
             response = await response
         data = b"".join(response.buffers)
@@ -259,9 +259,9 @@ class BrokerProcess:
             FetchContext(world.config, world.catalog, self.pool),
         )
         self.scopes = inside.scopes
-        self.broker.shared.flush_listener = self.scopes.process.fetch_service.context
+        self.broker.context.flush_listener = self.scopes.process.fetch_service.context
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
-        register_broker(self.endpoint, self.assigned, load, self.broker.shared.open_files, ShardFence())
+        register_broker(self.endpoint, self.assigned, load, self.broker.context.open_files, ShardFence())
         tracing = world.tracing
         self.endpoint.register_kafka(inside if tracing is None else tracing.of_processes(inside))
 

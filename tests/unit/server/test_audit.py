@@ -97,13 +97,13 @@ async def test_produce_and_fetch_write_nothing_but_their_denials(monkeypatch: py
         await ask(node, ALICE, 9, produce("t"))
         assert taken(log) == []
         await ask(node, ALICE, 12, fetch("t"))
-        assert log.told() == [("denial", "FETCH", "denied", "t")]
+        assert log.entries() == [("denial", "FETCH", "denied", "t")]
 
 
 async def test_a_topic_that_a_metadata_request_makes_is_an_act(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         await ask(node, ADMIN, 9, metadata("made", "t"))
-        assert log.told() == [("act", "METADATA", "allowed", "made")]
+        assert log.entries() == [("act", "METADATA", "allowed", "made")]
 
 
 async def test_an_act_that_fails_has_the_error_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:

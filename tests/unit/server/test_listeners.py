@@ -30,7 +30,7 @@ class FakeNode:
         self.metrics = Metrics()
         self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS, gates={})
         self.joined = SimpleNamespace(standstill=None)
-        self.told: list[str] = []
+        self.events: list[str] = []
         self._leaves_s = leaves_s
 
     def is_response_room_wanted(self) -> bool:
@@ -39,10 +39,10 @@ class FakeNode:
     async def leave(self, deadline: float, close_by: float) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(min(self._leaves_s, deadline - loop.time()))
-        self.told.append("left")
+        self.events.append("left")
 
     def drain(self) -> None:
-        self.told.append("drained")
+        self.events.append("drained")
 
 
 class FakeListener:
@@ -69,7 +69,7 @@ async def test_all_that_is_waited_for_ends_by_one_deadline(leaves_s: float) -> N
     began = loop.time()
     await sockets.drain()
     assert loop.time() - began == pytest.approx(LIMIT_S)
-    assert node.told == ["left", "drained"]
+    assert node.events == ["left", "drained"]
     assert listener.timeouts == [pytest.approx(max(LIMIT_S - leaves_s, CLIENTS_SHARE * LIMIT_S))]
 
 

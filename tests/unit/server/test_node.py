@@ -62,21 +62,21 @@ async def test_each_listener_returns_its_own_address() -> None:
         node.is_at(ADDRESSES)
         await node.start()
         for listener, address in ADDRESSES.items():
-            told = (address.host, address.port)
+            address_of = (address.host, address.port)
             request = m.MetadataRequest(
                 topics=[m.MetadataRequest.MetadataRequestTopic(topic_id=None, name="orders")],
                 allow_auto_topic_creation=True,
             )
             for version in (9, 9):  # encoded, then out of what was kept
                 metadata = await ask(node, listener, ApiKey.METADATA, version, request)
-                assert [(each.host, each.port) for each in metadata.brokers] == [told]
+                assert [(each.host, each.port) for each in metadata.brokers] == [address_of]
                 assert {each.leader_id for each in metadata.topics[0].partitions} == {0}
             cluster = await ask(node, listener, ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(endpoint_type=1))
-            assert [(each.host, each.port) for each in cluster.brokers] == [told]
+            assert [(each.host, each.port) for each in cluster.brokers] == [address_of]
             found = await ask(
                 node, listener, ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
             )
-            assert [(each.error_code, each.host, each.port) for each in found.coordinators] == [(0, *told)]
+            assert [(each.error_code, each.host, each.port) for each in found.coordinators] == [(0, *address_of)]
             groups = await ask(node, listener, ApiKey.LIST_GROUPS, 4, m.ListGroupsRequest(states_filter=[]))
             assert groups.error_code == 0
         shown = asyncio.Event()
@@ -186,7 +186,7 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
             allow_auto_topic_creation=True,
         )
 
-        async def told() -> tuple[list[int], ErrorCode]:
+        async def address_of() -> tuple[list[int], ErrorCode]:
             """Return the brokers in Metadata, and the error of a fetch."""
             metadata = await ask(node, "INSIDE", ApiKey.METADATA, 12, request)
             error = ErrorCode.NONE
@@ -201,12 +201,12 @@ async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
             await node.joined.view.wait_revision((await kv.commit([], [write])).revision)
 
         node._set_member(False)
-        assert await told() == ([0], ErrorCode.NONE), "nobody else is there"
+        assert await address_of() == ([0], ErrorCode.NONE), "nobody else is there"
         await node.controller.close()  # which would find no member
         await show(Put(member_key("bmq", "m"), encode_member(other)))
-        assert await told() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert await address_of() == ([5], ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await show(Delete(member_key("bmq", "m")))
-        assert await told() == ([0], ErrorCode.NONE)
+        assert await address_of() == ([0], ErrorCode.NONE)
 
 
 @pytest.mark.loops("asyncio")

@@ -41,8 +41,8 @@ def after(acks: list[Ack]) -> tuple[list[str], OneOwner]:
     ids=["nothing", "one owner", "its successor", "back again", "late, and found", "late, and its only one"],
 )
 def test_what_owners_may_acknowledge_is_counted(acks: list[Ack], owners: int, late: int) -> None:
-    told, checked = after(acks)
-    assert (told, checked.owners, checked.late) == ([], owners, late)
+    breaches, checked = after(acks)
+    assert (breaches, checked.owners, checked.late) == ([], owners, late)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,6 @@ def test_what_owners_may_acknowledge_is_counted(acks: list[Ack], owners: int, la
     ],
 )  # fmt: skip
 def test_a_breach_is_told(acks: list[Ack], breach: str) -> None:
-    told, _ = after(acks)
-    assert len(told) == 1
-    assert breach in told[0]
+    breaches, _ = after(acks)
+    assert len(breaches) == 1
+    assert breach in breaches[0]

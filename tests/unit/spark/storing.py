@@ -107,12 +107,12 @@ class Store:
         name = SegmentName(Batch(memoryview(data)).base_offset if base is None else base, epoch, n)
         open_txns = self._open_txns.setdefault(partition, {})
         key = PartitionKey(self.topic_id, partition)
-        told = _checkpoint(key, name, batches[:covered], interval, open_txns)
-        told = replace(told, log_start=log_start, end_offset=told.end_offset if end is None else end)
+        contents = _checkpoint(key, name, batches[:covered], interval, open_txns)
+        contents = replace(contents, log_start=log_start, end_offset=contents.end_offset if end is None else end)
         await write_once(self.fs, self.path(partition).log(name), data + leftovers, BLOCK)
         if has_idx:
-            await write_once(self.fs, self.path(partition).idx(name), encode_idx(replace(told, is_closed=True)))
-        return Written(name, data, told)
+            await write_once(self.fs, self.path(partition).idx(name), encode_idx(replace(contents, is_closed=True)))
+        return Written(name, data, contents)
 
     async def journal(self, *checkpoints: Checkpoint, incarnation: str = "0-aaaa", n: int = 1) -> None:
         payloads = [frame(CHECKPOINT, encode(each)) for each in checkpoints]

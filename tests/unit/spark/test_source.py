@@ -73,9 +73,9 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    told = imported(code)
-    assert told.startswith(f"BmqDataSource needs the package pyspark: {sys.executable} -m pip install ")
-    assert "'pyspark>=" in told
+    output = imported(code)
+    assert output.startswith(f"BmqDataSource needs the package pyspark: {sys.executable} -m pip install ")
+    assert "'pyspark>=" in output
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:

@@ -38,11 +38,11 @@ async def test_assigned_partitions_are_opened_in_the_background() -> None:
         w.kv.faults = KvFaults(latency_s=0.01)
         w.topic("orders", 50)
         most = 0
-        while sum(event[0] == "opened" for event in w.flush_listener.told) < 50:
+        while sum(event[0] == "opened" for event in w.flush_listener.notified) < 50:
             most = max(most, len(w.assigned._opening))
             await asyncio.sleep(0.001)
         assert most == BACKGROUND_PARALLEL
-        order = [event[1] for event in w.flush_listener.told]
+        order = [event[1] for event in w.flush_listener.notified]
         assert all(abs(at - number) <= BACKGROUND_PARALLEL for at, number in enumerate(order)), "as they were assigned"
 
 
@@ -72,7 +72,7 @@ async def test_partitions_that_requests_wait_for_are_opened_first(ask: str) -> N
         else:
             await until(lambda: w.assigned.get(key) is not None)
         assert w.assigned.get(key) is not None
-        assert len(w.flush_listener.told) <= 2 * BACKGROUND_PARALLEL
+        assert len(w.flush_listener.notified) <= 2 * BACKGROUND_PARALLEL
 
 
 async def test_a_request_is_opened_before_all_partitions_that_metadata_names() -> None:
@@ -84,7 +84,9 @@ async def test_a_request_is_opened_before_all_partitions_that_metadata_names() -
         for number in range(1000):
             w.assigned.get(w.key("orders", number))
         await w.assigned.wait(w.key("orders", 999), 5.0)
-        assert len(w.flush_listener.told) <= 2 * BrokerConfig().open_parallel, "those before it, and those beside it"
+        assert len(w.flush_listener.notified) <= 2 * BrokerConfig().open_parallel, (
+            "those before it, and those beside it"
+        )
 
 
 async def test_many_partitions_that_requests_wait_for_open_concurrently() -> None:
@@ -136,7 +138,7 @@ async def test_the_first_file_after_a_death_is_created_while_the_dead_owners_fil
     async with world() as w:
         w.topic()
         await w.produce_one(batch())
-        w.broker.shared.timers.close()  # kill -9
+        w.broker.context.timers.close()  # kill -9
         w.fs.crash()
         w.kv.crash()
         await w.start()
@@ -166,7 +168,7 @@ async def test_storage_that_is_throttled_at_start_is_no_reason_to_give_up() -> N
         w.topic("orders", 4)
         for number in range(4):
             await w.produce_one(batch(), number)
-        w.broker.shared.timers.close()  # kill -9
+        w.broker.context.timers.close()  # kill -9
         w.fs.crash()
         w.kv.crash()
         await w.start()
@@ -192,7 +194,7 @@ async def test_a_lost_partition_is_opened_again() -> None:
         assert (second.epoch, second.high_watermark, first.is_open) == (2, 1, False)
         await asyncio.sleep(5)  # the broker forgets the old one, not the new
         assert w.assigned.get(w.key()) is second
-        assert [event[0] for event in w.flush_listener.told] == ["opened", "flushed", "closed", "opened"]
+        assert [event[0] for event in w.flush_listener.notified] == ["opened", "flushed", "closed", "opened"]
 
 
 async def test_a_lost_membership_is_followed_by_another() -> None:
@@ -205,7 +207,7 @@ async def test_a_lost_membership_is_followed_by_another() -> None:
         w.membership.is_member = False
         w.broker.fence_all()
         await asyncio.sleep(30)
-        assert [event[0] for event in w.flush_listener.told].count("closed") == 3
+        assert [event[0] for event in w.flush_listener.notified].count("closed") == 3
         assert not w.assigned.open_owners()
         w.membership.is_member = True
         for number in range(3):
@@ -249,7 +251,7 @@ async def test_an_offline_partition_waits_for_an_operator() -> None:
         owner = await w.owner()
         active = owner.active_segment
         assert active is not None
-        w.broker.shared.timers.close()  # kill -9
+        w.broker.context.timers.close()  # kill -9
         w.fs.crash()
         w.kv.crash()
         await w.start()
@@ -318,7 +320,7 @@ async def test_assign_is_idempotent_and_reconfigures() -> None:
         assert (await w.produce_one(batch(b"x" * 500))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert w.assigned.get(w.key()) is owner
         assert len(w.assigned) == 1
-        assert [event[0] for event in w.flush_listener.told] == ["opened", "flushed"]
+        assert [event[0] for event in w.flush_listener.notified] == ["opened", "flushed"]
 
 
 async def test_a_config_that_changes_while_a_partition_opens_reaches_it() -> None:
@@ -465,7 +467,7 @@ async def test_an_idle_partition_has_no_task_and_no_timer() -> None:
             await w.owner("orders", number)
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == before
-        assert not w.broker.shared.timers._heap
+        assert not w.broker.context.timers._heap
 
 
 # ------------------------------------------------------------------------------------------------------------ OFFLINE

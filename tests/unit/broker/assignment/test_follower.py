@@ -562,7 +562,7 @@ async def test_a_settled_log_is_opened_without_reading_journals() -> None:
             await c.write("a", key, idempotent(0))
             await c.write("a", key, idempotent(1))
         found: list[Any] = []
-        journals = c["b"].broker.shared.journals
+        journals = c["b"].broker.context.journals
         find = journals.find
 
         async def count(incarnation: str, key: Any, *, passes_damaged: bool = False) -> Any:
@@ -1062,8 +1062,8 @@ async def test_a_release_note_of_an_unknown_partition_is_ignored() -> None:
         keys = c.keys()
         c.give("a", keys[0])
         owner = await c["a"].assigned.wait(keys[0], 5.0)
-        told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1), (topic.topic_id, 9)))
-        await c["b"].wire.ask(c["b"].view.members["a"], told, 1.0)
+        handover = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1), (topic.topic_id, 9)))
+        await c["b"].wire.ask(c["b"].view.members["a"], handover, 1.0)
         await asyncio.sleep(5)
         assert owner.is_open
         assert len(c["a"].assigned) == 1

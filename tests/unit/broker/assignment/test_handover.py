@@ -14,16 +14,16 @@ from tests.unit.broker.moves import later
 
 
 def test_messages_to_a_new_owner_are_bounded_in_partitions_and_bytes() -> None:
-    def told(count: int, size: int) -> list[int]:
-        handed = ReleaseNote(PartitionRecord(), 1, bytes(size))
+    def slices(count: int, size: int) -> list[int]:
+        release_note = ReleaseNote(PartitionRecord(), 1, bytes(size))
         keys = [PartitionKey(uuid.UUID(int=1), number) for number in range(count)]
-        return [len(message) for message in _messages(dict.fromkeys(keys, handed))]
+        return [len(message) for message in _messages(dict.fromkeys(keys, release_note))]
 
-    assert told(0, 0) == []
-    assert told(PARTITIONS_MAX + 1, 0) == [PARTITIONS_MAX, 1]
-    assert told(3, BYTES_MAX) == [1, 1, 1]
-    assert sum(told(100, 100_000)) == 100
-    assert max(told(100, 100_000)) == 10
+    assert slices(0, 0) == []
+    assert slices(PARTITIONS_MAX + 1, 0) == [PARTITIONS_MAX, 1]
+    assert slices(3, BYTES_MAX) == [1, 1, 1]
+    assert sum(slices(100, 100_000)) == 100
+    assert max(slices(100, 100_000)) == 10
 
 
 async def test_a_notice_does_not_wait_for_the_response_to_the_one_before() -> None:

@@ -175,7 +175,7 @@ async def test_a_round_checks_many_partitions_in_turns_of_the_loop() -> None:
     async with cluster("a") as made:
         looks = TurnCounter()
         held = [Held(number, looks) for number in range(2 * ELEMENTS_A_TURN + 500)]
-        janitor = Janitor(made["a"].broker.shared, lambda: cast(list[PartitionDriver], held), None, random.Random(1))
+        janitor = Janitor(made["a"].broker.context, lambda: cast(list[PartitionDriver], held), None, random.Random(1))
         await janitor._notice(0)
         assert looks.take() == [ELEMENTS_A_TURN // COST_OF_NEW] * (len(held) * COST_OF_NEW // ELEMENTS_A_TURN)
         await janitor._notice(1_000)

@@ -36,7 +36,7 @@ async def sweep(unclosable: str = "") -> tuple[list[str], float]:
     dead = MemoryFileSystem(world.storage, "dead")
     for path in LEFT:
         await dead.create(path)
-    shared, loop = owner.broker.shared, asyncio.get_running_loop()
+    shared, loop = owner.broker.context, asyncio.get_running_loop()
     sweeper = Sweeper(shared, names_per_job=2_000, grace_ms=0, journal_grace_ms=HOUR_MS, journals_per_sweep=1)
     fence = MemoryFileSystem.fence
 

@@ -149,7 +149,7 @@ async def test_a_refused_concat_leaves_the_log_and_no_draft() -> None:
     world = World()
     owner = await small_segments(world)
     fs = Refusing(world.storage, "a")
-    janitor = Janitor(replace(owner.broker.shared, fs=fs), owner.held, CONFIG, random.Random(1))
+    janitor = Janitor(replace(owner.broker.context, fs=fs), owner.held, CONFIG, random.Random(1))
     before = await world.names()
     await janitor.run_once()
     assert janitor.failures == 1

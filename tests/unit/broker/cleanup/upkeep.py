@@ -121,7 +121,7 @@ class Owner:
         self.clock = WallClock()
         self.broker = lone_broker(self.fs, self.kv, incarnation=name, clock=self.clock, janitor_config=ASLEEP)
         self.steps = StepFileSystem(world.storage, name)
-        self.janitor = Janitor(replace(self.broker.shared, fs=self.steps), self.held, config, random.Random(3))
+        self.janitor = Janitor(replace(self.broker.context, fs=self.steps), self.held, config, random.Random(3))
 
     def held(self) -> list[PartitionDriver]:
         driver = self.broker.get(KEY)

@@ -40,10 +40,10 @@ async def test_an_index_is_written_only_beside_the_file_that_it_describes(
     fs = MemoryFileSystem(MemoryStorage(Random(1)), "b")
     kv = MemoryKeyValue(MemoryStore(), random=Random(1))
     broker = lone_broker(fs, kv, incarnation="b", clock=LoopClock())
-    files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
+    files = SegmentFiles(broker.context, PATH, is_synced=False, replication=3)
     if length >= 0:
         await write_once(fs, PATH.log(NAME), b"x" * length)
-    late = broker.shared.deferred_indexes
+    late = broker.context.deferred_indexes
     late.add(files, NAME, LENGTH, b"index", after_ms=LOOK_MS)
     await asyncio.sleep(LOOK_MS / 1000 - 0.1)
     with pytest.raises(NoSuchFile):
@@ -61,10 +61,10 @@ async def test_an_index_that_cannot_be_written_is_tried_a_few_times_and_then_rep
     storage = MemoryStorage(Random(1))
     fs = MemoryFileSystem(storage, "b")
     broker = lone_broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
-    files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
+    files = SegmentFiles(broker.context, PATH, is_synced=False, replication=3)
     await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
     storage.faults = Faults(unavailable=1.0)
-    broker.shared.deferred_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
+    broker.context.deferred_indexes.add(files, NAME, LENGTH, b"index", after_ms=BEHIND_MS)
     await asyncio.sleep(ATTEMPTS)
     (report,) = broker.reports
     assert "could not write the index" in report
@@ -78,11 +78,11 @@ async def test_a_broker_that_cannot_write_its_indexes_in_time_counts_them_in_the
     storage = MemoryStorage(Random(1))
     fs = MemoryFileSystem(storage, "b")
     broker = lone_broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
-    files = SegmentFiles(broker.shared, PATH, is_synced=False, replication=3)
+    files = SegmentFiles(broker.context, PATH, is_synced=False, replication=3)
     await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
     storage.faults = Faults(waits_for_namenode=1.0)
     storage.restart_namenode(1000.0)
-    late = broker.shared.deferred_indexes
+    late = broker.context.deferred_indexes
     for _ in range(3):
         late.add(files, NAME, LENGTH, b"index", after_ms=0)
     await broker.close()
@@ -208,7 +208,7 @@ async def test_without_a_successor_the_index_is_written_before_the_release() -> 
         c["a"].view.assign("b", key)
         await c["a"].assigned.wait_left()
         assert "idx" in await kinds(c)
-        assert len(c["a"].broker.shared.deferred_indexes) == 0
+        assert len(c["a"].broker.context.deferred_indexes) == 0
 
 
 async def test_if_too_many_indexes_wait_the_next_is_written_before_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,9 +222,9 @@ async def test_if_too_many_indexes_wait_the_next_is_written_before_the_release(m
             await c.write("a", key, idempotent(0))
         c.give("b", keys[1])
         assert await c.write("b", keys[1], idempotent(1)) == 1
-        assert len(c["a"].broker.shared.deferred_indexes) == 1
-        assert len(c["b"].broker.shared.deferred_indexes) == 1
+        assert len(c["a"].broker.context.deferred_indexes) == 1
+        assert len(c["b"].broker.context.deferred_indexes) == 1
         c.give("b", keys[0])
         assert await c.write("b", keys[0], idempotent(0)) == 0
         assert "idx" in await kinds(c)
-        assert len(c["b"].broker.shared.deferred_indexes) == 1
+        assert len(c["b"].broker.context.deferred_indexes) == 1

@@ -164,12 +164,12 @@ async def test_partitions_that_cannot_be_flushed_leave_room_for_the_others() -> 
         waiting = []
         for partition in range(40):
             owner = await w.owner("orders", partition)
-            before = w.broker.shared.budget.used
+            before = w.broker.context.budget.used
             while owner.has_room:
                 waiting.append(w.produce({("orders", partition): batch(b"x" * 20_000)}, timeout_ms=60_000))
                 assert len(waiting) < 1_000, "their shares end"
                 await asyncio.sleep(0)
-            held.append(w.broker.shared.budget.used - before)
+            held.append(w.broker.context.budget.used - before)
         assert max(held) <= (8 << 20) // 16 + 30_000
         assert min(held) > 0
         w.storage.faults = Faults()
@@ -197,7 +197,7 @@ async def test_a_probe_that_is_never_answered_hides_no_stall() -> None:
             raise AssertionError
 
         setattr(w.fs, "probe", probe)  # noqa: B010
-        w.broker.shared.health.failed(["dn0"], w.broker.shared.now_ms())
+        w.broker.context.health.failed(["dn0"], w.broker.context.now_ms())
         await probed.wait()
         w.storage.faults = Faults(hung_ack=1.0)
         waiting = asyncio.ensure_future(w.produce_one(batch(), timeout_ms=120_000))

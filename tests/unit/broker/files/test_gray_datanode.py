@@ -26,7 +26,7 @@ def make_topic(w: World, partitions: int = 1) -> None:
 
 
 def spend_tokens(w: World) -> None:
-    while w.broker.shared.health.take_roll_token(w.broker.shared.now_ms()):
+    while w.broker.context.health.take_roll_token(w.broker.context.now_ms()):
         pass
 
 

@@ -251,7 +251,7 @@ async def test_the_limit_rises_to_the_configured_one_when_storage_has_room() -> 
         w.topic(partitions=12)
         sent = [w.produce({("orders", p): batch()}, timeout_ms=120_000) for p in range(12)]
         await asyncio.gather(*sent)
-        places = w.broker.shared.open_files
+        places = w.broker.context.open_files
         assert places.limit < 20
         crowded.files_max = 1000
         await until(lambda: places.limit == 1000)
@@ -333,7 +333,7 @@ async def test_a_partition_that_is_lost_while_it_waits_leaves_the_queue() -> Non
         crowded.files_max = 1000
         answers = [response for (response,) in await asyncio.gather(*sent)]
         assert [ErrorCode(response.error_code).name for response in answers] == ["NOT_LEADER_OR_FOLLOWER"] * 3
-        assert "opening=0 held=0 leaving=0" in repr(w.broker.shared.open_files)
+        assert "opening=0 held=0 leaving=0" in repr(w.broker.context.open_files)
         for partition in range(3):
             assert (await w.produce_one(batch(), partition)).error_code == 0, "in its next life"
 
@@ -348,9 +348,9 @@ async def test_the_place_of_a_file_is_free_when_its_closing_is_abandoned() -> No
         assert driver is not None
         w.storage.faults = Faults(hung_ack=1.0)
         w.broker._make_room(1)
-        await until(lambda: "held=0 leaving=1" in repr(w.broker.shared.open_files))
+        await until(lambda: "held=0 leaving=1" in repr(w.broker.context.open_files))
         await driver.abandon()
-        assert "held=0 leaving=0" in repr(w.broker.shared.open_files)
+        assert "held=0 leaving=0" in repr(w.broker.context.open_files)
         assert not [each for each in w.storage.appenders if "/topics/" in str(each.lease.paths)]
         w.storage.faults = Faults()
 

@@ -37,7 +37,7 @@ async def test_the_first_file_is_there_when_the_partition_comes() -> None:
         assert await writing == 2
         assert [path for path in created if ".spare" in path] == [spare]
         assert (await record_of(c)).segments[-1].spare == spare
-        assert len(c["b"].broker.shared.precreated) == 0
+        assert len(c["b"].broker.context.precreated) == 0
 
 
 async def test_no_file_is_made_for_a_partition_that_no_request_waits_for() -> None:
@@ -86,7 +86,7 @@ async def test_a_first_file_that_is_not_wanted_is_removed(how: str) -> None:
             await c.nodes.pop("b").stop()
         left = [name for name in await names(c) if name.startswith(".spare") and name.endswith("-b")]
         assert left == []
-        assert len(b.broker.shared.precreated) == 0
+        assert len(b.broker.context.precreated) == 0
         await asyncio.gather(waiting, return_exceptions=True)
 
 

@@ -47,7 +47,7 @@ async def offsets(
             replica_id=-1, isolation_level=1, topics=[Topic(name="orders", partitions=[part])], timeout_ms=timeout_ms
         )
         response = await w.call(request, ListOffsetsResponse, version)
-        ((answer,),) = [topic.partitions for topic in response.topics]
-        name = ErrorCode(answer.error_code).name
-        found.append((name, answer.offset, answer.timestamp, answer.leader_epoch))
+        ((result,),) = [topic.partitions for topic in response.topics]
+        name = ErrorCode(result.error_code).name
+        found.append((name, result.offset, result.timestamp, result.leader_epoch))
     return found

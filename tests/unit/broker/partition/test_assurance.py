@@ -24,7 +24,7 @@ class Owned:
     def __init__(self) -> None:
         self.standstill = Standstill(LoopClock())
         self.standstill.start()
-        self.shared = SimpleNamespace(standstill=self.standstill)
+        self.context = SimpleNamespace(standstill=self.standstill)
         self.doubts_before = self.standstill.doubts
         self.outcome: Exception | None = None
         self.proofs = 0
@@ -91,12 +91,12 @@ async def test_without_a_proof_nothing_is_said_until_there_is_one(outcome: Excep
 async def test_a_proof_during_which_the_process_stood_still_proves_nothing() -> None:
     owned, assurance = assured()
     owned.stand_still(1.0)
-    answer = asyncio.create_task(assurance.renew())
+    renewal = asyncio.create_task(assurance.renew())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert owned.proofs == 1
     owned.stand_still(1.0)
-    await answer
+    await renewal
     assert owned.proofs == 2
     owned.standstill.stop()
 
@@ -114,9 +114,9 @@ async def test_a_membership_that_goes_on_settles_a_short_doubt(seconds: float, p
 async def test_a_partition_that_ends_meanwhile_refuses_the_answers_that_wait() -> None:
     owned, assurance = assured()
     owned.stand_still(GIVEN_UP_S)
-    answer = asyncio.create_task(assurance.renew())
+    renewal = asyncio.create_task(assurance.renew())
     await asyncio.sleep(0)
     owned.tasks[0].cancel()
     with pytest.raises(RequestError, match="has left this broker"):
-        await answer
+        await renewal
     owned.standstill.stop()

@@ -44,7 +44,7 @@ class Partition:
         self.posted: list[Event] = []
         self.noted: list[tuple[Any, ...]] = []
         note = self.noted.append
-        self.shared = SimpleNamespace(
+        self.context = SimpleNamespace(
             now_ms=lambda: 1_000,
             health=SimpleNamespace(
                 flushed=lambda nodes, ms: note(("flushed", nodes, ms)), failed=lambda nodes, ms: note(("failed", nodes))
@@ -54,7 +54,7 @@ class Partition:
             scheduler=SimpleNamespace(on_flush_ended=lambda flusher: note(("ended",))),
             trouble="of an earlier flush",
         )
-        shared: Any = self.shared
+        shared: Any = self.context
         flusher: Any = object()
         self.flushes = InFlightFlushes(shared, flusher, self.posted.append)
         self.file = Appender()
@@ -85,7 +85,7 @@ async def test_a_flush_that_is_acknowledged_ends_the_trouble() -> None:
     assert isinstance(flushed, ev.Flushed)
     assert (flushed.name, flushed.position) == (NAME, size)
     assert partition.noted == [("flushed", ("dn1", "dn2"), 100), ("ended",)]
-    assert (partition.flushes.bytes, partition.shared.trouble) == (0, "")
+    assert (partition.flushes.bytes, partition.context.trouble) == (0, "")
 
 
 async def test_small_batches_are_joined_and_large_ones_are_not_copied() -> None:
@@ -106,7 +106,7 @@ async def test_a_failed_pipeline_is_posted_once_with_its_suspects() -> None:
     assert isinstance(failed, ev.SegmentFailed)
     assert failed.name == NAME
     assert partition.noted == [("failed", ("dn2",)), ("ended",)]
-    assert (partition.flushes.bytes, partition.shared.trouble) == (0, "reset")
+    assert (partition.flushes.bytes, partition.context.trouble) == (0, "reset")
 
 
 async def test_a_write_that_is_refused_fails_the_flush_in_the_next_turn() -> None:

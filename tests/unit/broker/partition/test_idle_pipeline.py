@@ -73,7 +73,7 @@ async def test_a_single_datanode_that_restarts_has_its_segments_closed() -> None
         w.storage.kill_datanode("dn1")
         w.storage.start_datanode("dn1")
         await asyncio.sleep(CLOSED_S)
-        assert "dn1" in w.broker.shared.health.excluded(w.broker.shared.now_ms())
+        assert "dn1" in w.broker.context.health.excluded(w.broker.context.now_ms())
         open_spares = {each.lease.paths[0] for each in w.storage.appenders}
         assert open_spares.isdisjoint(struck)
         assert open_spares.issuperset(others)

@@ -70,7 +70,7 @@ async def test_a_move_ends_though_a_broken_segment_cannot_be_proven_ours() -> No
         driver = writer_of(c, "a", key)
         current = driver.machine.current
         assert current is not None
-        assert c["a"].broker.shared.open_files.try_enter()  # a file that is being opened: takeovers wait for it
+        assert c["a"].broker.context.open_files.try_enter()  # a file that is being opened: takeovers wait for it
         (segment,) = (file for file in c.storage.appenders if ".spare" in file.lease.paths[0])
         c.storage.kill_datanode(segment.nodes[0])
         lost = asyncio.ensure_future(c.write("a", key, idempotent(1)))

@@ -24,8 +24,8 @@ def test_a_fenced_owner_says_which_batches_may_be_in_the_log() -> None:
     append(machine)
     effects = machine.handle(ev.EpochChanged(2), 0)
     rejects = [effect for effect in effects if isinstance(effect, ev.Reject)]
-    told = [(reject.code, [pending.batch.base_offset for pending in reject.batches]) for reject in rejects]
-    assert told == [
+    rejected = [(reject.code, [pending.batch.base_offset for pending in reject.batches]) for reject in rejects]
+    assert rejected == [
         (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, [0]),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, [1]),
     ]

@@ -42,11 +42,11 @@ def copies(w: World) -> int:
 async def repeated(w: World, make: Callable[[], bytearray]) -> Any:
     """Produce again and again, as a client does, until there is a response without an error, and return it."""
     for _ in range(100):
-        answer = await w.produce_one(make())
-        if not answer.error_code:
-            return answer
+        part = await w.produce_one(make())
+        if not part.error_code:
+            return part
         await asyncio.sleep(0.1)
-    raise AssertionError(answer)
+    raise AssertionError(part)
 
 
 async def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
@@ -69,9 +69,9 @@ async def test_rule_1_no_acks_all_with_fewer_copies_than_asked_for() -> None:
         assert (unbound.error_code, unbound.base_offset) == (0, 0), "the refused ones have taken no offset"
         owner = await w.owner()
         await until(lambda: owner.high_watermark == 1)
-        (told,) = w.broker.reports
-        assert told.startswith("storage has too few datanodes for min.insync.replicas of 1 partitions")
-        assert told.endswith(" topic=orders partition=0")
+        (line,) = w.broker.reports
+        assert line.startswith("storage has too few datanodes for min.insync.replicas of 1 partitions")
+        assert line.endswith(" topic=orders partition=0")
         assert w.broker.under_min_isr == 1
         assert w.broker.is_serving
 
@@ -107,8 +107,8 @@ async def test_nodes_that_die_under_an_open_segment() -> None:
         two_of_three(w)
         assert (await w.produce_one(idempotent(0))).error_code == 0
         keep_datanodes(w, 1)
-        answer = await w.produce_one(idempotent(1))
-        assert ErrorCode(answer.error_code) in (
+        part = await w.produce_one(idempotent(1))
+        assert ErrorCode(part.error_code) in (
             ErrorCode.NOT_ENOUGH_REPLICAS,
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         )

@@ -92,8 +92,8 @@ async def end_of_epoch(w: World, epoch: int, *, current: int = -1, version: int 
     part = Topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic="orders", partitions=[part])])
     response = await w.call(request, OffsetForLeaderEpochResponse, version)
-    ((answer,),) = [topic.partitions for topic in response.topics]
-    return ErrorCode(answer.error_code).name, answer.leader_epoch, answer.end_offset
+    ((result,),) = [topic.partitions for topic in response.topics]
+    return ErrorCode(result.error_code).name, result.leader_epoch, result.end_offset
 
 
 async def test_the_end_of_each_earlier_epoch_is_known_after_restarts() -> None:

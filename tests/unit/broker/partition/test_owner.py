@@ -105,7 +105,7 @@ async def test_flush_listeners_are_notified_in_order() -> None:
         await asyncio.sleep(0.01)
         await w.assigned.withdraw(w.key())
         assert (await late)[0].base_offset == 5
-        assert w.flush_listener.told == [
+        assert w.flush_listener.notified == [
             ("opened", 0, 1, 0, 0),
             ("flushed", 0, [0], 2),
             ("flushed", 0, [2, 3, 4], 5),
@@ -114,16 +114,16 @@ async def test_flush_listeners_are_notified_in_order() -> None:
         ]
         w.assign()
         await w.owner()
-        assert w.flush_listener.told[-1] == ("opened", 0, 2, 3, 6)
+        assert w.flush_listener.notified[-1] == ("opened", 0, 2, 3, 6)
 
 
 async def test_an_owner_without_a_flush_listener_serves() -> None:
     async with world() as w:
-        w.broker.shared.flush_listener = None
+        w.broker.context.flush_listener = None
         w.topic()
         assert (await w.produce_one(batch())).base_offset == 0
         await (await w.owner()).delete_before(1)
-        assert not w.flush_listener.told
+        assert not w.flush_listener.notified
 
 
 async def test_list_offsets_refuses_other_versions_and_epochs() -> None:
@@ -220,8 +220,8 @@ async def delete(w: World, offset: int, name: str = "orders", **options: Any) ->
         topics=[Topic(name=name, partitions=[part])], timeout_ms=options.get("timeout_ms", 1000)
     )
     response = await w.call(request, DeleteRecordsResponse, options.get("version", 2))
-    ((answer,),) = [topic.partitions for topic in response.topics]
-    return ErrorCode(answer.error_code).name, answer.low_watermark
+    ((result,),) = [topic.partitions for topic in response.topics]
+    return ErrorCode(result.error_code).name, result.low_watermark
 
 
 async def test_delete_records_raises_the_log_start_of_topics_that_delete() -> None:

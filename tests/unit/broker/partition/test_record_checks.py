@@ -101,8 +101,8 @@ async def test_a_batch_with_wrong_records_is_refused_and_nothing_of_it_stored(
 
     async with world() as w:
         w.topic()
-        answer = await w.produce_one(data, acks=acks)
-        assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
+        part = await w.produce_one(data, acks=acks)
+        assert (ErrorCode(part.error_code), part.base_offset) == (code, -1)
         assert (await w.produce_one(idempotent(0))).base_offset == 0
         assert len(await read_log(w.fs, 1, w.path())) == 1
 
@@ -137,9 +137,9 @@ async def test_large_batches_are_checked_off_the_loop_in_their_order(codec: str)
             plain = forged(body(*values), 5 if number == 3 else 3)
             sent.append(w.produce({("orders", 0): recompress(Batch(memoryview(bytearray(plain))), compression)}))
         sent.append(w.produce({("orders", 0): idempotent(0)}))
-        answers = [(await each)[0] for each in sent]
-        assert [answer.error_code for answer in answers] == [0, 0, 0, INVALID_RECORD, 0, 0, 0]
-        assert [answer.base_offset for answer in answers] == [0, 3, 6, -1, 9, 12, 15]
+        parts = [(await each)[0] for each in sent]
+        assert [part.error_code for part in parts] == [0, 0, 0, INVALID_RECORD, 0, 0, 0]
+        assert [part.base_offset for part in parts] == [0, 3, 6, -1, 9, 12, 15]
         assert calls == 7, "what comes behind a large one waits for it"
 
 
@@ -190,8 +190,8 @@ async def test_batches_that_decompress_to_too_much_leave_no_memory_behind() -> N
         try:
             for topic in ("orders", "packed"):
                 for name, data in made.items():
-                    answer = (await w.produce({(topic, 0): data}))[0]
-                    assert answer.error_code == expected[name], name
+                    part = (await w.produce({(topic, 0): data}))[0]
+                    assert part.error_code == expected[name], name
             left, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -98,8 +98,8 @@ async def test_a_release_note_that_is_wrong_costs_only_time(spoil: str) -> None:
             wrong = right._replace(record=NOTHING.record)
         else:
             wrong = NOTHING
-        told = HandedOverRequest(message.partitions, (wrong.release(),))
-        await c["a"].wire.ask(c["a"].view.members["b"], told, 1.0)
+        handover = HandedOverRequest(message.partitions, (wrong.release(),))
+        await c["a"].wire.ask(c["a"].view.members["b"], handover, 1.0)
         assert await c.write("b", key, idempotent(1)) == 1
         assert await c.write("b", key, idempotent(2)) == 2
 
@@ -123,9 +123,9 @@ async def test_a_message_of_an_earlier_version_has_no_release_notes() -> None:
 async def test_a_message_with_damaged_release_notes_is_refused(releases: tuple[Release, ...]) -> None:
     async with cluster() as c:
         topic = c.topic(2)
-        told = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1)), releases)
+        handover = HandedOverRequest(((topic.topic_id, 0), (topic.topic_id, 1)), releases)
         with pytest.raises((RequestError, FormatError)):
-            await c["b"].wire.ask(c["b"].view.members["a"], told, 1.0)
+            await c["b"].wire.ask(c["b"].view.members["a"], handover, 1.0)
 
 
 async def test_a_move_that_a_produce_waits_for_takes_as_long_as_its_serial_calls() -> None:

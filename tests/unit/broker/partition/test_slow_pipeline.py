@@ -31,7 +31,7 @@ class Partition:
     """A partition with an open pipeline, whose oldest flush began ``age_ms`` ago; None: nothing is in flight."""
 
     def __init__(self, shared: Any, age_ms: int | None, nodes: Sequence[str] = NODES, name: SegmentName = NAME) -> None:
-        self.shared = shared
+        self.context = shared
         self.nodes = tuple(nodes)
         self.posted: list[Any] = []
         self.inflight = [] if age_ms is None else [SimpleNamespace(sent_ms=now_ms() - age_ms)]

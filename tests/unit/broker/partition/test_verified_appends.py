@@ -89,9 +89,9 @@ async def writer(broker: BrokerConfig | None = None) -> AsyncIterator[Writer]:
     async with world(broker=broker) as w:
         w.topic()
         verifier = FakeVerifier()
-        w.broker.shared.verifier = verifier
+        w.broker.context.verifier = verifier
         yield Writer(w, await w.owner(), verifier)
-        assert w.broker.shared.budget.used == 0
+        assert w.broker.context.budget.used == 0
 
 
 async def code_of(appended: asyncio.Future[Appended]) -> str:
@@ -112,10 +112,10 @@ async def test_rule_12_the_first_batch_waits_and_the_producers_others_behind_it(
         plain = one.append(0, pid=7, attributes=0)
         assert (await plain).base_offset == 0, "another producer does not wait"
         assert one.verifier.asked == [("t", PID, 0, True)]
-        assert one.owner._shared.unverified == 3
+        assert one.owner._context.unverified == 3
         one.respond()
         assert [(await each).base_offset for each in waiting] == [1, 2, 3]
-        assert one.owner._shared.unverified == 0
+        assert one.owner._context.unverified == 0
         assert (await one.append(3)).base_offset == 4
         assert len(one.verifier.asked) == 1, "the transaction is open"
         assert one.owner.last_stable_offset == 1
@@ -266,5 +266,5 @@ async def test_transactional_batches_are_refused_without_an_id_and_without_coord
 ) -> None:
     async with writer() as one:
         if not is_served:
-            one.w.broker.shared.verifier = None
+            one.w.broker.context.verifier = None
         assert await codes_of(one.append(0, name=name)) == ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED"]

@@ -19,17 +19,17 @@ from bmq.cli.repair.command import lines
     ],
 )
 def test_a_whole_partition_is_one_line(start: int, end: int, holds: str) -> None:
-    told = {"topic": "orders", "partition": 3, "log_start": start, "end_offset": end}
-    told |= {"offline_reason": "", "segments": [], "notes": []}
-    assert lines(told) == [f"orders-3: nothing is damaged; {holds}"]
+    result = {"topic": "orders", "partition": 3, "log_start": start, "end_offset": end}
+    result |= {"offline_reason": "", "segments": [], "notes": []}
+    assert lines(result) == [f"orders-3: nothing is damaged; {holds}"]
 
 
 def test_a_servers_text_reaches_no_terminal_as_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = {"topic": "orders", "partition": 3, "log_start": 0, "end_offset": 0, "is_done": False}
-    told |= {"offline_reason": "", "segments": [], "notes": ["a\x1b[2J"]}
-    monkeypatch.setattr("bmq.cli.repair.command.Console.act", lambda console, name, body: told)
+    result = {"topic": "orders", "partition": 3, "log_start": 0, "end_offset": 0, "is_done": False}
+    result |= {"offline_reason": "", "segments": [], "notes": ["a\x1b[2J"]}
+    monkeypatch.setattr("bmq.cli.repair.command.Console.act", lambda console, name, body: result)
     assert main(["segment", "repair", "orders", "3", "--http", "http://127.0.0.1:1"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "  note: a\\x1b[2J"
 

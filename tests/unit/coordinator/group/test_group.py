@@ -180,8 +180,8 @@ def test_closing_a_group_answers_all_parked_requests(state: GroupState) -> None:
     store_all(group)
     group.close(ErrorCode.NOT_COORDINATOR)
     waiting = {"w", "other"} if state is PREPARING else {"w"}
-    told = {e.token: e.response.error for e in group.take_effects() if isinstance(e, Respond)}
-    assert told == dict.fromkeys(waiting, ErrorCode.NOT_COORDINATOR)
+    codes = {e.token: e.response.error for e in group.take_effects() if isinstance(e, Respond)}
+    assert codes == dict.fromkeys(waiting, ErrorCode.NOT_COORDINATOR)
     assert group.state is GroupState.DEAD
 
 

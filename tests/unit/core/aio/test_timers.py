@@ -56,8 +56,8 @@ async def test_those_of_one_moment_expire_in_turns_and_may_be_removed_until_then
 
 
 async def test_a_bug_of_one_does_not_keep_the_others_waiting() -> None:
-    deadlines, item, told = Deadlines(), Item(), list[object]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    deadlines, item, errors = Deadlines(), Item(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
 
     class Broken:
         def expire(self) -> None:
@@ -66,7 +66,7 @@ async def test_a_bug_of_one_does_not_keep_the_others_waiting() -> None:
     deadlines.add(Broken(), 1.0)
     deadlines.add(item, 1.0)
     await asyncio.sleep(2)
-    assert len(item.times) == len(told) == 1
+    assert len(item.times) == len(errors) == 1
     assert not deadlines._buckets
 
 

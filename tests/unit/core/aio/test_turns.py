@@ -127,8 +127,8 @@ async def test_pieces_of_work_keep_their_order() -> None:
 
 
 async def test_a_piece_that_fails_does_not_hold_the_others() -> None:
-    queue, done, told = StepQueue(10), list[str](), list[str]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+    queue, done, errors = StepQueue(10), list[str](), list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(str(context["exception"])))
 
     def fails() -> Steps[None]:
         yield
@@ -137,7 +137,7 @@ async def test_a_piece_that_fails_does_not_hold_the_others() -> None:
     queue.run(10, fails())
     queue.run(1, steps_of("x", 0, done))
     await queue.finish()
-    assert (done, told) == (["x0"], ["broken"])
+    assert (done, errors) == (["x0"], ["broken"])
 
 
 def test_a_loop_that_has_ended_is_not_kept() -> None:

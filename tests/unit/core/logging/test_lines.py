@@ -116,10 +116,10 @@ def test_json_has_the_traceback_in_the_same_line(json_log: Log) -> None:
         raise ValueError(FORGED)
     except ValueError as error:
         json_log.logger.error("closing", exc_info=error)
-    told = json_log.take_json()["exception"]
-    assert isinstance(told, str)
-    assert told.startswith("Traceback")
-    assert FORGED in told
+    traceback = json_log.take_json()["exception"]
+    assert isinstance(traceback, str)
+    assert traceback.startswith("Traceback")
+    assert FORGED in traceback
 
 
 def test_a_surrogate_does_not_break_the_stream(json_log: Log) -> None:

@@ -34,7 +34,7 @@ async def connect(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWri
     return await asyncio.open_connection("127.0.0.1", world.listener.port, limit=1 << 26)
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, int]:
     """Read the next response and return its number and size."""
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     body = await reader.readexactly(size)
@@ -52,8 +52,8 @@ async def test_addresses_have_their_own_dispatch_and_share_limits() -> None:
         second, second_writer = await asyncio.open_connection("127.0.0.1", port)
         first_writer.write(frame(1))
         second_writer.write(frame(2))
-        assert (await answer(first))[0] == 1
-        assert (await answer(second))[0] == 2
+        assert (await read_response(first))[0] == 1
+        assert (await read_response(second))[0] == 2
         assert (world.script.begun, other.begun) == ([1], [2])
         third, third_writer = await connect(world)
         assert await third.read() == b""  # closed: two are connected already
@@ -78,7 +78,7 @@ async def test_pipelined_requests_and_large_frames() -> None:
 
         helper = asyncio.ensure_future(answer_slowly())
         for number in range(300):
-            assert await answer(reader) == (number, 70_000 if number in slow else 4)
+            assert await read_response(reader) == (number, 70_000 if number in slow else 4)
         await helper
         assert len(world.script.frames[150]) == 20 << 20
         writer.close()
@@ -133,7 +133,7 @@ async def test_malformed_and_refused_requests_close_the_connection() -> None:
         second, third = await connect(world), await connect(world)
         assert await third[0].read() == b""
         kept[1].write(frame(1))
-        assert await answer(kept[0]) == (1, 4)
+        assert await read_response(kept[0]) == (1, 4)
         for _, each in (kept, second, third):
             each.close()
 
@@ -148,7 +148,7 @@ async def test_drain_over_sockets() -> None:
         draining = asyncio.ensure_future(world.listener.drain(30))
         await asyncio.sleep(0)
         world.script.respond(1, size=1 << 20)
-        assert await answer(reader) == (1, 1 << 20)
+        assert await read_response(reader) == (1, 1 << 20)
         assert await reader.read() == b""
         await draining
         writer.close()

@@ -13,8 +13,8 @@ MAP = ("INSIDE:PLAINTEXT", "OUTSIDE:PLAINTEXT")
 
 
 def test_listeners_keep_their_order_and_each_has_its_advertised_address() -> None:
-    told = ("OUTSIDE://kafka.example.org:31000", "INSIDE://[fd00::1]:9092")
-    assert resolve(TWO, told, MAP) == (
+    addresses = ("OUTSIDE://kafka.example.org:31000", "INSIDE://[fd00::1]:9092")
+    assert resolve(TWO, addresses, MAP) == (
         ListenerAddress("INSIDE", "0.0.0.0", 9092, "fd00::1", 9092),
         ListenerAddress("OUTSIDE", "0.0.0.0", 9094, "kafka.example.org", 31000),
     )

@@ -76,7 +76,7 @@ async def connect(world: World, context: ssl.SSLContext) -> tuple[asyncio.Stream
     )
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, int]:
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, int]:
     """Read the next response and return its number and size."""
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     body = await reader.readexactly(size)
@@ -118,7 +118,7 @@ async def test_requests_of_every_size_pass_both_ways(made: Certificates) -> None
             await until(partial(_has_begun, world, number))
             assert len(world.script.frames[number]) == size
             world.script.respond(number, size=size)
-        assert [await answer(reader) for _ in sizes] == list(enumerate(sizes))
+        assert [await read_response(reader) for _ in sizes] == list(enumerate(sizes))
         connection = only(world)
         assert (connection.session.listener, connection.session.protocol) == ("OUT", "SSL")
         assert connection.session.principal == ANONYMOUS
@@ -144,8 +144,8 @@ async def test_a_client_that_does_not_read_pauses_both_directions_and_loses_noth
         assert world.script.begun == [1]
         assert world.script.released == []
         writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert await answer(reader) == (1, 32 << 20)
-        assert [(await answer(reader))[0] for _ in range(48)] == list(range(2, 50))
+        assert await read_response(reader) == (1, 32 << 20)
+        assert [(await read_response(reader))[0] for _ in range(48)] == list(range(2, 50))
         assert world.script.released[0] == 1
         writer.close()
 
@@ -165,7 +165,7 @@ async def test_a_client_that_sends_more_than_is_begun_is_not_read_from(made: Cer
         assert isinstance(transport, TlsTransport)
         assert transport._incoming.pending <= PIECE_BYTES
         world.script.respond(0)
-        assert [(await answer(reader))[0] for _ in range(5_000)] == list(range(5_000))
+        assert [(await read_response(reader))[0] for _ in range(5_000)] == list(range(5_000))
         await sent
         writer.close()
 
@@ -185,7 +185,7 @@ async def test_a_clients_certificate_gives_its_principal(made: Certificates) -> 
     async with listening(server) as world:
         reader, writer = await connect(world, client_context(made, has_certificate=True))
         writer.write(frame(1))
-        await answer(reader)
+        await read_response(reader)
         assert only(world).session == Session(principal=user("alice"), listener="OUT", protocol="SSL")
         (event,) = world.audit.events
         assert (event.act, event.outcome.value, str(event.session.principal)) == ("LOGIN", "allowed", "User:alice")
@@ -193,7 +193,7 @@ async def test_a_clients_certificate_gives_its_principal(made: Certificates) -> 
         await until(lambda: not world.listener.connections)
         reader, writer = await connect(world, client_context(made))
         writer.write(frame(1))
-        await answer(reader)
+        await read_response(reader)
         assert only(world).session == SESSION
         writer.close()
 
@@ -203,7 +203,7 @@ async def test_the_clients_end_of_tls_closes_and_a_closed_listener_says_it(made:
     async with listening(tls(made)) as world:
         reader, writer = await connect(world, client_context(made))
         writer.write(frame(1))
-        await answer(reader)
+        await read_response(reader)
         only(world).close()
         assert await reader.read() == b"", "close_notify came: an end of TLS, not a cut"
         writer.close()
@@ -287,7 +287,7 @@ async def test_silent_and_slow_handshakes_end_and_others_are_served(
         await until(lambda: len(world.listener.connections) == 20)
         reader, writer = await connect(world, client_context(made))
         writer.write(frame(1))
-        assert await answer(reader) == (1, 4)
+        assert await read_response(reader) == (1, 4)
         refused, refused_writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
         assert await refused.read() == b""
         assert world.metrics.connections_refused == 1
@@ -295,7 +295,7 @@ async def test_silent_and_slow_handshakes_end_and_others_are_served(
         assert [line for line in failures(caplog) if "was not done within 1 s" not in line] == []
         assert world.metrics.tls_handshakes_failed == 20
         writer.write(frame(2))
-        assert await answer(reader) == (2, 4)
+        assert await read_response(reader) == (2, 4)
         for _, each in (*silent, (reader, writer), (refused, refused_writer)):
             each.close()
 
@@ -329,7 +329,7 @@ async def test_new_connections_get_a_changed_certificate(tmp_path_factory: pytes
         assert certificates[0] != certificates[1]
         for number, (reader, writer) in enumerate(((first, first_writer), (second, second_writer))):
             writer.write(frame(number))
-            assert (await answer(reader))[0] == number
+            assert (await read_response(reader))[0] == number
             writer.close()
 
 
@@ -420,13 +420,13 @@ async def test_garbage_of_every_kind_harms_nobody_else(made: Certificates, caplo
                 sock.sendall(chance.randbytes(chance.randrange(1, 100_000)))
             if number % 10 == 0:
                 good_writer.write(frame(number))
-                assert (await answer(good))[0] == number
+                assert (await read_response(good))[0] == number
             sock.close()
         await until(lambda: len(world.listener.connections) == 1)
         await asyncio.to_thread(_send_a_record_that_nobody_has_encrypted, world.listener.port, client_context(made))
         await until(lambda: len(world.listener.connections) == 1)
         good_writer.write(frame(1_000))
-        assert (await answer(good))[0] == 1_000
+        assert (await read_response(good))[0] == 1_000
         good_writer.close()
     assert world.metrics.connections_malformed == 1
     assert [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info] == []

@@ -176,14 +176,14 @@ def test_tagged_fields_of_later_versions_are_skipped() -> None:
 
 def test_an_earlier_version_reads_a_message_with_added_fields() -> None:
     plain = HandedOverRequest(((ONE, 3),))
-    told = HandedOverRequest(((ONE, 3),), (Release(7, b"record", b"index"),))
-    assert bytes(bytes_of(told)).startswith(bytes(bytes_of(plain)[:-1])), "the fields of before lie as before"
+    handover = HandedOverRequest(((ONE, 3),), (Release(7, b"record", b"index"),))
+    assert bytes(bytes_of(handover)).startswith(bytes(bytes_of(plain)[:-1])), "the fields of before lie as before"
     assert HandedOverRequest.decode(bytes_of(plain)).releases == ()
 
 
 def test_an_added_field_that_does_not_fill_its_tag_is_refused() -> None:
-    told = HandedOverRequest((), (Release(7, b"record", b"index"),))
-    data = bytes(bytes_of(told))
+    handover = HandedOverRequest((), (Release(7, b"record", b"index"),))
+    data = bytes(bytes_of(handover))
     longer = data[:2] + bytes((data[2], data[3] + 1)) + data[4:] + b"x"
     with pytest.raises(FormatError, match="tag 0: 1 bytes behind its end"):
         HandedOverRequest.decode(memoryview(longer))

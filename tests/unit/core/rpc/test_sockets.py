@@ -36,15 +36,15 @@ class Echo:
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         if not self.holds:
-            return self._answer(frame)
+            return self._response_to(frame)
         self.held.append((frame, asyncio.get_running_loop().create_future()))
         return self.held[-1][1]
 
     def release(self) -> None:
         for frame, future in reversed(self.held):
-            future.set_result(self._answer(frame))
+            future.set_result(self._response_to(frame))
 
-    def _answer(self, frame: memoryview) -> Response:
+    def _response_to(self, frame: memoryview) -> Response:
         body = frame[8 + 2 + len("a-1") + 1 :]
         return Response((bytes(frame[4:8]) + b"\0", body[:10], body[10:]))
 

@@ -48,7 +48,7 @@ def test_produce_requests(rng: random.Random) -> None:
 def test_produce_responses(rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceResponse", PRODUCE_VERSION)
     data = oracle.kio_bytes("ProduceResponse", PRODUCE_VERSION, values)
-    told = decode_produce_response(memoryview(data))
+    decoded = decode_produce_response(memoryview(data))
     fields = (
         ("partition", "index"),
         ("error_code", "error_code"),
@@ -57,7 +57,7 @@ def test_produce_responses(rng: random.Random) -> None:
         ("log_start", "log_start_offset"),
         ("error_message", "error_message"),
     )
-    assert [(topic.topic_id, _rows(topic.partitions, [ours for ours, _ in fields])) for topic in told] == [
+    assert [(topic.topic_id, _rows(topic.partitions, [ours for ours, _ in fields])) for topic in decoded] == [
         (topic["topic_id"], _picked(topic["partition_responses"], [theirs for _, theirs in fields]))
         for topic in values["responses"]
     ]
@@ -104,8 +104,8 @@ def test_fetch_requests(rng: random.Random) -> None:
 def test_fetch_responses(rng: random.Random) -> None:
     values = oracle.sample(rng, "FetchResponse", FETCH_VERSION)
     body = memoryview(oracle.kio_bytes("FetchResponse", FETCH_VERSION, values))
-    told = decode_fetch_response(body)
-    assert (told.error_code, told.session_id) == (values["error_code"], values["session_id"])
+    decoded = decode_fetch_response(body)
+    assert (decoded.error_code, decoded.session_id) == (values["error_code"], values["session_id"])
     fields = (
         ("partition", "partition_index"),
         ("error_code", "error_code"),
@@ -114,13 +114,13 @@ def test_fetch_responses(rng: random.Random) -> None:
         ("log_start", "log_start_offset"),
     )
     expected = values["responses"]
-    assert [(topic.topic_id, _rows(topic.partitions, [ours for ours, _ in fields])) for topic in told.topics] == [
+    assert [(topic.topic_id, _rows(topic.partitions, [ours for ours, _ in fields])) for topic in decoded.topics] == [
         (topic["topic_id"], _picked(topic["partitions"], [theirs for _, theirs in fields])) for topic in expected
     ]
-    assert [[b"".join(each.records) for each in topic.partitions] for topic in told.topics] == [
+    assert [[b"".join(each.records) for each in topic.partitions] for topic in decoded.topics] == [
         [each["records"] or b"" for each in topic["partitions"]] for topic in expected
     ]
-    assert [[each.aborted for each in topic.partitions] for topic in told.topics] == [
+    assert [[each.aborted for each in topic.partitions] for topic in decoded.topics] == [
         [_transactions(each["aborted_transactions"]) for each in topic["partitions"]] for topic in expected
     ]
 

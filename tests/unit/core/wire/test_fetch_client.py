@@ -81,17 +81,17 @@ def test_fetch_responses_are_views_of_their_frame() -> None:
         )
     ]
     body = body_of(encode_fetch(FETCH_VERSION, 0, topics, session_id=77))
-    told = decode_fetch_response(body)
-    assert (told.error_code, told.session_id, told.topics[0].topic_id) == (0, 77, ONE)
+    decoded = decode_fetch_response(body)
+    assert (decoded.error_code, decoded.session_id, decoded.topics[0].topic_id) == (0, 77, ONE)
     fields = ("partition", "error_code", "high_watermark", "last_stable_offset", "log_start")
-    assert [tuple(getattr(each, name) for name in fields) for each in told.topics[0].partitions] == [
+    assert [tuple(getattr(each, name) for name in fields) for each in decoded.topics[0].partitions] == [
         (0, 0, 30, 29, 2),
         (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1),
         (2, 0, 8, 8, 0),
     ]
-    assert [[bytes(data) for data in each.records] for each in told.topics[0].partitions] == [[b"abcde"], [], [b"f"]]
-    assert [each.aborted for each in told.topics[0].partitions] == [None, None, [(4, 5), (6, 7)]]
-    (records,) = told.topics[0].partitions[0].records
+    assert [[bytes(data) for data in each.records] for each in decoded.topics[0].partitions] == [[b"abcde"], [], [b"f"]]
+    assert [each.aborted for each in decoded.topics[0].partitions] == [None, None, [(4, 5), (6, 7)]]
+    (records,) = decoded.topics[0].partitions[0].records
     assert isinstance(records, memoryview)
     assert records.obj is body.obj
     for size in range(len(body)):

@@ -56,14 +56,14 @@ def test_produce_responses_are_read_as_written_and_refused_if_cut() -> None:
         TopicAnswer(None, TWO, [PartitionAnswer(7, ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=(3, 4))]),
     ]
     body = body_of(encode_produce(PRODUCE_VERSION, 0, answers))
-    told = decode_produce_response(body)
-    assert [topic.topic_id for topic in told] == [ONE, TWO]
+    decoded = decode_produce_response(body)
+    assert [topic.topic_id for topic in decoded] == [ONE, TWO]
     fields = ("partition", "error_code", "base_offset", "append_time", "log_start", "error_message")
-    assert [[tuple(getattr(each, name) for name in fields) for each in topic.partitions] for topic in told] == [
+    assert [[tuple(getattr(each, name) for name in fields) for each in topic.partitions] for topic in decoded] == [
         [(0, 0, 12, 34, 5, None), (1, ErrorCode.INVALID_RECORD, -1, -1, -1, "no")],
         [(7, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, None)],
     ]
-    assert [list(each.batch_index_errors) for topic in told for each in topic.partitions] == [
+    assert [list(each.batch_index_errors) for topic in decoded for each in topic.partitions] == [
         [],
         [(0, "x"), (1, None)],
         [],

@@ -120,7 +120,7 @@ class World:
         kind: Any = partial(ClientConnection, dispatch=self.gate, on_open=self.gate.opened)
         return Speaker(Peer(self.listener, kind=kind))
 
-    def told(self) -> list[tuple[str, str, str, str]]:
+    def entries(self) -> list[tuple[str, str, str, str]]:
         """Return act, outcome, mechanism and reason of the log-ins in the audit log."""
         events = self.audit.events
         assert all((each.kind.value, each.address) == ("login", "10.0.0.1") for each in events) or not events
@@ -190,7 +190,7 @@ async def test_a_client_that_shows_who_it_is_gets_in(asks: int | None, version: 
     assert client.connection.session.mechanism == "PLAIN"
     assert world.counted()["successful_authentication", "PLAIN"] == 1
     assert ("successful_authentication_no_reauth", "PLAIN") in world.counted() or version
-    assert world.told() == [("LOGIN", "allowed", "PLAIN", "")]
+    assert world.entries() == [("LOGIN", "allowed", "PLAIN", "")]
     assert str(world.audit.events[0].session.principal) == "User:alice"
     client.peer.leave()
 
@@ -225,7 +225,7 @@ async def test_a_log_in_past_the_users_bound_is_closed_after_it_and_counts_for_n
     assert second.peer.is_gone
     assert bounds.live == {"User:alice", "User:carol"}
     assert world.metrics.user_connections_refused == 1
-    assert ("LOGIN", "denied", "PLAIN", "User:alice has one") in world.told()
+    assert ("LOGIN", "denied", "PLAIN", "User:alice has one") in world.entries()
     first.peer.leave()
     again = world.client()
     again.handshake()
@@ -314,7 +314,7 @@ async def test_a_failure_waits_has_its_text_and_ends_the_connection(token: bytes
         assert reply.error_message == "Authentication failed: Invalid username or password"
     assert client.peer.is_gone
     assert world.counted() == {("failed_authentication", "PLAIN"): 1}
-    ((act, outcome, mechanism, reason),) = world.told()
+    ((act, outcome, mechanism, reason),) = world.entries()
     assert (act, outcome, mechanism) == ("LOGIN", "denied", "PLAIN")
     assert reason.startswith("PLAIN: ")
     assert "secret" not in reason
@@ -333,7 +333,7 @@ async def test_a_client_that_does_not_read_why_it_failed_is_closed_in_time() -> 
     await asyncio.sleep(3)
     assert client.peer.is_gone
     assert world.counted() == {("failed_authentication", "PLAIN"): 1}
-    assert len(world.told()) == 1
+    assert len(world.entries()) == 1
     assert not world.gate._connections
 
 
@@ -360,7 +360,7 @@ async def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are() 
     assert (reply.error_code, reply.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["PLAIN", "SLOW"])
     assert client.peer.is_gone
     assert world.counted() == {("failed_authentication", ""): 1}
-    assert world.told() == [("LOGIN", "denied", "", "the mechanism 'GSSAPI' is not enabled")]
+    assert world.entries() == [("LOGIN", "denied", "", "the mechanism 'GSSAPI' is not enabled")]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ async def test_any_other_request_closes_the_connection(
     (line,) = caplog.records
     assert re.search(why, str(line.__dict__["bmq_fields"]["error"]))
     assert world.counted() == {("failed_authentication", ""): 1}
-    assert [(act, outcome) for act, outcome, _, _ in world.told()] == [("LOGIN", "denied")]
+    assert [(act, outcome) for act, outcome, _, _ in world.entries()] == [("LOGIN", "denied")]
     await turn()
     assert not world.gate._connections
 
@@ -435,7 +435,7 @@ async def test_a_connection_must_authenticate_in_time(begun: str, caplog: pytest
     assert client.peer.is_gone
     assert world.slow.begun == world.slow.disposed
     assert "not authenticated" in caplog.text
-    assert [reason for *_, reason in world.told()] == ["it did not authenticate in time"]
+    assert [reason for *_, reason in world.entries()] == ["it did not authenticate in time"]
 
 
 async def test_a_session_without_end_stays() -> None:
@@ -520,7 +520,7 @@ async def test_a_session_is_renewed_in_time() -> None:
         ("successful_authentication", "PLAIN"): 1,
         ("successful_reauthentication", "PLAIN"): 3,
     }
-    assert [act for act, *_ in world.told()] == ["LOGIN", *["REAUTHENTICATION"] * 3]
+    assert [act for act, *_ in world.entries()] == ["LOGIN", *["REAUTHENTICATION"] * 3]
     client.peer.leave()
 
 
@@ -537,7 +537,7 @@ async def test_a_session_that_is_over_lets_nothing_but_a_handshake_through() -> 
     assert not later.beats()
     assert later.peer.is_gone
     assert world.counted()["expired_connections_killed_count", "PLAIN"] == 1
-    assert world.told()[-1][:2] == ("REAUTHENTICATION", "denied")
+    assert world.entries()[-1][:2] == ("REAUTHENTICATION", "denied")
     late.peer.leave()
 
 
@@ -554,7 +554,7 @@ async def test_another_principal_or_password_ends_the_connection(wrong: bytes) -
     assert client.authenticated().error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert client.peer.is_gone
     assert world.counted()["failed_reauthentication", "PLAIN"] == 1
-    assert [(act, outcome) for act, outcome, _, _ in world.told()] == [
+    assert [(act, outcome) for act, outcome, _, _ in world.entries()] == [
         ("LOGIN", "allowed"), ("REAUTHENTICATION", "denied"),
     ]  # fmt: skip
     assert str(world.audit.events[-1].session.principal) == "User:alice", "who it was before"

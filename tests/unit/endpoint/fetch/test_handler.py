@@ -56,12 +56,12 @@ async def fetch(world: World, version: int, topics: list[Any], *, proxies: Proxi
         topics=topics,
     )
     scopes = make_scopes(fetch_service=world.fetch_service, proxies=proxies, metrics=world.metrics)
-    answer = serve(scopes, APIS[0], asked(version, bytes(message.encode(version=version))))
-    if not isinstance(answer, Response):
-        answer = await answer
-    if answer.release is not None:
-        answer.release()
-    data = b"".join(answer.buffers)
+    served = serve(scopes, APIS[0], asked(version, bytes(message.encode(version=version))))
+    if not isinstance(served, Response):
+        served = await served
+    if served.release is not None:
+        served.release()
+    data = b"".join(served.buffers)
     head = 5 if version >= 12 else 4  # correlation id, and tags
     assert int.from_bytes(data[:4], "big") == 77
     return FetchResponse.decode(data[head:], version=version)

@@ -22,7 +22,7 @@ T0 = ("t", 0)
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "sent"),
     [
         (ErrorCode.REQUEST_TIMED_OUT, "NOT_LEADER_OR_FOLLOWER"),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, "NOT_LEADER_OR_FOLLOWER"),
@@ -31,7 +31,7 @@ T0 = ("t", 0)
 )
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_an_owner_that_does_not_respond_is_an_error_that_consumers_know(
-    code: ErrorCode, told: str, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+    code: ErrorCode, sent: str, is_gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that stands still: how far its open file goes, or whether an offset is there, is not known."""
 
@@ -47,7 +47,7 @@ async def test_an_owner_that_does_not_respond_is_an_error_that_consumers_know(
         monkeypatch.setattr(world.fetch_service._reads, "_read_from", gone if is_gone else silent)
         monkeypatch.setattr(type(world.owner("t")), "ends", silent)
         fetched = await world.fetch([want("t")], max_wait_s=1)
-        assert errors(fetched) == {T0: told}
+        assert errors(fetched) == {T0: sent}
 
 
 @pytest.mark.parametrize("fault", [StorageUnavailable("no"), CorruptData("bad")])
@@ -109,6 +109,6 @@ async def test_lost_bytes_are_an_error_for_their_readers(lost: str, caplog: pyte
                 fetched = await world.fetch([want("t", offset=2 * number)])
                 assert offsets(fetched) == {T0: [2 * number, 2 * number + 1]}
                 release(fetched)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert all("records are gone from storage" in line for line in told)
+    sent = [record.getMessage() for record in caplog.records]
+    assert len(sent) == 2
+    assert all("records are gone from storage" in line for line in sent)

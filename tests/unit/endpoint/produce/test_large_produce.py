@@ -89,8 +89,8 @@ async def test_other_connections_do_not_wait_for_a_large_produce() -> None:
         await w.owner(partition=1)
         large = send(w, [(0, batch()) for _ in range(4 * MANY)])
         w.client = FakeClient()
-        (answer,) = await w.produce({("orders", 1): batch()})
-        assert answer.error_code == 0
+        (part,) = await w.produce({("orders", 1): batch()})
+        assert part.error_code == 0
         assert not large.done()
         assert len(await large) == 4 * MANY
 
@@ -121,8 +121,8 @@ async def test_held_parts_are_dropped_with_their_connection() -> None:
             assert len(w.scopes.process.produce_order) == 0
             assert w.scopes.process.produce_queue.held_bytes == 0
         w.assign()
-        (answer,) = await w.produce({("orders", 0): batch()})
-        assert answer.base_offset == 0, "nothing of what was dropped is written"
+        (part,) = await w.produce({("orders", 0): batch()})
+        assert part.base_offset == 0, "nothing of what was dropped is written"
 
 
 def test_a_request_that_is_given_up_leaves_nothing_to_the_collector() -> None:
@@ -192,8 +192,8 @@ async def test_a_malformed_large_produce_closes_the_connection() -> None:
         frame = bytearray(request.encode(version=9, header=True, framed=False))[:-100]
         with pytest.raises(CloseConnection, match="where"):
             await w.endpoint(memoryview(frame), w.client)  # type: ignore[misc]
-        (answer,) = await w.produce({("orders", 0): batch()})
-        assert answer.base_offset == 0
+        (part,) = await w.produce({("orders", 0): batch()})
+        assert part.base_offset == 0
 
 
 async def test_a_large_produce_finds_topics_by_id() -> None:

@@ -102,14 +102,14 @@ async def test_a_refused_batch_names_its_bad_records() -> None:
     async with world() as w:
         w.topic(cleanup_policy="compact,delete")
         for version in (8, 9, 11):
-            answer = await w.produce_one(two_good_and_a_bad(), version=version)
-            assert answer.error_code == ErrorCode.INVALID_RECORD
-            (named,) = answer.record_errors
+            result = await w.produce_one(two_good_and_a_bad(), version=version)
+            assert result.error_code == ErrorCode.INVALID_RECORD
+            (named,) = result.record_errors
             assert named.batch_index == 1
             assert named.batch_index_error_message == "Compacted topic cannot accept message without key"
-            assert answer.error_message.startswith("One or more records have been rejected due to 1 record errors")
-        answer = await w.produce_one(two_good_and_a_bad(), version=7)
-        assert answer.error_code == ErrorCode.INVALID_RECORD
+            assert result.error_message.startswith("One or more records have been rejected due to 1 record errors")
+        result = await w.produce_one(two_good_and_a_bad(), version=7)
+        assert result.error_code == ErrorCode.INVALID_RECORD
         assert (await w.produce_one(build_batch([Record(key=b"")]))).error_code == ErrorCode.NONE
 
 
@@ -121,11 +121,11 @@ async def test_the_bad_records_that_another_process_names_reach_the_client() -> 
         response = w.produce({("orders", 0): two_good_and_a_bad()})
         await asyncio.sleep(0)
         (part,) = owners.link.sent
-        told = _event_of(part, PartitionAnswer(0, ErrorCode.INVALID_RECORD, -1, -1, -1, "no", [(1, "bad")]))
-        owners.remote(w.key()).handle(told)
-        (answer,) = await response
-        assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_RECORD, "no")
-        assert [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors] == [(1, "bad")]
+        event = _event_of(part, PartitionAnswer(0, ErrorCode.INVALID_RECORD, -1, -1, -1, "no", [(1, "bad")]))
+        owners.remote(w.key()).handle(event)
+        (result,) = await response
+        assert (result.error_code, result.error_message) == (ErrorCode.INVALID_RECORD, "no")
+        assert [(each.batch_index, each.batch_index_error_message) for each in result.record_errors] == [(1, "bad")]
 
 
 async def test_a_small_message_of_an_old_format_is_invalid() -> None:
@@ -144,6 +144,6 @@ async def test_bytes_too_few_for_a_batch_go_to_no_owner() -> None:
         owners = RemoteOwners()
         w.change(owners=owners)
         for size in (1, 22, HEADER_BYTES - 1):
-            (answer,) = await w.produce({("orders", 0): bytes(batch()[:size])})
-            assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+            (result,) = await w.produce({("orders", 0): bytes(batch()[:size])})
+            assert result.error_code == ErrorCode.CORRUPT_MESSAGE
         assert not owners.link.sent

@@ -37,7 +37,7 @@ class Served(World):
     async def start(self) -> None:
         await super().start()
         self.asked = []
-        self.broker.shared.verifier = self.verify
+        self.broker.context.verifier = self.verify
         self.change(levels=lambda: FeatureLevels(levels={TRANSACTION_VERSION: 2}))
 
     async def verify(
@@ -128,7 +128,7 @@ async def test_a_batch_waits_for_the_coordinator_and_its_requests_time_ends_the_
             await answers.wait()
             return await verify(*question)
 
-        w.broker.shared.verifier = slow
+        w.broker.context.verifier = slow
         assert await w.codes(transactional(), timeout_ms=100) == ["REQUEST_TIMED_OUT"]
         answers.set()
         assert await w.codes(transactional()) == ["NONE"], "the repeated batch is found, or the first one's"

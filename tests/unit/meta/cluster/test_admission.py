@@ -58,10 +58,10 @@ class World:
         self.admission = MemberAdmission(self.kv, "c", self.seen, LoopClock())
         self.endpoint = InternalEndpoint("own", "c", LoopClock(), is_serving=lambda: True, admit=self.admission.admit)
         self.asked: list[str] = []
-        self.endpoint.register(ShardOpenRequest, self._answer, role="coordinator")
+        self.endpoint.register(ShardOpenRequest, self._respond, role="coordinator")
         self.ownership = ShardOwnership(self.kv, "c", self.seen, catalog_of(OFFSETS_TOPIC, "other"))
 
-    def _answer(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    def _respond(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         self.asked.append(call.caller)
         return [b"\0\0"]
 

@@ -17,7 +17,7 @@ def delete(key: str, revision: int) -> pb.Event:
     return pb.Event(type=1, kv=pb.KeyValue(key=key.encode(), mod_revision=revision))
 
 
-def answer(*events: pb.Event, revision: int = 0, fragment: bool = False) -> pb.WatchResponse:
+def respond(*events: pb.Event, revision: int = 0, fragment: bool = False) -> pb.WatchResponse:
     return pb.WatchResponse(events=events, header=pb.Header(revision=revision), fragment=fragment)
 
 
@@ -31,7 +31,7 @@ def start(cursor: WatchCursor) -> int:
 
 def test_each_revision_is_a_list() -> None:
     cursor = WatchCursor("", 1)
-    found = cursor.take(answer(put("a", 2), put("b", 2), delete("a", 4), revision=9))
+    found = cursor.take(respond(put("a", 2), put("b", 2), delete("a", 4), revision=9))
     assert found == [[is_put("a", 2), is_put("b", 2)], [Event("a", None, 4)]]
     assert cursor.seen == 4  # not 9: what this prefix has between may still come
 
@@ -39,10 +39,10 @@ def test_each_revision_is_a_list() -> None:
 def test_a_new_stream_begins_with_the_last_revision_seen_which_is_dropped() -> None:
     cursor = WatchCursor("k", 7)
     assert start(cursor) == 7
-    assert cursor.take(answer(put("k", 7), put("k", 8))) == [[is_put("k", 8)]]
+    assert cursor.take(respond(put("k", 7), put("k", 8))) == [[is_put("k", 8)]]
     assert start(cursor) == 8
-    assert cursor.take(answer(put("k", 8))) == []
-    assert cursor.take(answer(put("k", 8), put("k", 9))) == [[is_put("k", 9)]]
+    assert cursor.take(respond(put("k", 8))) == []
+    assert cursor.take(respond(put("k", 8), put("k", 9))) == [[is_put("k", 9)]]
 
 
 def test_the_beginning_is_not_from_now_on() -> None:
@@ -51,19 +51,19 @@ def test_the_beginning_is_not_from_now_on() -> None:
 
 def test_fragments_are_put_together_and_forgotten_with_their_stream() -> None:
     cursor = WatchCursor("", 1)
-    assert cursor.take(answer(put("a", 2), put("a", 3), fragment=True)) == []
+    assert cursor.take(respond(put("a", 2), put("a", 3), fragment=True)) == []
     assert start(cursor) == 1  # the stream broke: revision 3 was not whole
-    assert cursor.take(answer(put("a", 2), put("a", 3), fragment=True)) == []
-    assert cursor.take(answer(put("b", 3), fragment=True)) == []
-    assert cursor.take(answer(put("c", 3))) == [[is_put("a", 2)], [is_put("a", 3), is_put("b", 3), is_put("c", 3)]]
+    assert cursor.take(respond(put("a", 2), put("a", 3), fragment=True)) == []
+    assert cursor.take(respond(put("b", 3), fragment=True)) == []
+    assert cursor.take(respond(put("c", 3))) == [[is_put("a", 2)], [is_put("a", 3), is_put("b", 3), is_put("c", 3)]]
     assert cursor.seen == 3
 
 
 def test_progress_moves_a_quiet_watch_and_nothing_moves_it_back() -> None:
     cursor = WatchCursor("", 5)
-    assert cursor.take(answer(revision=30)) == []
+    assert cursor.take(respond(revision=30)) == []
     assert start(cursor) == 30
-    assert cursor.take(answer(revision=20)) == []  # a member that is behind
+    assert cursor.take(respond(revision=20)) == []  # a member that is behind
     assert start(cursor) == 30
 
 

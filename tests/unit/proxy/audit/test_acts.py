@@ -30,12 +30,12 @@ MATCH = Some(
 )  # fmt: skip
 
 
-def told(acts: Any) -> list[tuple[str, str, str | None, int, Any]]:
+def rows(acts: Any) -> list[tuple[str, str, str | None, int, Any]]:
     return [(each.operation.name, each.resource_type, each.resource, each.error, each.changed) for each in acts]
 
 
 def of(key: ApiKey, message: Any, response: Any, before: object = None) -> list[Any]:
-    return told(ACTS[key](message, response, before))
+    return rows(ACTS[key](message, response, before))
 
 
 def test_every_api_is_administrative_or_not() -> None:
@@ -128,7 +128,7 @@ def test_markers_are_told_by_producer_topic_and_error() -> None:
         ("ALTER", "CLUSTER", "kafka-cluster", 0, {**marker, "partitions": [0, 2]}),
         ("ALTER", "CLUSTER", "kafka-cluster", 1, {**marker, "partitions": [1]}),
     ]
-    assert told(WANTED[ApiKey.WRITE_TXN_MARKERS](message)) == [("ALTER", "CLUSTER", "kafka-cluster", 0, marker)]
+    assert rows(WANTED[ApiKey.WRITE_TXN_MARKERS](message)) == [("ALTER", "CLUSTER", "kafka-cluster", 0, marker)]
 
 
 def test_deleted_topics_are_named_by_each_version() -> None:

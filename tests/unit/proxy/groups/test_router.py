@@ -176,8 +176,8 @@ async def test_a_shard_that_is_not_loaded_is_named_and_the_others_groups_are_lis
             await proxy.coordinator.list_groups(m.ListGroupsRequest(version=5), CLIENT) for proxy in world.proxies
         ]
         assert [response.error_code for response in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0]
-        told = {each.group_id for response in answers for each in response.groups}
-        assert told == set(groups) - {group_of(2)}
+        found = {each.group_id for response in answers for each in response.groups}
+        assert found == set(groups) - {group_of(2)}
 
 
 async def test_each_group_is_listed_by_one_proxy() -> None:

@@ -130,12 +130,12 @@ async def test_a_group_past_the_bound_of_the_clients_user_is_refused_in_every_ve
 
         await _join(call, version)
         assert await commit("simple") == 0
-        assert call.audit.told() == []
+        assert call.audit.entries() == []
         assert (await call(join_request("more"), version)).error_code == ErrorCode.POLICY_VIOLATION
         assert await commit("more") == ErrorCode.POLICY_VIOLATION
         assert await commit("simple") == 0
         refused = ("denied", "more")
-        assert call.audit.told() == [("denial", act, *refused) for act in ("JOIN_GROUP", "OFFSET_COMMIT")]
+        assert call.audit.entries() == [("denial", act, *refused) for act in ("JOIN_GROUP", "OFFSET_COMMIT")]
         assert {each.reason for each in call.audit.events} == {"max_groups of the user is reached"}
 
 

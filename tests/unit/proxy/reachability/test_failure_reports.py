@@ -149,79 +149,79 @@ class Told:
 
 
 async def test_what_lasts_is_published_and_taken_back() -> None:
-    told = Told()
-    told.lease = await told.kv.grant(1000)
-    told.unreachable.start()
-    told.peers.broken("b1")
-    told.peers.broken("stranger")
+    notified = Told()
+    notified.lease = await notified.kv.grant(1000)
+    notified.unreachable.start()
+    notified.peers.broken("b1")
+    notified.peers.broken("stranger")
     await asyncio.sleep(DOWN_S / 2)
-    assert await told.published() is None
+    assert await notified.published() is None
     await asyncio.sleep(DOWN_S)
-    assert await told.published() == {"b1"}
-    told.peers.broken("b2")
+    assert await notified.published() == {"b1"}
+    notified.peers.broken("b2")
     await asyncio.sleep(DOWN_S + 1)
-    assert await told.published() == {"b1", "b2"}
-    told.up |= {"b1"}
+    assert await notified.published() == {"b1", "b2"}
+    notified.up |= {"b1"}
     await asyncio.sleep(UP_S + 2)
-    assert await told.published() == {"b2"}
-    told.view.leave("b2")
+    assert await notified.published() == {"b2"}
+    notified.view.leave("b2")
     await asyncio.sleep(2)
-    assert await told.published() is None
-    revision = await told.kv.revision()
+    assert await notified.published() is None
+    revision = await notified.kv.revision()
     await asyncio.sleep(100)
-    assert await told.kv.revision() == revision
-    assert told.unreachable._task is None
-    await told.unreachable.close()
+    assert await notified.kv.revision() == revision
+    assert notified.unreachable._task is None
+    await notified.unreachable.close()
 
 
 async def test_it_is_published_again_under_a_new_lease_and_while_the_store_is_away() -> None:
-    told = Told()
-    told.unreachable.start()
-    told.peers.broken("b1")
+    notified = Told()
+    notified.unreachable.start()
+    notified.peers.broken("b1")
     await asyncio.sleep(DOWN_S + 1)
-    assert await told.published() is None, "there is no lease yet"
-    told.lease = await told.kv.grant(1000)
+    assert await notified.published() is None, "there is no lease yet"
+    notified.lease = await notified.kv.grant(1000)
     await asyncio.sleep(1)
-    assert await told.published() == {"b1"}
-    await told.kv.revoke(told.lease)
-    told.lease = await told.kv.grant(1000)
+    assert await notified.published() == {"b1"}
+    await notified.kv.revoke(notified.lease)
+    notified.lease = await notified.kv.grant(1000)
     await asyncio.sleep(2)
-    assert await told.published() == {"b1"}
-    told.kv.faults = KvFaults(unavailable=1.0)
-    told.up |= {"b1"}
+    assert await notified.published() == {"b1"}
+    notified.kv.faults = KvFaults(unavailable=1.0)
+    notified.up |= {"b1"}
     await asyncio.sleep(UP_S + 2)
-    told.kv.faults = KvFaults()
+    notified.kv.faults = KvFaults()
     await asyncio.sleep(2)
-    assert await told.published() is None
-    await told.unreachable.close()
+    assert await notified.published() is None
+    await notified.unreachable.close()
 
 
 async def test_what_nobody_needs_any_more_is_taken_back_when_it_can_be_reached() -> None:
     """Move all of a broker's partitions away: only the control connection shows that it can be reached again."""
 
-    told = Told()
-    told.lease = await told.kv.grant(1000)
-    told.unreachable.start()
-    told.peers.broken("b1")
+    notified = Told()
+    notified.lease = await notified.kv.grant(1000)
+    notified.unreachable.start()
+    notified.peers.broken("b1")
     await asyncio.sleep(DOWN_S + 1)
-    assert await told.published() == {"b1"}
-    told.peers.reached.add("b1")
+    assert await notified.published() == {"b1"}
+    notified.peers.reached.add("b1")
     await asyncio.sleep(UP_S + 2)
-    assert await told.published() is None
-    assert told.unreachable._task is None
-    await told.unreachable.close()
+    assert await notified.published() is None
+    assert notified.unreachable._task is None
+    await notified.unreachable.close()
 
 
 async def test_only_brokers_are_listed() -> None:
-    told = Told()
-    told.lease = await told.kv.grant(1000)
-    told.view.members["k1"] = Member(
+    notified = Told()
+    notified.lease = await notified.kv.grant(1000)
+    notified.view.members["k1"] = Member(
         incarnation="k1", roles=frozenset({"coordinator"}), internal=Address(host="k1", port=1)
     )
-    told.unreachable.start()
-    told.peers.broken("k1")
-    assert told.unreachable._task is None
-    told.peers.broken("b1")
+    notified.unreachable.start()
+    notified.peers.broken("k1")
+    assert notified.unreachable._task is None
+    notified.peers.broken("b1")
     await asyncio.sleep(DOWN_S + 1)
-    assert await told.published() == {"b1"}
-    await told.unreachable.close()
+    assert await notified.published() == {"b1"}
+    await notified.unreachable.close()

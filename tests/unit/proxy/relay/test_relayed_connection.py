@@ -56,7 +56,7 @@ class FakePeer:
             for each in self._lost:
                 each()
 
-    def answer(self, number: int, response: RelayResponse | ErrorResponse) -> None:
+    def respond(self, number: int, response: RelayResponse | ErrorResponse) -> None:
         self.answers[number].set_result(memoryview(b"".join(response.encode())))
 
 
@@ -85,8 +85,8 @@ async def test_calls_are_wrapped_and_answers_unwrapped() -> None:
     ]
     assert [b"".join(bytes(each) for each in asked.body) for asked in peer.asked] == [b"a" + large + b"b", b"c"]
     assert way.bytes_under_way == len(large) + 3
-    peer.answer(1, OK)
-    peer.answer(0, RelayResponse(ErrorCode.NONE, body=large))
+    peer.respond(1, OK)
+    peer.respond(0, RelayResponse(ErrorCode.NONE, body=large))
     assert (bytes(await second), bytes(await first)) == (b"fine", large)
     assert way.bytes_under_way == 0
 
@@ -96,16 +96,16 @@ async def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -
     notified: list[bool] = []
     way.on_lost(lambda: notified.append(way.is_up))
     calls = [way.call(0, 13, [b"x"]) for _ in range(4)]
-    peer.answer(0, OK)
-    peer.answer(1, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "b1 is gone", was_sent=True))
+    peer.respond(0, OK)
+    peer.respond(1, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "b1 is gone", was_sent=True))
     await asyncio.sleep(0)
     assert notified == [False]
     assert lost(way.call(0, 13, [b"late"])) is False
     assert len(peer.asked) == 4, "nothing more goes this way"
-    peer.answer(2, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
+    peer.respond(2, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
     await asyncio.sleep(0)
     assert not peer.is_closed
-    peer.answer(3, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
+    peer.respond(3, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not passed on"))
     await asyncio.wait(calls)
     assert [bytes(calls[0].result()), *map(lost, calls[1:])] == [b"fine", True, False, False]
     assert peer.is_closed
@@ -115,7 +115,7 @@ async def test_the_first_error_ends_it_and_each_call_hears_what_became_of_it() -
 async def test_one_that_never_says_what_became_of_the_others_is_given_up() -> None:
     (peer, way) = relayed()
     calls = [way.call(0, 13, [b"x"]) for _ in range(2)]
-    peer.answer(0, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", was_sent=False))
+    peer.respond(0, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", was_sent=False))
     await asyncio.sleep(LAST_ANSWERS_S / 2)
     assert not calls[1].done()
     await asyncio.sleep(LAST_ANSWERS_S)
@@ -140,13 +140,13 @@ async def test_busy_is_known_before_the_next_call_and_ends_nothing() -> None:
     first = way.call(0, 13, [bytes(BYTES_MAX)])
     refused = way.call(0, 13, [b"x"])
     assert isinstance(refused.exception(), PeerBusy)
-    peer.answer(0, OK)
+    peer.respond(0, OK)
     await first
     peer.is_busy = True
     assert isinstance(way.call(0, 13, [b"x"]).exception(), PeerBusy)
     peer.is_busy = False
     last = way.call(0, 13, [b"x"])
-    peer.answer(1, OK)
+    peer.respond(1, OK)
     assert bytes(await last) == b"fine"
     assert way.is_up
 
@@ -160,7 +160,7 @@ async def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None
     assert lost(way.call(0, 13, [b"late"])) is False
     await asyncio.sleep(10 * LAST_ANSWERS_S)
     assert not peer.is_closed, "a slow flush takes its time"
-    peer.answer(0, OK)
+    peer.respond(0, OK)
     assert bytes(await call) == b"fine"
     await asyncio.sleep(0)
     assert peer.is_closed
@@ -179,7 +179,7 @@ async def test_a_process_that_cannot_relay(response: ErrorResponse, was_sent: bo
 
     (peer, way) = relayed()
     call = way.call(0, 13, [b"x"])
-    peer.answer(0, response)
+    peer.respond(0, response)
     await asyncio.wait([call])
     assert lost(call) is was_sent
     assert not way.is_up

@@ -96,32 +96,32 @@ def test_moves_expire_and_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_connection_gets_each_epoch_once() -> None:
-    told, table, client, other = ToldConnections(), moved(0, 1), FakeClient(), FakeClient()
-    assert told.may_tell(client, key(), 5, table)
-    told.tell(client, key(), 5)
-    assert not told.may_tell(client, key(), 5, table)
-    assert not told.may_tell(client, key(), 4, table)
-    assert told.may_tell(client, key(), 6, table)
-    assert told.may_tell(client, key(1), 5, table)
-    assert told.may_tell(other, key(), 5, table)
+    connections, table, client, other = ToldConnections(), moved(0, 1), FakeClient(), FakeClient()
+    assert connections.may_tell(client, key(), 5, table)
+    connections.tell(client, key(), 5)
+    assert not connections.may_tell(client, key(), 5, table)
+    assert not connections.may_tell(client, key(), 4, table)
+    assert connections.may_tell(client, key(), 6, table)
+    assert connections.may_tell(client, key(1), 5, table)
+    assert connections.may_tell(other, key(), 5, table)
     client.close()
-    assert len(told) == 0
-    assert not told.may_tell(client, key(), 9, table), "a closed connection would never be forgotten again"
+    assert len(connections) == 0
+    assert not connections.may_tell(client, key(), 9, table), "a closed connection would never be forgotten again"
 
 
 def test_a_connection_that_was_told_of_many_gets_no_more_until_their_moves_are_old() -> None:
-    told, client = ToldConnections(), FakeClient()
+    connections, client = ToldConnections(), FakeClient()
     table = moved(*range(TOLD_MAX + 1))
     for number in range(TOLD_MAX):
-        told.tell(client, key(number), 5)
-    assert not told.may_tell(client, key(TOLD_MAX), 5, table)
+        connections.tell(client, key(number), 5)
+    assert not connections.may_tell(client, key(TOLD_MAX), 5, table)
     table.remove(key(0))
-    assert told.may_tell(client, key(TOLD_MAX), 5, table)
+    assert connections.may_tell(client, key(TOLD_MAX), 5, table)
 
 
 def test_all_connections_are_forgotten_at_once() -> None:
-    told, client = ToldConnections(), FakeClient()
-    told.tell(client, key(), 5)
-    told.clear()
-    assert len(told) == 0
+    connections, client = ToldConnections(), FakeClient()
+    connections.tell(client, key(), 5)
+    connections.clear()
+    assert len(connections) == 0
     assert not client.calls

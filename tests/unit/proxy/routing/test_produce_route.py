@@ -486,7 +486,7 @@ class World:
     def forget(self, name: str) -> None:
         self.stumbled = {each: number for each, number in self.stumbled.items() if each[0] != name}
 
-    def answer(self, name: str) -> None:
+    def respond(self, name: str) -> None:
         connection = self.connections[name]
         if connection is not None and connection.answers:
             self.tell(connection.answers.pop(0))
@@ -549,7 +549,7 @@ class World:
                 while connection.sent:
                     self.receive(name)
                 while connection.answers:
-                    self.answer(name)
+                    self.respond(name)
             if self.route.is_idle and not self.queue:
                 return
             self.now += RETRY_S.least
@@ -561,7 +561,7 @@ STEPS = st.one_of(
     st.tuples(st.just("hand"), st.sampled_from([NO_PRODUCER, 7, 8])),
     st.tuples(st.just("hand"), st.sampled_from([NO_PRODUCER, 7, 8])),
     st.tuples(st.just("receive"), NAMES),
-    st.tuples(st.just("answer"), NAMES),
+    st.tuples(st.just("respond"), NAMES),
     st.tuples(st.just("connect"), NAMES),
     st.tuples(st.just("cut"), st.tuples(NAMES, st.integers(0, 3))),
     st.tuples(st.just("assign"), st.sampled_from(["a", "b", ""])),
@@ -583,8 +583,8 @@ def test_of_any_history_nothing_acked_is_lost_doubled_or_reordered(steps: list[t
                 world.hand(producer)
             case "receive", str(broker):
                 world.receive(broker)
-            case "answer", str(broker):
-                world.answer(broker)
+            case "respond", str(broker):
+                world.respond(broker)
             case "connect", str(broker):
                 world.connect(broker)
             case "cut", (str(broker), int(unsent)):

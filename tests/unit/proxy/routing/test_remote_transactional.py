@@ -39,7 +39,7 @@ class Coordinators:
     def __init__(self, world: Cluster, *brokers: str) -> None:
         self.asked: list[tuple[str, int, bool]] = []
         for name in brokers:
-            world.broker(name).broker.shared.verifier = self.verify
+            world.broker(name).broker.context.verifier = self.verify
 
     async def verify(
         self, transactional_id: str, producer_id: int, epoch: int, keys: Sequence[PartitionKey], add: bool
@@ -85,7 +85,7 @@ async def test_a_part_keeps_its_transaction_on_its_way_to_the_next_owner() -> No
             await held.wait()
             return {}
 
-        world.broker("b1").broker.shared.verifier = never
+        world.broker("b1").broker.context.verifier = never
         sent = await append(world, transactional(), Transaction("x", 12))
         world.move(0, "b2")
         with pytest.raises(RequestError, match="given back"):

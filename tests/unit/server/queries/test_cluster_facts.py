@@ -274,12 +274,12 @@ class Store:
     """A metadata store whose status is `answer`, or which raises it."""
 
     def __init__(self, response: StoreStatus | Exception) -> None:
-        self.answer = response
+        self.outcome = response
 
     async def status(self) -> StoreStatus:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 @pytest.mark.parametrize(

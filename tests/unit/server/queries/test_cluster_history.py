@@ -62,9 +62,9 @@ def test_what_a_process_has_counted() -> None:
     metrics.api(ApiKey.FETCH).answered(1)
     metrics.api(ApiKey.FETCH).failed(1)
     metrics.connections = 4
-    told = totals(metrics, node().broker)
-    assert (told.counts, told.connections) == ((6, 600, 60, 1, 1, 1), 4)
-    assert sum(told.produce_buckets) == 1
+    counted = totals(metrics, node().broker)
+    assert (counted.counts, counted.connections) == ((6, 600, 60, 1, 1, 1), 4)
+    assert sum(counted.produce_buckets) == 1
 
 
 async def test_all_members_are_added_up_and_those_missing_are_named() -> None:

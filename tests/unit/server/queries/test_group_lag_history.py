@@ -32,14 +32,14 @@ class Collected:
 
 class Peers:
     def __init__(self, response: Any) -> None:
-        self.answer = response
+        self.outcome = response
 
     async def ask(self, member: Any, request: GroupLagRequest, timeout_s: float) -> Any:
         assert member.incarnation == "coordinator-1"
         assert request.group_id == "billing"
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 def node(*, coordinator: str | None = "own", response: Any = None, interval_ms: int = 15_000) -> Any:

@@ -29,13 +29,13 @@ class Hdfs:
 
     async def health(self) -> StorageHealth:
         self.asked += 1
-        return await self._told(self._health)  # type: ignore[no-any-return]
+        return await self._responded(self._health)  # type: ignore[no-any-return]
 
     async def replicas_max(self) -> int:
-        return await self._told(self._datanodes)  # type: ignore[no-any-return]
+        return await self._responded(self._datanodes)  # type: ignore[no-any-return]
 
     @staticmethod
-    async def _told(response: Any) -> Any:
+    async def _responded(response: Any) -> Any:
         if response is None:
             await asyncio.Event().wait()
         if isinstance(response, Exception):

@@ -87,5 +87,5 @@ async def test_brokers_are_asked_once_for_all_who_look() -> None:
 
 def test_a_broker_names_its_largest_topics(monkeypatch: Any) -> None:
     monkeypatch.setattr(log_sizes_api, "TOPICS_MAX", 2)
-    told = log_sizes_api.log_sizes(counted({"orders": 5, "events": 7, "audit": 6}), CATALOG)
-    assert told.topics == ((IDS["events"], 7), (IDS["audit"], 6))
+    answered = log_sizes_api.log_sizes(counted({"orders": 5, "events": 7, "audit": 6}), CATALOG)
+    assert answered.topics == ((IDS["events"], 7), (IDS["audit"], 6))

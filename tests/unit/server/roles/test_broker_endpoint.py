@@ -38,13 +38,13 @@ class Process(World):
         clock = LoopClock()
         fetches = FetchContext(self.config, self.catalog, self.pool)
         self.fetch_service = FetchService(self.config, self.catalog, self.assigned, fetches, clock, self.metrics)
-        self.broker.shared.flush_listener = fetches
+        self.broker.context.flush_listener = fetches
         self.endpoint = internal_endpoint(
             ListenerView(config=self.config),
             clock,
             self.catalog,
             self.assigned,
-            self.broker.shared.load,
+            self.broker.context.load,
             fetches,
         )
         self.internal = self.endpoint.scopes.process
@@ -152,7 +152,7 @@ async def test_sessions_drains_and_counters_are_apart() -> None:
 async def test_what_is_served_is_counted_for_the_controller() -> None:
     async with process() as p:
         p.topic("orders", 2)
-        load = p.broker.shared.load
+        load = p.broker.context.load
         load.take("controller")
         data = batch(b"x" * 100)
         await p.produce({("orders", 1): bytearray(data)}, version=13)
@@ -196,11 +196,11 @@ async def test_without_clients_of_its_own_it_stands_alone() -> None:
             LoopClock(),
             w.catalog,
             w.assigned,
-            w.broker.shared.load,
+            w.broker.context.load,
             FetchContext(w.config, w.catalog, pool),
         )
         fetch_service = w.endpoint.scopes.process.fetch_service
-        w.broker.shared.flush_listener = fetch_service.context
+        w.broker.context.flush_listener = fetch_service.context
         w.topic()
         await w.produce({("orders", 0): batch()}, version=13)
         assert fetch_service.tails.used > 0

@@ -11,7 +11,7 @@ from bmq.spark.jobs import JobError
 from bmq.spark.jobs.avro_values import avro_schema
 
 
-def told(schema: StructType | str) -> str:
+def type_of(schema: StructType | str) -> str:
     assert isinstance(schema, StructType)
     return schema.simpleString()
 

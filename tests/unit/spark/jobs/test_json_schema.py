@@ -11,7 +11,7 @@ from bmq.spark.jobs import JobError
 from bmq.spark.jobs.json_schema import json_schema
 
 
-def told(schema: StructType | str) -> str:
+def type_of(schema: StructType | str) -> str:
     assert isinstance(schema, StructType)
     return schema.simpleString()
 
@@ -32,7 +32,7 @@ def test_a_json_schema_is_a_struct() -> None:
         },
         "$defs": {"person": {"properties": {"name": {"type": "string", "minLength": 1}}}},
     }
-    assert told(json_schema(json.dumps(document))) == (
+    assert type_of(json_schema(json.dumps(document))) == (
         "struct<id:bigint,price:double,at:timestamp,day:date,tags:array<boolean>,who:struct<name:string>,"
         "counts:map<string,bigint>,any:string,either:string>"
     )
@@ -41,7 +41,7 @@ def test_a_json_schema_is_a_struct() -> None:
 def test_a_schema_may_be_sparks_ddl_or_json() -> None:
     assert json_schema(" id bigint\n") == "id bigint"
     spark = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
-    assert told(json_schema(json.dumps(spark))) == "struct<id:bigint>"
+    assert type_of(json_schema(json.dumps(spark))) == "struct<id:bigint>"
 
 
 @pytest.mark.parametrize(

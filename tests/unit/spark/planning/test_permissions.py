@@ -132,19 +132,21 @@ async def test_another_user_reads_the_topic_of_its_group_on_a_local_root_and_no_
             await appender.close()
             given = Access(group=str(group), mode=0o750)
             await access.give_some(name, store.topic_id, given, "", 10)
-        assert told(root, "orders", "orders").startswith("NotReadable this user may not read topic orders in file://")
+        assert refusal(root, "orders", "orders").startswith(
+            "NotReadable this user may not read topic orders in file://"
+        )
         await access.give_shared(Access(mode=0o711))
         await fs.close()
     finally:
         os.umask(before)
-    assert told(root, "orders", "orders").endswith("read orders")
-    refused = told(root, "orders", "payments")
+    assert refusal(root, "orders", "orders").endswith("read orders")
+    refused = refusal(root, "orders", "payments")
     assert refused.startswith("NotReadable this user may not read topic payments in file://")
     assert f"/topics/payments is of root:{GROUPS['payments']} with mode 750" in refused
     assert "Permission denied" in refused
 
 
-def told(root: Path, group: str, topic: str) -> str:
+def refusal(root: Path, group: str, topic: str) -> str:
     """Return what a process of another user, in the group of topic `group`, prints when it reads `topic`."""
     command = [sys.executable, "-c", READER, "64400", str(GROUPS[group]), root.as_uri(), topic]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()

@@ -127,8 +127,12 @@ def test_a_cut_divides_bytes_and_offsets() -> None:
 def test_aborted_transactions_that_touch_a_slice() -> None:
     """Omit a transaction that ended before the slice begins: the producer may have committed since."""
     (whole,) = slices(log(INDEXED.segment), Range(0, 100), [INDEXED])
-    told = [AbortedTransaction(7, 10, 39, 40), AbortedTransaction(8, 30, 40, 41), AbortedTransaction(9, 50, 200, 201)]
-    (whole,) = leave_out([whole], told)
+    transactions = [
+        AbortedTransaction(7, 10, 39, 40),
+        AbortedTransaction(8, 30, 40, 41),
+        AbortedTransaction(9, 50, 200, 201),
+    ]
+    (whole,) = leave_out([whole], transactions)
     assert [each[0] for each in whole.aborted] == [7, 8, 9]
     halves = whole.cut(400)
     assert halves is not None

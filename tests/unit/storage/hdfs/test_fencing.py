@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bmq.storage.filesystem import PipelineFailed
-from bmq.storage.hdfs import fencing
+from bmq.storage.hdfs import fencing, writer_stop
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block_reader import ReplicaFailed
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
@@ -206,8 +206,8 @@ async def fence(
     """Fence a file whose block is on copies of these; return what is left, and the seconds that it took."""
     hdfs = Hdfs([Node(**vars(node)) for node in nodes])
     hdfs.suspect(suspects)
-    monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
-    monkeypatch.setattr(fencing, "read_replica", hdfs.read)
+    monkeypatch.setattr(writer_stop, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(writer_stop, "read_replica", hdfs.read)
     client: Any = hdfs
     began = now()
     assert await fencing.fence(client, (), "old holder", 9, sync=sync) == (LENGTH, True)
@@ -307,8 +307,8 @@ async def test_a_fence_that_is_cancelled_leaves_no_connection_and_no_task(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hdfs = Hdfs([Node(), node])
-    monkeypatch.setattr(fencing, "Pipeline", hdfs.pipeline)
-    monkeypatch.setattr(fencing, "read_replica", hdfs.read)
+    monkeypatch.setattr(writer_stop, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(writer_stop, "read_replica", hdfs.read)
 
     client: Any = hdfs
     with pytest.raises(TimeoutError):

@@ -47,7 +47,7 @@ async def test_a_namenode_that_is_down_is_told_so() -> None:
     assert state.error
 
 
-def answer(call: Call) -> bytes | str:
+def respond(call: Call) -> bytes | str:
     match call.method:
         case "setSafeMode":
             asked = pb.SetSafeModeRequest.FromString(call.request)
@@ -79,7 +79,7 @@ FOUND = _found()
 
 
 async def test_safe_mode_room_and_quota() -> None:
-    async with namenode(lambda call: STANDBY, answer) as (client, _):
+    async with namenode(lambda call: STANDBY, respond) as (client, _):
         health = await read_health(client, "/bmq")
     assert health == StorageHealth(
         capacity_bytes=100, remaining_bytes=40, is_in_safe_mode=True, missing_blocks=3,
@@ -89,7 +89,7 @@ async def test_safe_mode_room_and_quota() -> None:
 
 async def test_a_root_that_is_not_there_has_no_quota() -> None:
     def without(call: Call) -> bytes | str:
-        return b"" if call.method == "getFileInfo" else answer(call)
+        return b"" if call.method == "getFileInfo" else respond(call)
 
     async with namenode(without) as (client, _):
         assert (await read_health(client, "/bmq")).root_bytes_quota == -1

@@ -94,7 +94,7 @@ class World:
         )  # fmt: skip
         return appender, pipeline
 
-    async def told(self, *calls: tuple[str, object]) -> None:
+    async def receive(self, *calls: tuple[str, object]) -> None:
         """Wait until just these calls have arrived, and that no other follows in some rounds."""
         await until(lambda: len(self.namenode.calls) >= len(calls))
         await asyncio.sleep(4 * INTERVAL_S)
@@ -114,20 +114,20 @@ async def first_ack(pipeline: FakePipeline, acked: int) -> None:
 async def test_a_files_length_is_sent_once_each_time_it_has_grown() -> None:
     world = World()
     _, pipeline = world.open()
-    await world.told()  # nothing is acknowledged: the pipeline reports the first length
+    await world.receive()  # nothing is acknowledged: the pipeline reports the first length
     await first_ack(pipeline, 5)
-    await world.told(("/a", 5))
+    await world.receive(("/a", 5))
     pipeline.acked = 9
-    await world.told(("/a", 5), ("/a", 9))
+    await world.receive(("/a", 5), ("/a", 9))
     await world.close()
 
 
 async def test_an_appended_block_is_sent_only_when_it_has_grown_past_its_first_length() -> None:
     world = World()
     _, pipeline = world.open(acked=7, is_new_block=False)
-    await world.told()
+    await world.receive()
     pipeline.acked = 8
-    await world.told(("/a", 8))
+    await world.receive(("/a", 8))
     await world.close()
 
 
@@ -146,7 +146,7 @@ async def test_no_length_is_sent_after_the_call_that_closes_the_file() -> None:
     assert await closing == 8
     await telling
     pipeline.acked = 9  # cannot be: it would be reported if the file were still checked
-    await world.told(("/a", 8), ("/a", "complete"))
+    await world.receive(("/a", 8), ("/a", "complete"))
     await world.close()
 
 
@@ -159,7 +159,7 @@ async def test_no_length_is_sent_after_the_pipeline_failed() -> None:
     pipeline.fail(PipelineFailed("a datanode"))  # the file may be another's from now on
     world.namenode.gate.set()
     pipeline.acked = 9
-    await world.told()
+    await world.receive()
     await world.close()
 
 
@@ -178,7 +178,7 @@ async def test_a_refused_length_is_sent_again_and_the_file_stays_open(
         assert pipeline.failure is None
         world.namenode.error = None
         before = len(world.namenode.calls)
-        await world.told(*world.namenode.calls[:before], ("/a", 8))
+        await world.receive(*world.namenode.calls[:before], ("/a", 8))
         await world.close()
     assert {record.levelno for record in caplog.records if "length" in record.getMessage()} == {level}
 

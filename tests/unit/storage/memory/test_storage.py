@@ -154,25 +154,25 @@ async def test_pipelines_go_on_while_the_namenode_is_down_and_calls_fail_or_wait
 async def test_the_first_ack_waits_for_the_namenode_so_that_no_acked_byte_is_dropped() -> None:
     """Rule 1: a restarted NameNode that believes a block empty may drop it in lease recovery."""
 
-    async def story(told: bool) -> int:
+    async def story(responded: bool) -> int:
         storage = MemoryStorage(Random(1), Faults(ack_s=(1.0, 1.0)))
         writer = MemoryFileSystem(storage, "a")
         appender = await writer.create("/f")
         appender.write(b"x" * 100)
         flush = appender.flush()
-        await asyncio.sleep(2 if told else 0.99)
-        assert flush.done() is told
+        await asyncio.sleep(2 if responded else 0.99)
+        assert flush.done() is responded
         storage.restart_namenode(30.0)
         await asyncio.sleep(20)
-        assert flush.done() is told, "the ack waits"
-        if not told:
+        assert flush.done() is responded, "the ack waits"
+        if not responded:
             writer.crash()
         await asyncio.sleep(20)
         storage.faults = Faults(lease_recovery=1.0)
         return await MemoryFileSystem(storage, "b").fence(appender.lease)
 
-    assert await story(told=True) == 100
-    assert await story(told=False) == 0
+    assert await story(responded=True) == 100
+    assert await story(responded=False) == 0
 
 
 async def test_a_call_with_a_lost_response_was_done_and_a_refused_one_was_not() -> None:
