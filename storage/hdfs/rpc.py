@@ -20,7 +20,7 @@ from bmq.core.descriptors import FAILURES
 from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator, SaslClient, SaslLogin
-from bmq.storage.hdfs.data_transfer import WireError, decode_varint
+from bmq.storage.hdfs.data_transfer import WireError
 from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError
 from bmq.storage.hdfs.rpc_frames import (
     FRAME_BYTES_MAX,
@@ -29,6 +29,7 @@ from bmq.storage.hdfs.rpc_frames import (
     FrameBuffer,
     WrappedFrames,
     framed,
+    next_part,
     sasl_frame,
     wrapped_token,
 )
@@ -355,9 +356,8 @@ class RpcConnection(asyncio.Protocol):
             self._take_frame(frame)
 
     def _take_frame(self, frame: bytes) -> None:
-        length, position = decode_varint(frame, 0)
-        header = pb.RpcResponseHeader.FromString(frame[position : position + length])
-        position += length
+        part, position = next_part(frame, 0)
+        header = pb.RpcResponseHeader.FromString(part)
         future = self._calls.get(header.call_id)
         if header.status == pb.RpcResponseHeader.FATAL:
             self._fail(_remote_error(header))
@@ -366,8 +366,8 @@ class RpcConnection(asyncio.Protocol):
                 raise WireError(f"a response to call {header.call_id} in the middle of a log-in")
             return  # its caller has given up
         elif header.status == pb.RpcResponseHeader.SUCCESS:
-            length, position = decode_varint(frame, position)
-            future.set_result(frame[position : position + length])
+            body, _ = next_part(frame, position)
+            future.set_result(body)
         else:
             future.set_exception(_remote_error(header))
 

@@ -116,12 +116,24 @@ def wrapped_token(frame: bytes) -> bytes:
 
     Raises WireError or DecodeError if it carries none: whoever sends plain frames now is not the server of the log-in.
     """
-    length, position = decode_varint(frame, 0)
-    header = pb.RpcResponseHeader.FromString(frame[position : position + length])
+    part, position = next_part(frame, 0)
+    header = pb.RpcResponseHeader.FromString(part)
     if header.call_id != SASL_RESPONSE_ID or header.status != pb.RpcResponseHeader.SUCCESS:
         raise WireError(f"a response to call {header.call_id} outside of the layer")
-    length, begin = decode_varint(frame, position + length)
-    message = pb.RpcSasl.FromString(frame[begin : begin + length])
-    if message.state != pb.RpcSasl.WRAP or begin + length != len(frame):
+    part, position = next_part(frame, position)
+    message = pb.RpcSasl.FromString(part)
+    if message.state != pb.RpcSasl.WRAP or position != len(frame):
         raise WireError("a message of a log-in after its end")
     return message.token
+
+
+def next_part(frame: bytes, start: int) -> tuple[bytes, int]:
+    """Return the delimited message that begins at ``start`` of a server's frame, and the position after it.
+
+    Raises WireError if the frame ends before the message does.
+    """
+    length, begin = decode_varint(frame, start)
+    end = begin + length
+    if begin < 0 or end > len(frame):
+        raise WireError(f"a frame of {len(frame)} bytes that ends within a message")
+    return frame[begin:end], end

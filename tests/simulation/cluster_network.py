@@ -255,6 +255,7 @@ class ClusterNetwork:
         self._latency_s = latency_s
         self._cut: set[frozenset[str]] = set()
         self._waiting: list[tuple[End, Callable[[], None]]] = []  # for a cut to heal
+        self._behind: set[End] = set()  # whose calls are among them
         self._healed = asyncio.Event()
         self._starved: dict[str, list[tuple[End, _Server]]] = {}  # processes without descriptors, and their backlogs
         loop: Any = asyncio.get_running_loop()
@@ -340,6 +341,7 @@ class ClusterNetwork:
         healed, self._healed = self._healed, asyncio.Event()
         healed.set()
         waiting, self._waiting = self._waiting, []
+        self._behind.clear()
         for end, call in waiting:
             self.carry(end, call)
 
@@ -348,8 +350,9 @@ class ClusterNetwork:
             self.heal(one, other)
 
     def carry(self, end: End, call: Callable[[], None]) -> None:
-        if self.is_cut(end.host, end.other.host) or any(waiting is end for waiting, _ in self._waiting):
+        if end in self._behind or self.is_cut(end.host, end.other.host):
             self._waiting.append((end, call))
+            self._behind.add(end)
         else:
             call()
 

@@ -25,6 +25,9 @@ from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, S, StepFi
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
+BRISK = replace(CONFIG, grace_ms=10_000)
+"""A successor tidies up in seconds: each of them costs what the timers of two brokers cost."""
+
 
 async def test_small_neighbours_become_one_file_with_one_index() -> None:
     world = World()
@@ -120,11 +123,11 @@ def test_a_crash_at_any_step_of_a_merge_changes_no_record(dies_before: bool, kno
         for offset in range(14):
             assert (await log.read(offset, 1, 14))[21:] == world.sent[offset]
         first.die()
-        second = await world.owner("b", replace(SMALL, segment_bytes=2_000))
+        second = await world.owner("b", replace(SMALL, segment_bytes=2_000), BRISK)
         assert (second.log_start, second.watermark) == (0, 14)
         await second.rounds()
         for _ in range(4):
-            await second.rounds(600)
+            await second.rounds(BRISK.grace_ms / 1000)
         assert await world.records(0, 14) == world.sent
         assert (await world.logs())[:2] == [0, 11]
         names = await world.names()

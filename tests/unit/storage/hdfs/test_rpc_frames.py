@@ -13,6 +13,7 @@ from bmq.storage.hdfs.rpc_frames import (
     FrameBuffer,
     WrappedFrames,
     framed,
+    next_part,
     sasl_frame,
     wrapped_token,
 )
@@ -141,3 +142,19 @@ def test_only_a_wrapped_message_passes_where_a_layer_is() -> None:
     ):
         with pytest.raises((WireError, DecodeError)):
             wrapped_token(wrong)
+
+
+def test_a_frame_that_is_cut_off_is_refused_wherever_it_is_cut() -> None:
+    """Take none of it: the rest of a response looks like a response to a call that nobody has sent."""
+    whole = response(b"token")
+    assert wrapped_token(whole) == b"token"
+    for length in range(len(whole)):
+        with pytest.raises(WireError, match="ends within a message"):
+            wrapped_token(whole[:length])
+
+
+@pytest.mark.parametrize("part", [b"", b"\xff\xff\xff", b"\x01", b"\x05four"])
+def test_a_part_that_does_not_end_within_its_frame_is_refused(part: bytes) -> None:
+    assert next_part(b"before" + b"\x04four", 6) == (b"four", 11)
+    with pytest.raises(WireError, match=f"a frame of {6 + len(part)} bytes that ends within a message"):
+        next_part(b"before" + part, 6)

@@ -279,6 +279,11 @@ async def test_an_end_by_tampering_is_told_with_its_reason() -> None:
     async with layered(TAMPERED["in plain bytes"], patient=False) as (client, _):
         with pytest.raises(StorageUnavailable, match=r"a response to call \d+ outside of the layer"):
             await client.is_file_closed("/x")
+    async with layered(TAMPERED["garbage within"], patient=False) as (client, _):
+        with pytest.raises(
+            StorageUnavailable, match=r"127\.0\.0\.1:\d+ .*a frame of 3 bytes that ends within a message"
+        ):
+            await client.is_file_closed("/x")
 
 
 async def test_an_exception_within_the_layer_is_an_exception() -> None:
