@@ -178,15 +178,15 @@ def test_cluster(endpoint: Endpoint, tool: Tool, topic: str) -> None:
 
 
 def test_features(endpoint: Endpoint, tool: Tool) -> None:
-    """Describe lists transactions at level 1. An upgrade beyond is refused, and changes nothing."""
+    """Describe lists transactions at level 2. An upgrade beyond is refused, and changes nothing."""
     described = tool("FeatureCommand", "describe").lines
     (feature,) = [line for line in described if line.startswith("Feature:")]
     assert feature.split()[1] == "transaction.version"
-    assert "SupportedMaxVersion: 1" in feature
-    assert "FinalizedVersionLevel: 1" in feature
-    refused = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2", codes=(1,))
-    assert "Could not upgrade transaction.version to 2." in refused.stdout
-    assert "The controller only supports versions 0 to 1." in refused.stdout
+    assert "SupportedMaxVersion: 2" in feature
+    assert "FinalizedVersionLevel: 2" in feature
+    refused = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=3", codes=(1,))
+    assert "Could not upgrade transaction.version to 3." in refused.stdout
+    assert "The controller only supports versions 0 to 2." in refused.stdout
     assert tool("FeatureCommand", "describe").lines == described
 
 
