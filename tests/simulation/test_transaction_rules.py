@@ -18,6 +18,7 @@ from tests.simulation.transaction_faults import (
     dies,
     is_drained,
     loses_the_store_for_good,
+    moves_and_loses_the_store,
     stands_still,
 )
 
@@ -69,6 +70,10 @@ def test_a_marker_for_a_deleted_topic_is_not_waited_for(monkeypatch: pytest.Monk
 def test_transactions_go_on_in_a_store_that_was_rebuilt_while_they_were_open(point: str) -> None:
     played = play(4, point, loses_the_store_for_good)
     assert played.world.rebuilding is not None
+
+
+def test_rule_11_a_rebuilt_store_gives_higher_ownership_numbers_than_any_marker_has() -> None:
+    assert play(4, "after PrepareCommit", moves_and_loses_the_store).world.rebuilding is not None
 
 
 def test_transactions_go_on_while_the_level_changes() -> None:

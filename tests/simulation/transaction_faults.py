@@ -25,6 +25,8 @@ from tests.simulation.transaction_clients import SIDE
 
 REBUILT_AFTER_S = (0.0, 5.0)
 """From the loss of the store until its rebuilding begins, at most."""
+MOVED_S = 2.5
+"""Time in which another process has the shards, and its markers have arrived."""
 _AWAY_S = 1_000.0
 """Longer than a rebuilding takes."""
 
@@ -80,6 +82,12 @@ def loses_the_store_for_good(world: ClusterWorld, rng: Random, process: Process)
         place.crash(_AWAY_S)
     world.store = MemoryStore()
     world.rebuilding = asyncio.create_task(_rebuild(world, rng.uniform(*REBUILT_AFTER_S)), name="rebuild")
+
+
+def moves_and_loses_the_store(world: ClusterWorld, rng: Random, process: Process) -> None:
+    """Move the shards of the process to another one, which sends markers; then lose the store for good."""
+    is_drained(world, rng, process)
+    _after(world, MOVED_S, loses_the_store_for_good, world, rng, process)
 
 
 async def _rebuild(world: ClusterWorld, delay_s: float) -> None:

@@ -190,6 +190,20 @@ def test_features(endpoint: Endpoint, tool: Tool) -> None:
     assert tool("FeatureCommand", "describe").lines == described
 
 
+def test_a_feature_is_lowered_and_raised(endpoint: Endpoint, tool: Tool) -> None:
+    """Level 1 of transactions is safe to go back to, level 0 is not."""
+    try:
+        lowered = tool("FeatureCommand", "downgrade", "--feature", "transaction.version=1")
+        assert "transaction.version was downgraded to 1." in lowered.stdout
+        assert any("FinalizedVersionLevel: 1" in line for line in tool("FeatureCommand", "describe").lines)
+        refused = tool("FeatureCommand", "downgrade", "--feature", "transaction.version=0", codes=(1,))
+        assert "The downgrade from 1 is not safe, and is refused" in refused.stdout
+    finally:
+        raised = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2")
+    assert "transaction.version was upgraded to 2." in raised.stdout
+    assert any("FinalizedVersionLevel: 2" in line for line in tool("FeatureCommand", "describe").lines)
+
+
 def test_performance(endpoint: Endpoint, tool: Tool, topic: str) -> None:
     """The producer and the consumer that benchmarks use: every record is acknowledged and consumed."""
     sent = run_tool(
