@@ -318,8 +318,8 @@ def _note_open(stable: Mapping[TopicPartition, int]) -> None:
     first = min(stable)
     more = f" and {len(stable) - 1} more" if len(stable) > 1 else ""
     fail(
-        f"note: {partition_name(first)}{more}: a transaction is open from offset {stable[first]} on, and holds back all"
-        " that follows: --isolation-level read_uncommitted shows it; to end the transaction see `bmq transaction`"
+        f"note: {partition_name(first)}{more}: a transaction is open from offset {stable[first]} on, and holds back the"
+        " records behind it: --isolation-level read_uncommitted shows them; `bmq transaction` ends the transaction"
     )
 
 

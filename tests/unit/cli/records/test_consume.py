@@ -71,7 +71,7 @@ def test_records_that_an_open_transaction_holds_back_are_noted(
     """A copy by ``bmq consume --to latest`` is not whole then, and must not look whole."""
     admin.topics["orders"][0].stable = 7
     assert bmq("consume", "orders", *words) == 0
-    note = "note: partition 0 of topic orders: a transaction is open from offset 7 on, and holds back all that follows"
+    note = "note: partition 0 of topic orders: a transaction is open from offset 7 on, and holds back the records"
     assert (note in capsys.readouterr().err) == is_noted
 
 
