@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
-from kafka.protocol.consumer import OffsetTimestamp
+from kafka.protocol.consumer import OffsetSpec, OffsetTimestamp
 
 from bmq.cli.admin_client import (
     COORDINATOR_ERRORS,
@@ -280,7 +280,10 @@ def _wanted(known: Collection[TopicPartition], arguments: argparse.Namespace) ->
 def _plan(admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[TopicPartition]) -> Plan:
     start: Position = arguments.start or Position(PositionKind.EARLIEST)
     end: Position | None = arguments.end
-    found = ends_of(admin, keys, is_committed=arguments.isolation_level == "read_committed")
+    is_committed = arguments.isolation_level == "read_committed"
+    # Before the last stable offset: a transaction that begins in between must not look like an open one.
+    watermarks = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST)) if is_committed and end else {}
+    found = ends_of(admin, keys, is_committed=is_committed)
 
     def bounds(place: Position) -> dict[TopicPartition, LogBounds]:
         at_time: Mapping[TopicPartition, Any] = {}
@@ -297,7 +300,27 @@ def _plan(admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[Topi
     if end is None:
         return Plan(starts)
     ends = {key: end_offset(end, each) for key, each in bounds(end).items()}
+    least = 1 if end.kind is PositionKind.OFFSET else 0  # an offset that is the last stable one leaves out nothing
+    _note_open(
+        {
+            key: found[key].latest
+            for key, watermark in watermarks.items()
+            if found[key].latest < watermark.offset and ends[key] >= found[key].latest + least
+        }
+    )
     return Plan(starts, ends, frozenset(key for key in keys if ends[key] <= found[key].latest))
+
+
+def _note_open(stable: Mapping[TopicPartition, int]) -> None:
+    """Print a note about partitions that end at an open transaction, given with their last stable offsets."""
+    if not stable:
+        return
+    first = min(stable)
+    more = f" and {len(stable) - 1} more" if len(stable) > 1 else ""
+    fail(
+        f"note: {partition_name(first)}{more}: a transaction is open from offset {stable[first]} on, and holds back the"
+        " records behind it: --isolation-level read_uncommitted shows them; `bmq transaction` ends the transaction"
+    )
 
 
 def _offset(found: Any) -> int | None:

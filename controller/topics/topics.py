@@ -10,8 +10,8 @@ All methods raise RequestError with Kafka's code: those of ``topic_rules``, INVA
 TOPIC_ALREADY_EXISTS, POLICY_VIOLATION past a principal's bound (``bounds``), and REQUEST_TIMED_OUT if the store does
 not answer: Kafka's admin clients show its text.
 
-Departure from Kafka: Kafka lets anyone delete ``__consumer_offsets``, which loses every group, or add partitions to it,
-which separates groups from their offsets.  Both are refused here.
+Departure from Kafka: Kafka lets anyone delete an internal topic, which loses every group or every transaction, or add
+partitions to it, which separates groups and transactional ids from their records.  Both are refused here.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from bmq.meta import broker_configs, topic_configs, topic_rules
 from bmq.meta.catalog import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     Catalog,
     Topic,
     broker_configs_key,
@@ -66,6 +67,11 @@ VIEW_S = 5.0
 REPLICAS_MAX = 32_767
 """Largest replication factor where storage has no bound: Kafka's type for it is int16."""
 INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
+_HELD = {
+    OFFSETS_TOPIC: "the offsets and members of all groups",
+    TRANSACTIONS_TOPIC: "the state of all transactions",
+}
+"""The content of each internal topic, for refusals."""
 
 
 class TopicAdmin:
@@ -192,7 +198,7 @@ class TopicAdmin:
         if not self.config.delete_topic_enable:
             raise RequestError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
         if name in INTERNAL_TOPICS:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} is internal: deleting it would lose every group.")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} is internal: deleting it would lose {_HELD[name]}.")
         for _ in range(CONFLICTS_MAX):
             topic = await self._read_topic(name)
             if topic is None:
@@ -543,8 +549,8 @@ def _valid_topic_configs(name: str, configs: Mapping[str, str | None]) -> dict[s
     if name in INTERNAL_TOPICS and valid.get("cleanup.policy") != "compact":
         raise RequestError(
             ErrorCode.INVALID_CONFIG,
-            f"{name} is internal: its cleanup.policy must be compact, since retention would delete the offsets and"
-            " members of all groups. Leave cleanup.policy=compact among its configs.",
+            f"{name} is internal: its cleanup.policy must be compact, since retention would delete {_HELD[name]}."
+            " Leave cleanup.policy=compact among its configs.",
         )
     return valid
 

@@ -2,12 +2,11 @@
 
 Behaviour: the response is sent when the offsets are durable; they are pending until the transaction ends.  As in Kafka
 4 (``KafkaApis.handleTxnOffsetCommitRequest``), a partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and the
-other offsets are stored.  A group that the commit creates counts for the client's principal.
+other offsets are stored.  A group that the commit creates counts for the client's principal.  The group's shard takes
+the offsets once the transaction's coordinator knows of the shard (``coordinator.group_shard.verification``, KIP-890).
 
 Version notes: 2 leader epoch; 3 member and generation, checked as those of an OffsetCommit; 4 and 5 as 3: the error
 TRANSACTION_ABORTABLE and the implicit AddOffsetsToTxn belong to KIP-890.
-
-Not implemented: the check with the transaction's coordinator that the group is part of the transaction (KIP-890).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.admin import ACL, ACLFilter, AlterConfigOp
 from kafka.errors import ClusterAuthorizationFailedError, CoordinatorLoadInProgressError, NoError, UnknownMemberIdError
-from kafka.protocol.consumer import OffsetSpec
+from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
 from bmq.cli import acl, quota, topic
@@ -45,6 +45,8 @@ class FakePartition:
     given_epoch: int = 7
     """In ListOffsets."""
     by_timestamp: dict[int, int] = field(default_factory=dict)
+    stable: int | None = None
+    """The last stable offset; None: the latest."""
 
 
 @dataclass
@@ -141,16 +143,17 @@ class FakeAdmin:
         self, topic_partition_specs: Mapping[Any, Any], isolation_level: Any = 0
     ) -> dict[Any, Any]:
         return {
-            key: OffsetAndTimestamp(self._offset(partition, spec), -1, partition.given_epoch)
+            key: OffsetAndTimestamp(self._offset(partition, spec, isolation_level), -1, partition.given_epoch)
             for key, spec in topic_partition_specs.items()
             for partition in [self.topics[key.topic][key.partition]]
         }
 
-    def _offset(self, partition: FakePartition, spec: Any) -> int:
+    def _offset(self, partition: FakePartition, spec: Any, isolation_level: Any) -> int:
         if spec is OffsetSpec.EARLIEST:
             return partition.earliest
         if spec is OffsetSpec.LATEST:
-            return partition.latest
+            is_committed = isolation_level == IsolationLevel.READ_COMMITTED
+            return partition.stable if is_committed and partition.stable is not None else partition.latest
         return min((offset for when, offset in partition.by_timestamp.items() if when >= int(spec)), default=-1)
 
     def describe_log_dirs(self, topic_partitions: Mapping[str, list[int]]) -> list[dict[str, Any]]:

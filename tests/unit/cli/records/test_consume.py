@@ -54,6 +54,28 @@ def test_an_offset_outside_the_partition_is_printed_as_a_note(bmq: Run, consumer
 
 
 @pytest.mark.parametrize(
+    ("words", "is_noted"),
+    [
+        (["--to", "latest"], True),
+        (["--partition", "0", "--to", "9"], True),
+        (["--to", "@6000"], True),
+        (["--partition", "0", "--to", "7"], False),
+        (["--partition", "1", "--to", "latest"], False),
+        (["--to", "latest", "--isolation-level", "read_uncommitted"], False),
+        (["--max-records", "1"], False),
+    ],
+)
+def test_records_that_an_open_transaction_holds_back_are_noted(
+    words: list[str], is_noted: bool, admin: FakeAdmin, bmq: Run, consumer: FakeConsumer, capsys: Told
+) -> None:
+    """A copy by ``bmq consume --to latest`` is not whole then, and must not look whole."""
+    admin.topics["orders"][0].stable = 7
+    assert bmq("consume", "orders", *words) == 0
+    note = "note: partition 0 of topic orders: a transaction is open from offset 7 on, and holds back the records"
+    assert (note in capsys.readouterr().err) == is_noted
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["--key-separator", "\\t"], "k0\tb0\n"),

@@ -180,6 +180,22 @@ async def test_transactions_ask_for_as_many_copies_as_their_setting_says_and_sto
         assert "min.insync.replicas" not in (await w.admin.ensure_topic("__consumer_offsets")).configs
 
 
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("__consumer_offsets", "the offsets and members of all groups"),
+        ("__transaction_state", "the state of all transactions"),
+    ],
+)
+async def test_a_refusal_about_an_internal_topic_names_what_would_be_lost(name: str, held: str) -> None:
+    async with world() as w:
+        made = await w.admin.ensure_topic(name)
+        await refused(w.admin.delete_topic(name), ErrorCode.INVALID_REQUEST, f"would lose {held}")
+        change = w.admin.alter_topic_configs(name, sets(cleanup_policy="delete"))
+        await refused(change, ErrorCode.INVALID_CONFIG, f"would delete {held}")
+        assert w.catalog.topics[name] == made
+
+
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 async def test_an_internal_topic_stays_compacted(name: str) -> None:
     """Retention would delete the offsets of groups: every way to another policy is refused, and the text says why."""

@@ -123,6 +123,15 @@ async def test_without_the_topic_the_coordinator_is_not_available() -> None:
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+async def test_without_the_topic_there_are_no_transactional_ids_and_a_list_does_not_create_it() -> None:
+    """The copy of a single topic has no ``__transaction_state``; ``bmq transaction find-hanging`` must work there."""
+    async with transactions() as w:
+        for proxy in w.proxies:
+            response = await proxy.list_transactions(listing(), CLIENT)
+            assert (response.error_code, response.transaction_states) == (ErrorCode.NONE, [])
+        assert w.created == 0
+
+
 async def test_what_a_lost_connection_may_have_done_is_repeated_only_if_that_does_no_harm() -> None:
     """The response is lost after the coordinator has it done: a second InitProducerId would fence the first one's."""
     async with transactions() as w:
