@@ -120,9 +120,9 @@ async def fetch_storage_token(
 ) -> StorageToken | None:
     """Return a delegation token by which ``open_filesystem`` opens this root elsewhere, as this process's user.
 
-    None for a root that needs none: not on HDFS, or on one without Kerberos.  The token may be pickled.  ``renewer`` is
-    the user that may renew it, empty for nobody.  A process that is logged in by a token itself gets this token, with
-    the renewer that it has: the NameNode gives others to users of Kerberos only.
+    Return None for a root without Kerberos.  The token may be pickled.  ``renewer`` is the user that may renew it,
+    empty for nobody.  A process whose own log-in is by a token gets this token and its renewer: the NameNode gives new
+    tokens to users of Kerberos only.
 
     Raises ValueError and StorageError as ``open_filesystem``.
     """

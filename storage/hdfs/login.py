@@ -2,7 +2,7 @@
 
 The identity is the first of these:
 
-1. the ``StorageToken`` that the caller gives, as in executors of Spark, which have nothing else;
+1. the ``StorageToken`` of the caller: executors of Spark have nothing else;
 2. the keytab of the settings (``hdfs_keytab``);
 3. the delegation token for these NameNodes in the files of ``HADOOP_TOKEN_FILE_LOCATION``;
 4. the ticket cache, if Hadoop's configuration has Kerberos;

@@ -5,7 +5,7 @@
     "HDTS", version 0: number of tokens; per token: alias, identifier, password, kind, service; then secret keys
     "HDTS", version 1: the length of a protocol buffer, and the buffer (CredentialsProto)
 
-YARN puts such a file beside each container, and `hdfs fetchdt` and `hadoop dtutil` write one by hand.  As in
+YARN writes the file for a container, ``hdfs fetchdt`` and ``hadoop dtutil`` for a user.  As in
 UserGroupInformation, the variable names several files with commas, and a later file's token replaces a former one of
 the same alias.  Unlike there a missing file is an error: Hadoop's client goes on without the token, and fails at the
 log-in, whose error does not name the file.
@@ -61,7 +61,7 @@ def token_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def read_token_files(paths: tuple[str, ...]) -> Tokens:
-    """Return the tokens of these files.  Raises CannotLogIn, which names the file and says what is wrong."""
+    """Return the tokens of these files.  Raises CannotLogIn, whose text names the file and the fault."""
     tokens: dict[str, DelegationToken] = {}
     for path in paths:
         try:
@@ -74,7 +74,7 @@ def read_token_files(paths: tuple[str, ...]) -> Tokens:
 
 
 def file_states(paths: tuple[str, ...]) -> tuple[FileState, ...]:
-    """Return the states of these files, without those that cannot be read now."""
+    """Return the states of the files that can be read now."""
     states = []
     for path in paths:
         try:
@@ -103,12 +103,12 @@ def _decode_writable(data: bytes) -> Tokens:
     tokens: dict[str, DelegationToken] = {}
     for _ in range(_count(reader, "tokens")):
         alias = reader.text(_NAME_BYTES_MAX)
-        identifier, password = reader.bytes(IDENTIFIER_BYTES_MAX), reader.bytes(_PASSWORD_BYTES_MAX)
+        identifier, password = reader.data(IDENTIFIER_BYTES_MAX), reader.data(_PASSWORD_BYTES_MAX)
         kind, service = reader.text(_NAME_BYTES_MAX), reader.text(_NAME_BYTES_MAX)
         tokens[alias] = DelegationToken(kind, service, identifier, password)
     for _ in range(_count(reader, "secret keys")):
         reader.text(_NAME_BYTES_MAX)
-        reader.bytes(FILE_BYTES_MAX)
+        reader.data(FILE_BYTES_MAX)
     reader.require_end()
     return tokens
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from bmq.core.logging.fields import fields
-from bmq.storage.filesystem import CannotLogIn
+from bmq.storage.filesystem import CannotLogIn, StorageError
 from bmq.storage.hdfs.auth import AUTH_SASL, Authenticator, SaslClient, SimpleAuthenticator, TokenAuthenticator
 from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, DelegationToken
 from bmq.storage.hdfs.sasl import AUTHENTICATION, SIMPLE, TOKEN, LoginFailed, Negotiation, Protection
@@ -17,14 +17,14 @@ _log = logging.getLogger(__name__)
 
 
 class TokenSource(Protocol):
-    """The place of a token, which may come to have another one."""
+    """The place of a token.  Another token may replace it there."""
 
     def current(self) -> DelegationToken:
         """Return the token as it is now."""
 
 
 class GivenToken:
-    """A token that the caller gave, and that stays as it is."""
+    """The token of a caller, which never changes."""
 
     def __init__(self, token: DelegationToken) -> None:
         self._token = token
@@ -56,7 +56,7 @@ class FileToken:
         return f"{self._token} in {','.join(self._paths)}"
 
     def current(self) -> DelegationToken:
-        """Return the token that the files have now; the former one if they have none or cannot be read."""
+        """Return the token in the files now, or the former token if no file can be read or has a token."""
         states = file_states(self._paths)
         if states == self._states:
             return self._token
@@ -153,7 +153,7 @@ class DelegatedAuthenticator:
         if self._kerberos is None:
             try:
                 self._kerberos = self._make_kerberos()
-            except (CannotLogIn, ValueError) as error:
+            except (StorageError, ValueError) as error:
                 _log.warning("there is no Kerberos in the place of a token", extra=fields(error=error))
                 return False
         _log.warning(

@@ -12,7 +12,7 @@ _INT32 = range(-(1 << 31), 1 << 31)
 
 
 class Malformed(ValueError):
-    """Bytes that are not what Hadoop writes.  The text says what is wrong and where, and shows none of the bytes."""
+    """Bytes of another format than Hadoop's.  The text names the fault and its place, and shows none of the bytes."""
 
 
 class WritableReader:
@@ -51,7 +51,7 @@ class WritableReader:
             raise self.malformed("a number of more than 32 bits")
         return value
 
-    def bytes(self, bytes_max: int) -> bytes:
+    def data(self, bytes_max: int) -> bytes:
         """Return at most ``bytes_max`` bytes, with their length before them."""
         length = self.int32()
         if not 0 <= length <= bytes_max:
@@ -61,7 +61,7 @@ class WritableReader:
     def text(self, bytes_max: int) -> str:
         """Return a text of at most ``bytes_max`` bytes."""
         try:
-            return self.bytes(bytes_max).decode()
+            return self.data(bytes_max).decode()
         except UnicodeDecodeError:
             raise self.malformed("a text that is not UTF-8") from None
 

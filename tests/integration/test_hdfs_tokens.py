@@ -93,7 +93,7 @@ async def can_open(root: str, token: StorageToken) -> None:
 
 
 async def test_a_process_with_a_token_alone_reads_and_writes(secure_hdfs: HdfsCluster, login: HdfsLogin) -> None:
-    """It has neither a ticket, nor krb5.conf, nor Hadoop's configuration."""
+    """Run the process without a ticket, without krb5.conf and without Hadoop's configuration."""
     root = f"{secure_hdfs.root}/tokens-alone"
     await write_words(root, login)
     token = await fetched(root, login)
@@ -124,9 +124,7 @@ async def test_a_token_is_renewed_and_cancelled(secure_hdfs: HdfsCluster, login:
     assert await renew_storage_token(token, hdfs_login=login) > token.token.content.issued_ms
     await can_open(root, token)
     await cancel_storage_token(token, hdfs_login=login)
-    with pytest.raises(
-        CannotLogIn, match=r"the delegation token \d+ of bmq: InvalidToken: .*\(the delegation token has"
-    ):
+    with pytest.raises(CannotLogIn, match=r"token \d+ of bmq@.*: InvalidToken: .*\(the delegation token has"):
         await can_open(root, token)
     for call in (renew_storage_token, cancel_storage_token):
         with pytest.raises(CannotLogIn, match=r"InvalidToken"):
@@ -144,24 +142,25 @@ async def test_a_stranger_neither_renews_nor_cancels(secure_hdfs: HdfsCluster, k
 async def test_javas_files_of_both_formats_log_in(
     secure_hdfs: HdfsCluster, kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tickets = kdc.log_in(f"alice@{REALM}")
+    tickets = kdc.log_in(f"java@{REALM}")
     root = f"{secure_hdfs.root}/tokens-of-java"
     hdfs_tool(secure_hdfs, "dfs", "-mkdir", root, tickets=tickets)
     by_fetchdt, by_dtutil = tmp_path / "fetchdt", tmp_path / "dtutil"
-    hdfs_tool(secure_hdfs, "fetchdt", "--renewer", "alice", str(by_fetchdt), tickets=tickets)
-    hdfs_tool(
-        secure_hdfs, "dtutil", "get", secure_hdfs.root, "-format", "protobuf", "-renewer", "alice", str(by_dtutil),
-        tickets=tickets,
-    )  # fmt: skip
-    assert {path.read_bytes()[:5] for path in (by_fetchdt, by_dtutil)} == {b"HDTS\x00", b"HDTS\x01"}
-    for path in (by_fetchdt, by_dtutil):
+    calls = {
+        by_fetchdt: ["fetchdt", "--renewer", "java", str(by_fetchdt)],
+        by_dtutil: ["dtutil", "get", secure_hdfs.root, "-format", "protobuf", "-renewer", "java", str(by_dtutil)],
+    }
+    for path, arguments in calls.items():
+        monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION", raising=False)
+        hdfs_tool(secure_hdfs, *arguments, tickets=tickets)
+        assert path.read_bytes()[:5] == (b"HDTS\x00" if path == by_fetchdt else b"HDTS\x01")
         (token,) = read_token_files((str(path),)).values()
         assert token.kind == HDFS_DELEGATION_TOKEN
-        assert (token.content.owner, token.content.renewer) == (f"alice@{REALM}", "alice")
+        assert (token.content.owner, token.content.renewer) == (f"java@{REALM}", "java")
         monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(path))
         fs = await open_filesystem(root, holder="file")
         await fs.make_folder(f"/{path.name}")
-        assert (await fs.status(f"/{path.name}")).owner == "alice"
+        assert (await fs.status(f"/{path.name}")).owner == "java"
         await fs.close()
         passed_on = await fetch_storage_token(root)
         assert passed_on is not None
@@ -172,9 +171,9 @@ async def test_javas_files_of_both_formats_log_in(
 async def test_an_expired_token_is_an_error_and_kerberos_beside_it_goes_on(
     secure_hdfs: HdfsCluster, kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tickets = kdc.log_in(f"alice@{REALM}")
+    tickets = kdc.log_in(f"late@{REALM}")
     path, root = tmp_path / "tokens", f"{secure_hdfs.root}/"
-    hdfs_tool(secure_hdfs, "fetchdt", "--renewer", "alice", str(path), tickets=tickets)
+    hdfs_tool(secure_hdfs, "fetchdt", "--renewer", "late", str(path), tickets=tickets)
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(path))
 
     async def refusal() -> str:
@@ -193,6 +192,7 @@ async def test_an_expired_token_is_an_error_and_kerberos_beside_it_goes_on(
     monkeypatch.setenv("KRB5CCNAME", tickets)
     assert await refusal() == ""
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{kdc.folder}/none")
-    hdfs_tool(secure_hdfs, "fetchdt", "--renewer", "alice", f"{path}.new", tickets=tickets)
-    os.replace(f"{path}.new", path)
+    monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION")
+    hdfs_tool(secure_hdfs, "fetchdt", "--renewer", "late", f"{path}.new", tickets=tickets)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", f"{path}.new")
     assert await refusal() == ""

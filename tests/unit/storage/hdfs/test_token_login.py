@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.filesystem import CannotLogIn
+from bmq.storage.filesystem import CannotLogIn, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
@@ -255,6 +255,17 @@ async def test_kerberos_beside_a_refused_token_goes_on(caplog: pytest.LogCapture
     assert [message.auths[0].method for message in first.messages[1:]] == ["TOKEN"]
     assert [message.auths[0].method for message in second.messages[1:2]] == ["KERBEROS"]
     assert "HDFS refuses the delegation token 300 of alice by spark: the log-in by alice is used" in caplog.text
+
+
+async def test_without_the_library_of_kerberos_the_error_is_the_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    def make_kerberos() -> Authenticator:
+        raise Unsupported("needs pip install 'bmq[kerberos]'")
+
+    identity = DelegatedAuthenticator(GivenToken(TOKEN), make_kerberos=make_kerberos)
+    async with namenodes([[OFFERS, GONE]], identity=identity) as (client, _):
+        with pytest.raises(CannotLogIn, match="can't be found in cache"):
+            await client.is_file_closed("/x")
+    assert "there is no Kerberos in the place of a token" in caplog.text
 
 
 def test_another_token_in_the_file_is_used_after_a_refusal(file: Path) -> None:

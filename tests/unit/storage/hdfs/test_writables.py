@@ -54,6 +54,6 @@ def test_what_is_no_text_is_an_error_with_its_place(data: bytes, said: str) -> N
 
 def test_bytes_behind_the_end_are_an_error() -> None:
     reader = WritableReader(b"\x01ab")
-    assert reader.bytes(10) == b"a"
+    assert reader.data(10) == b"a"
     with pytest.raises(Malformed, match="1 bytes behind the end, before byte 2"):
         reader.require_end()
