@@ -156,6 +156,8 @@ async def fetch_token(
     client = NameNode(found.address.namenodes, HdfsSettings(), identity)
     try:
         if isinstance(identity, DelegatedAuthenticator):
+            await client.server_defaults()  # a refused token shows here, not in the process that is to use it
+        if isinstance(identity, DelegatedAuthenticator) and identity.is_by_token:
             token = identity.token  # a NameNode gives tokens to users of Kerberos alone
         elif identity.login is None:
             return None

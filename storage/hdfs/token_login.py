@@ -101,10 +101,11 @@ class DelegatedAuthenticator:
         self._kerberos: Authenticator | None = None
         self._used = source.current()
         self._refused = b""
-        self._is_by_token = True
+        self.is_by_token = True
+        """False while Kerberos is used in the token's place."""
 
     def __str__(self) -> str:
-        return str(self._source) if self._is_by_token else str(self._kerberos)
+        return str(self._source) if self.is_by_token else str(self._kerberos)
 
     def __repr__(self) -> str:
         return f"DelegatedAuthenticator({self})"
@@ -122,14 +123,14 @@ class DelegatedAuthenticator:
     @property
     def needs_names(self) -> bool:
         """True if Kerberos is used, and the server's principal has its own name in it."""
-        login = None if self._is_by_token or self._kerberos is None else self._kerberos.login
+        login = None if self.is_by_token or self._kerberos is None else self._kerberos.login
         return login is not None and login.needs_names
 
     def negotiate(self, server: str) -> Negotiation:
         """Return the machine of a log-in at ``server``, by the token unless it was refused."""
         self._used = self._source.current()
-        self._is_by_token = self._kerberos is None or self._used.identifier != self._refused
-        if not self._is_by_token and self._kerberos is not None and self._kerberos.login is not None:
+        self.is_by_token = self._kerberos is None or self._used.identifier != self._refused
+        if not self.is_by_token and self._kerberos is not None and self._kerberos.login is not None:
             return self._kerberos.login.negotiate(server)
         return Negotiation(server, (TOKEN,), is_fallback_allowed=self._is_fallback_allowed)
 
@@ -148,7 +149,7 @@ class DelegatedAuthenticator:
         self._refused = self._used.identifier
         if self._source.current().identifier != self._refused:
             return True
-        if not self._is_by_token or self._make_kerberos is None:
+        if not self.is_by_token or self._make_kerberos is None:
             return False
         if self._kerberos is None:
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.core.hdfs_login import HdfsLogin
+from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.storage.filesystem import CannotLogIn, StorageError
 from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, StorageToken
 from bmq.storage.hdfs.token_file import read_token_files
@@ -189,8 +189,13 @@ async def test_an_expired_token_is_an_error_and_kerberos_beside_it_goes_on(
             await asyncio.sleep(1)
     assert "the delegation token " in said
     assert f" in {path}, and cannot log in to Kerberos as the principal of the ticket cache" in said
+    with pytest.raises(CannotLogIn, match=r"InvalidToken|refuses the delegation token"):
+        await fetch_storage_token(root, "late")
     monkeypatch.setenv("KRB5CCNAME", tickets)
     assert await refusal() == ""
+    another = await fetched(root, NO_HDFS_LOGIN)
+    assert another.token not in read_token_files((str(path),)).values()
+    await can_open(root, another)
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{kdc.folder}/none")
     monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION")
     hdfs_tool(secure_hdfs, "fetchdt", "--renewer", "late", f"{path}.new", tickets=tickets)
