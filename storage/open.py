@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
@@ -13,6 +14,9 @@ from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, RootLock, Unsupported
 from bmq.storage.health import NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+
+if TYPE_CHECKING:
+    from bmq.storage.hdfs.delegation_token import StorageToken
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, hdfs://nameservice/dir, webhdfs://host:port/dir, memory:[name]"
 WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir, hdfs://nameservice/dir"
@@ -29,13 +33,15 @@ async def open_filesystem(
     must_exist: bool = False,
     hadoop_conf_dir: str = "",
     hdfs_login: HdfsLogin = NO_HDFS_LOGIN,
+    token: StorageToken | None = None,
     lock: RootLock = RootLock.NONE,
 ) -> FileSystem:
     """Open the root at ``url`` for the process whose lease name is ``holder`` (unique per process start).
 
     A local folder is made unless it ``must_exist``, which readers demand.  ``hadoop_conf_dir`` is the folder of
     Hadoop's configuration files, with the name services and the cluster's protection; if empty, the environment's
-    HADOOP_CONF_DIR is used.  ``hdfs_login`` is the identity for Kerberos.
+    HADOOP_CONF_DIR is used.  ``hdfs_login`` is the identity for Kerberos;
+    ``token``, of ``fetch_storage_token``, replaces it and the configuration.
     ``lock`` is the lock of a local root, held until the file system is closed; on HDFS there is none, since its roots
     are shared by design, and its fences hold between all machines.
 
@@ -54,7 +60,9 @@ async def open_filesystem(
         case "hdfs":
             from bmq.storage.hdfs.filesystem import HdfsFileSystem
 
-            return await HdfsFileSystem.open(url, holder=holder, conf_folder=hadoop_conf_dir, login=hdfs_login)
+            return await HdfsFileSystem.open(
+                url, holder=holder, conf_folder=hadoop_conf_dir, login=hdfs_login, token=token
+            )
         case "webhdfs":
             from bmq.storage.hdfs.webhdfs import WebHdfsFileSystem
 
@@ -100,14 +108,51 @@ async def namenode_states(
     url = normal_url(url)
     if scheme_of(url) != "hdfs":
         return ()
-    from bmq.storage.hdfs.auth import make_authenticator
     from bmq.storage.hdfs.health import ask_namenodes
-    from bmq.storage.hdfs.name_service import protection, read_config, resolve
+    from bmq.storage.hdfs.login import find_login
 
-    config = read_config(url, hadoop_conf_dir)
-    address = resolve(url, config)
-    security = protection(address, config, hdfs_login)
-    return await ask_namenodes(address, timeout_s, lambda: make_authenticator(security, hdfs_login))
+    found = await find_login(url, conf_folder=hadoop_conf_dir, login=hdfs_login)
+    return await ask_namenodes(found.address, timeout_s, found.make_identity)
+
+
+async def fetch_storage_token(
+    url: str, renewer: str = "", *, hadoop_conf_dir: str = "", hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> StorageToken | None:
+    """Return a delegation token by which ``open_filesystem`` opens this root elsewhere, as this process's user.
+
+    Return None for a root without Kerberos.  The token may be pickled.  ``renewer`` is the user that may renew it,
+    empty for nobody.  A process whose own log-in is by a token gets this token and its renewer: the NameNode gives new
+    tokens to users of Kerberos only.
+
+    Raises ValueError and StorageError as ``open_filesystem``.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return None
+    from bmq.storage.hdfs.login import fetch_token
+
+    return await fetch_token(url, renewer, conf_folder=hadoop_conf_dir, login=hdfs_login)
+
+
+async def renew_storage_token(
+    token: StorageToken, *, hadoop_conf_dir: str = "", hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> int:
+    """Renew a token, and return until when it is valid, in milliseconds since 1970.
+
+    Raises CannotLogIn if the token has expired or was cancelled, and NotAllowed unless this process is its renewer.
+    """
+    from bmq.storage.hdfs.login import renew_token
+
+    return await renew_token(token, conf_folder=hadoop_conf_dir, login=hdfs_login)
+
+
+async def cancel_storage_token(
+    token: StorageToken, *, hadoop_conf_dir: str = "", hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> None:
+    """Make a token invalid; connections that have logged in by it stay open.  Raises as ``renew_storage_token``."""
+    from bmq.storage.hdfs.login import cancel_token
+
+    await cancel_token(token, conf_folder=hadoop_conf_dir, login=hdfs_login)
 
 
 def unknown_root(url: str, schemes: str) -> str:

@@ -19,9 +19,12 @@ from bmq.cli.segment.dump import dump
 from bmq.cli.segment.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from bmq.cli.segment.targets import Targets, check_folder, find_targets
 from bmq.cli.segment.verify import verify
+from bmq.cli.serve import load_settings
 from bmq.cli.usage import UsageError, partition_number, whole_number
+from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
 from bmq.core.records.reader import RECORDS_BYTES_MAX
+from bmq.core.urls import scheme_of
 from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.open import open_filesystem
@@ -140,7 +143,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("no root is given: use --root URL, set BMQ_ROOT, or have one in a profile (`bmq profile`)")
     try:
         check_folder(root)
-        fs = await open_filesystem(root, holder=f"bmq-segment-{uuid.uuid4().hex}")
+        fs = await _open(root)
     except ValueError as error:  # invalid hosts or port
         raise UsageError(f"--root: {error}") from None
     try:
@@ -152,6 +155,20 @@ async def _run(arguments: argparse.Namespace) -> int:
         return await command(fs, targets, arguments)
     finally:
         await fs.close()
+
+
+async def _open(root: str) -> FileSystem:
+    """Open a root to read it.  On HDFS the log-in is that of the servers' settings, as for ``bmq serve``."""
+    holder = f"bmq-segment-{uuid.uuid4().hex}"
+    if scheme_of(root) != "hdfs":
+        return await open_filesystem(root, holder=holder)
+    try:
+        config = load_settings(None, {})
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return await open_filesystem(
+        root, holder=holder, hadoop_conf_dir=config.hadoop_conf_dir, hdfs_login=config.hdfs_login
+    )
 
 
 def _describe(error: Exception) -> str:

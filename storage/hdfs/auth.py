@@ -85,6 +85,9 @@ class Authenticator(Protocol):
     def login(self) -> SaslLogin | None:
         """The log-in that follows the preamble, None for none."""
 
+    def has_another(self) -> bool:
+        """Return whether the next log-in uses other credentials, after the server has refused the token of the last."""
+
     def close(self) -> None:
         """End what the identity holds.  Idempotent."""
 
@@ -101,6 +104,10 @@ class SimpleAuthenticator:
     def effective_user(self, method: str) -> str:
         """Return the name."""
         return self.user
+
+    def has_another(self) -> bool:
+        """Return False: a name is not refused."""
+        return False
 
     def close(self) -> None:
         """Do nothing: a name holds nothing."""
@@ -169,6 +176,10 @@ class KerberosAuthenticator:
         """Return nothing: the ticket names the user.  Only an open server, after the fall-back, needs a name."""
         return SimpleAuthenticator.for_user().user if method == SIMPLE else ""
 
+    def has_another(self) -> bool:
+        """Return False: no token is used."""
+        return False
+
     def close(self) -> None:
         """End the thread of the log-in."""
         self._kerberos.close()
@@ -212,6 +223,10 @@ class TokenAuthenticator:
     def effective_user(self, method: str) -> str:
         """Return nothing: the token names the user."""
         return ""
+
+    def has_another(self) -> bool:
+        """Return False: the owner of a block token gets another token from the NameNode."""
+        return False
 
     def close(self) -> None:
         """Do nothing: a token holds nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bmq.storage.filesystem import (
     AlreadyExists,
+    CannotLogIn,
     LeaseLost,
     NoSuchFile,
     NotAllowed,
@@ -43,6 +44,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
     "AlreadyBeingCreatedException": LeaseLost,
     "RecoveryInProgressException": LeaseLost,
     "LeaseExpiredException": LeaseLost,
+    "InvalidToken": CannotLogIn,
     "StandbyException": StorageUnavailable,
     "RetriableException": StorageUnavailable,
     "SafeModeException": StorageUnavailable,
@@ -67,6 +69,8 @@ _HINTS = {
     "delete topics",
     "DSQuotaExceededException": "the folder's quota of space is used up: raise it with hdfs dfsadmin -setSpaceQuota,"
     " or delete records",
+    "InvalidToken": "the delegation token has expired or was cancelled: fetch another one with hdfs fetchdt, and have"
+    " its renewer renew it before its renewal is due",
     "AccessControlException": "the user may not do this, or the cluster demands Kerberos: then hadoop_conf_dir must"
     " have its configuration, with hadoop.security.authentication=kerberos",
 }

@@ -27,17 +27,17 @@ from bmq.storage.filesystem import (
 from bmq.storage.fresh_memory import allocate, cut, fill
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.auth import make_authenticator
 from bmq.storage.hdfs.block_allocation import append_file, create_file
 from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read_block_into, visible_length
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.delegation_token import StorageToken
 from bmq.storage.hdfs.encryption_keys import EncryptionKeys
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.handshake import TransferSecurity
 from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
-from bmq.storage.hdfs.name_service import protection, read_config, resolve
+from bmq.storage.hdfs.login import find_login
 from bmq.storage.hdfs.namenode import IN_SERVICE
 from bmq.storage.hdfs.security import ENCRYPTION
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -72,12 +72,13 @@ class HdfsFileSystem:
         settings: HdfsSettings | None = None,
         conf_folder: str = "",
         login: HdfsLogin = NO_HDFS_LOGIN,
+        token: StorageToken | None = None,
     ) -> HdfsFileSystem:
         """Open the root at ``hdfs://nn1:port,nn2:port/folder``.
 
         ``holder`` is unique per process start: takeover depends on it.  ``conf_folder`` has Hadoop's configuration, for
         a URL with a name service or without any NameNode, and for the cluster's protection; if empty, HADOOP_CONF_DIR
-        is used.  ``login`` is the identity at a cluster with Kerberos.
+        is used.  ``login`` is the identity at a cluster with Kerberos; a ``token`` replaces it and the configuration.
 
         The NameNode is asked for its defaults, so that errors show at once.  Raises StorageUnavailable if no NameNode
         responds, CannotLogIn without a ticket, and NotAllowed if the log-in is refused.  Raises Unsupported if the
@@ -86,12 +87,11 @@ class HdfsFileSystem:
         """
         settings = settings or HdfsSettings()
         settings.validate()
-        config = read_config(url, conf_folder)
-        address = resolve(url, config)
-        security = protection(address, config, login)
+        found = await find_login(url, conf_folder=conf_folder, login=login, token=token, user=settings.user)
+        address, security = found.address, found.security
         if address.use_datanode_hostname:
             settings = replace(settings, use_datanode_hostname=True)
-        authenticator = make_authenticator(security, login, settings.user)
+        authenticator = found.make_identity()
         transfer = TransferSecurity(security.transfer_levels)
         client = HdfsClient.build(address.namenodes, holder, settings, authenticator, transfer)
         try:

@@ -559,6 +559,30 @@ class ReportBadBlocksRequest(_message.Message):
     blocks: _containers.RepeatedCompositeFieldContainer[LocatedBlock]
     def __init__(self, blocks: _Optional[_Iterable[_Union[LocatedBlock, _Mapping]]] = ...) -> None: ...
 
+class GetDelegationTokenRequest(_message.Message):
+    __slots__ = ("renewer",)
+    RENEWER_FIELD_NUMBER: _ClassVar[int]
+    renewer: str
+    def __init__(self, renewer: _Optional[str] = ...) -> None: ...
+
+class GetDelegationTokenResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: Token
+    def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ...) -> None: ...
+
+class DelegationTokenRequest(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: Token
+    def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ...) -> None: ...
+
+class RenewDelegationTokenResponse(_message.Message):
+    __slots__ = ("expires_ms",)
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    expires_ms: int
+    def __init__(self, expires_ms: _Optional[int] = ...) -> None: ...
+
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("holder",)
     HOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -802,3 +826,16 @@ class PipelineAck(_message.Message):
     downstream_ack_nanos: int
     flag: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, seqno: _Optional[int] = ..., reply: _Optional[_Iterable[int]] = ..., downstream_ack_nanos: _Optional[int] = ..., flag: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Credentials(_message.Message):
+    __slots__ = ("tokens",)
+    class Entry(_message.Message):
+        __slots__ = ("alias", "token")
+        ALIAS_FIELD_NUMBER: _ClassVar[int]
+        TOKEN_FIELD_NUMBER: _ClassVar[int]
+        alias: str
+        token: Token
+        def __init__(self, alias: _Optional[str] = ..., token: _Optional[_Union[Token, _Mapping]] = ...) -> None: ...
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[Credentials.Entry]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Credentials.Entry, _Mapping]]] = ...) -> None: ...

@@ -67,6 +67,20 @@ def protection(address: HdfsAddress, config: SiteConfig, login: HdfsLogin = NO_H
     return read_security(config)
 
 
+def logical_names(address: HdfsAddress, config: SiteConfig) -> tuple[str, ...]:
+    """Return the name services of the configuration that have a NameNode of ``address``."""
+    prefix = "dfs.ha.namenodes."
+    services = [*config.list("dfs.nameservices"), *(name.removeprefix(prefix) for name in config.names(prefix))]
+    found = []
+    for service in dict.fromkeys(services):
+        with contextlib.suppress(ValueError):  # a service without addresses, or with names without meaning here
+            nodes = config.list(f"{prefix}{service}") or [""]
+            named = ",".join(_rpc_address(service, node, config) for node in nodes)
+            if not set(HdfsAddress.parse(f"hdfs://{named}").namenodes).isdisjoint(address.namenodes):
+                found.append(service)
+    return tuple(found)
+
+
 def _configured_namenodes(config: SiteConfig) -> set[tuple[str, int]]:
     """Return host and port of each NameNode in the configuration."""
     values = [config.get(name) for name in config.names("dfs.namenode.rpc-address")]

@@ -19,7 +19,8 @@ from google.protobuf.message import Message
 from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
-from bmq.storage.hdfs.errors import TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
+from bmq.storage.hdfs.delegation_token import DelegationToken
+from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.sasl import LoginFailed
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -210,6 +211,36 @@ class NameNode:
         response = await self._call("getDataEncryptionKey", "", request, pb.GetDataEncryptionKeyResponse)
         return response.key if response.HasField("key") else None
 
+    # ---- delegation tokens
+
+    async def delegation_token(self, renewer: str, service: str) -> DelegationToken | None:
+        """Return a new token of this user for ``service``, None from a NameNode without Kerberos.
+
+        ``renewer`` is the user who may renew it, empty for none.  Raises StorageError if this log-in was by token.
+        """
+        request = pb.GetDelegationTokenRequest(renewer=renewer)
+        response = await self._call("getDelegationToken", "", request, pb.GetDelegationTokenResponse)
+        return DelegationToken.from_message(response.token, service) if response.HasField("token") else None
+
+    async def renew_delegation_token(self, token: DelegationToken) -> int:
+        """Renew ``token``, and return until when it is valid, in milliseconds since 1970.
+
+        Raises CannotLogIn if it has expired or was cancelled, and NotAllowed unless the user is its renewer.
+        """
+        request = pb.DelegationTokenRequest(token=token.to_message())
+        response = await self._call("renewDelegationToken", str(token), request, pb.RenewDelegationTokenResponse)
+        return response.expires_ms
+
+    async def cancel_delegation_token(self, token: DelegationToken) -> None:
+        """Make ``token`` invalid at once: no further log-in succeeds with it.
+
+        Raises CannotLogIn if it was invalid already, and NotAllowed unless the user is its owner or renewer.
+        """
+        request = pb.DelegationTokenRequest(token=token.to_message())
+        await self._call("cancelDelegationToken", str(token), request, pb.VoidResponse)
+
+    # ---- the cluster
+
     async def live_datanodes(self) -> Sequence[pb.GetDatanodeReportResponse.Datanode]:
         """Return the datanodes that the NameNode takes for live, decommissioned ones too.
 
@@ -258,7 +289,11 @@ class NameNode:
                     timeout_s=self._settings.call_timeout_s,
                 )
             except RemoteError as error:
-                if error.short_class in TRY_ANOTHER_NAMENODE:
+                if connection is None and error.short_class == INVALID_TOKEN:
+                    if not self._authenticator.has_another():
+                        by = f"the log-in by {self._authenticator}"
+                        raise translate(error, f"{method} {what}".rstrip() + f": {by}") from error
+                elif error.short_class in TRY_ANOTHER_NAMENODE:
                     self._leave(connection)
                 elif error.short_class not in TRY_AGAIN:
                     raise translate(error, f"{method} {what}") from error

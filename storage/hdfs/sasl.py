@@ -250,8 +250,9 @@ class Negotiation:
 
     def _require_fallback(self, why: str) -> None:
         if not self._is_fallback_allowed:
+            credentials = " or ".join("a token" if method == TOKEN else "Kerberos" for method in self._methods)
             raise LoginFailed(
-                f"{self._server} is not secure ({why}), and hadoop.security.authentication=kerberos; {FALLBACK}=true"
+                f"{self._server} is not secure ({why}), and this client logs in by {credentials}; {FALLBACK}=true"
                 " would allow that"
             )
 

@@ -79,6 +79,7 @@ def secure_cluster(
         properties={  # minutes: tokens expire while files are open
             "dfs.block.access.token.lifetime": "1",
             "dfs.block.access.key.update.interval": "1",
+            "dfs.namenode.delegation.token.renew-interval": "60000",
         },
         security=HdfsSecurity(folder / "security", rpc_protection=rpc_protection, transfer=transfer),
         namenode_heap_mb=192,

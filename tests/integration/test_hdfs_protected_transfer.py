@@ -29,6 +29,7 @@ from tests.integration.test_hdfs_secure_files import (
     test_a_process_that_writes_without_pause_is_fenced,
     test_a_second_client_fences_a_file_that_is_being_written,
 )
+from tests.integration.test_hdfs_tokens import kdc, login, test_a_process_with_a_token_alone_reads_and_writes
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import write_conf
 from tests.services.hdfs_security import TRANSFERS
@@ -36,11 +37,14 @@ from tests.services.hdfs_tools import hdfs_tool
 from tests.services.kdc import REALM
 
 __all__ = [
+    "kdc",
     "keytab",
+    "login",
     "processes",
     "test_a_file_is_written_read_while_it_is_open_closed_and_appended_to",
     "test_a_log_is_taken_over_from_a_process_that_writes",
     "test_a_process_that_writes_without_pause_is_fenced",
+    "test_a_process_with_a_token_alone_reads_and_writes",
     "test_a_second_client_fences_a_file_that_is_being_written",
 ]
 

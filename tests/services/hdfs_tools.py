@@ -16,6 +16,8 @@ HEAP_MB = 256
 CLASSES = {
     "dfs": "org.apache.hadoop.fs.FsShell",
     "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+    "fetchdt": "org.apache.hadoop.hdfs.tools.DelegationTokenFetcher",
+    "dtutil": "org.apache.hadoop.security.token.DtUtilShell",
 }
 
 

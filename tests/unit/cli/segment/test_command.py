@@ -57,3 +57,20 @@ def test_a_root_that_is_missing_or_wrong_is_refused_without_its_password(
     root.log(0, *THREE)
     monkeypatch.setenv("BMQ_ROOT", tmp_path.as_uri())
     assert main(["segment", "verify", "--topic", "orders"]) == 0
+
+
+def test_on_hdfs_the_log_in_is_that_of_the_servers_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["segment", "verify", "--topic", "orders", "--root", "hdfs://127.0.0.1:9/a"]
+    monkeypatch.setenv("BMQ_HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("BMQ_HDFS_KEYTAB", "/no/such.keytab")
+    assert main(arguments) == 2
+    assert "hdfs_keytab is set, but hadoop.security.authentication is not kerberos" in capsys.readouterr().err
+    monkeypatch.delenv("BMQ_HDFS_KEYTAB")
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", "/no/such.token")
+    assert main(arguments) == 2
+    assert "/no/such.token, of HADOOP_TOKEN_FILE_LOCATION, does not exist" in capsys.readouterr().err
+    monkeypatch.setenv("BMQ_NUM_PARTITIONS", "many")
+    assert main(arguments) == 2
+    assert "BMQ_NUM_PARTITIONS" in capsys.readouterr().err

@@ -75,6 +75,9 @@ class Password:
         self.is_complete = bool(challenge)
         return b"last" if challenge else b"first"
 
+    def has_another(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 
