@@ -17,15 +17,15 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from typing import TypeVar
 
 import gssapi
-from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
-from bmq.storage.hdfs.keytab_tickets import KeytabTickets, name_of, text_of, used
+from bmq.storage.hdfs.keytab_tickets import KDC_AWAY, KeytabTickets, name_of, number_of, text_of, used
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import (
     AUTHENTICATION,
     PRIVACY,
@@ -53,18 +53,20 @@ _HINTS = {  # by the number in Kerberos's table of errors (krb5.h, less ERROR_TA
     32: "the ticket has expired: run kinit again, or give a keytab",
     37: "the clocks of this machine and of the KDC differ by more than 5 minutes",
     141: "there is no ticket: run kinit, or give a keytab",
-    147: "the clocks of this machine and of the KDC differ by more than 5 minutes",
+    148: "the clocks of this machine and of the KDC differ by more than 5 minutes",
     154: "krb5.conf names no KDC of the realm",
     156: "no KDC responds",
     195: "there is no ticket: run kinit, or give a keytab",
+    220: "krb5.conf names a KDC that has no address",
+    224: "krb5.conf has no default_realm, and the principal has no realm",
 }
 _KEYTAB_HINTS = {
     141: "the keytab has no key of the principal",
     181: "the keytab has no key of the principal",
     195: "the keytab has no key of the principal, or is no keytab",
+    213: "the file is no keytab",
+    235: "the file is no keytab",
 }
-_EXPIRED, _KDC_AWAY = 32, 156
-_ERROR_TABLE_BASE = -1765328384
 
 
 class KerberosLogin:
@@ -77,7 +79,7 @@ class KerberosLogin:
     def __init__(self, principal: str = "", keytab: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.principal = principal
         self.keytab = keytab
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-login")
+        self._thread = LibraryThread("hdfs-login")
         self._tickets = KeytabTickets(principal, keytab, clock) if keytab else None
         self._is_closed = False
 
@@ -92,14 +94,14 @@ class KerberosLogin:
     def close(self) -> None:
         """End the threads; calls under way raise LoginFailed, and what they still get is dropped.  Idempotent."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
         if self._tickets is not None:
             self._tickets.close()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what ``call`` returns, in a thread.  Raises LoginFailed in place of the library's errors."""
         try:
-            future = self._threads.submit(call)
+            future = self._thread.submit(call)
         except RuntimeError as error:
             raise self._closed() from error
         try:
@@ -136,10 +138,10 @@ class KerberosLogin:
         return LoginFailed(f"cannot log in as {self}: the HDFS client was closed", StorageUnavailable)
 
     def _failed(self, error: GSSError) -> LoginFailed:
-        number = _number(error)
+        number = number_of(error)
         hint = (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, "")
         text = f"cannot log in to Kerberos as {self}: {text_of(error)}"
-        return LoginFailed(f"{text} ({hint})" if hint else text, CannotLogIn, is_final=number != _KDC_AWAY)
+        return LoginFailed(f"{text} ({hint})" if hint else text, CannotLogIn, is_final=number != KDC_AWAY)
 
 
 class GssapiClient:
@@ -209,14 +211,6 @@ class GssapiLayer:
         if self._is_private and not plain.encrypted:
             raise LayerBroken("a wrapped message is not encrypted")
         return bytes(plain.message)
-
-
-def _number(error: GSSError) -> int:
-    """Return the error's number within Kerberos's table."""
-    if isinstance(error, ExpiredCredentialsError):
-        return _EXPIRED
-    number = error.min_code & 0xFFFFFFFF
-    return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
 
 
 def _cache_name() -> str:

@@ -13,7 +13,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import gssapi
@@ -22,6 +22,7 @@ from gssapi.raw.misc import GSSError
 
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import LoginFailed
 
 RENEW_AT = 0.8
@@ -29,6 +30,10 @@ RENEW_AT = 0.8
 _LIBRARY = "libkrb5.so.3"
 _MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
 _SERVERS_MAX = 8
+EXPIRED, KDC_AWAY = 32, 156
+"""Numbers in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)."""
+_SERVER_UNKNOWN = 7
+_ERROR_TABLE_BASE = -1765328384
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -51,7 +56,7 @@ class KeytabTickets:
         self._principal = principal
         self._keytab = keytab
         self._clock = clock
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-ticket")
+        self._thread = LibraryThread("hdfs-ticket")
         self._renewal: Future[_Ticket] | None = None
         self._held: _Ticket | None = None
         self._former = ""  # the cache before: a log-in that began with it may go on
@@ -64,7 +69,7 @@ class KeytabTickets:
     def close(self) -> None:
         """Destroy the tickets, and end the thread after the renewal that is under way.  Idempotent."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
         held, self._held = self._held, None
         for cache in (self._former, held.cache if held is not None else ""):
             _destroy(cache)
@@ -92,7 +97,7 @@ class KeytabTickets:
     def _renew(self) -> Future[_Ticket]:
         """Begin a renewal, unless one is under way, and return it."""
         if self._renewal is None or self._renewal.done():
-            self._renewal = self._threads.submit(self._replace)
+            self._renewal = self._thread.submit(self._replace)
         return self._renewal
 
     def _replace(self) -> _Ticket:
@@ -137,12 +142,32 @@ class KeytabTickets:
                 store={"client_keytab": f"FILE:{self._keytab}", "ccache": cache},
             )
             used(credentials)
-            for server in list(self._servers) if former is not None and life_s(former.credentials) else ():
-                _fetch_ticket(credentials, server)
+            if former is not None and life_s(former.credentials):
+                self._fetch_server_tickets(credentials)
         except GSSError:
             _destroy(cache)
             raise
         return _Ticket(credentials, cache, began + RENEW_AT * life_s(credentials))
+
+    def _fetch_server_tickets(self, credentials: gssapi.Credentials) -> None:
+        """Fetch the tickets of the noted servers.  Raises GSSError if no KDC responds: the former tickets are better.
+
+        A refusal concerns one server, which may be gone: the other tickets are fetched.  A server that the KDC does not
+        know is forgotten, and noted again by the next log-in that reaches it.
+        """
+        for server in list(self._servers):
+            try:
+                _fetch_ticket(credentials, server)
+            except GSSError as error:
+                number = number_of(error)
+                if number == KDC_AWAY:
+                    raise
+                if number == _SERVER_UNKNOWN:
+                    self._servers.pop(server, None)
+                _log.warning(
+                    "the KDC gives no ticket for a server: log-ins there ask it again",
+                    extra=fields(server=server, error=text_of(error)),
+                )
 
 
 def life_s(credentials: gssapi.Credentials) -> float:
@@ -170,6 +195,14 @@ def text_of(error: GSSError) -> str:
     statuses = error.get_all_statuses(error.min_code, False) if error.min_code else ()
     statuses = statuses or error.get_all_statuses(error.maj_code, True)
     return " ".join(" ".join(str(status) for status in statuses).split())[:500]
+
+
+def number_of(error: GSSError) -> int:
+    """Return the error's number within Kerberos's table."""
+    if isinstance(error, ExpiredCredentialsError):
+        return EXPIRED
+    number = error.min_code & 0xFFFFFFFF
+    return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
 
 
 def _fetch_ticket(credentials: gssapi.Credentials, server: str) -> None:

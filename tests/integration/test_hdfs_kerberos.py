@@ -248,6 +248,18 @@ def test_a_renewal_brings_the_servers_ticket_too(short: ShortTickets) -> None:
     assert context.step()
 
 
+def test_a_server_that_the_kdc_does_not_know_any_more_is_forgotten(short: ShortTickets) -> None:
+    server = f"nn/{SERVER_HOST}@{REALM}"
+    short.kdc.add_service(server)
+    for each in (f"nn/gone@{REALM}", server):
+        short.login.note_server(each)
+    first = short.login.credentials()
+    short.now = 0.8 * 30
+    short.login.credentials()
+    assert short.renewed() is not first
+    assert list(short.tickets._servers) == [server]
+
+
 @pytest.mark.parametrize("how", ["removed", "unreadable", "another's"])
 def test_a_ticket_is_used_to_its_end_whatever_becomes_of_the_keytab(short: ShortTickets, how: str) -> None:
     other = short.kdc.add_service(f"other@{REALM}")

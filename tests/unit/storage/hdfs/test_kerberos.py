@@ -114,6 +114,59 @@ def test_a_ticket_is_kept_while_the_kdc_is_away_until_it_ends(
     login.close()
 
 
+@pytest.mark.parametrize(
+    ("number", "is_kept"), [pytest.param(7, False, id="unknown"), pytest.param(12, True, id="refused by policy")]
+)
+def test_a_server_whose_ticket_the_kdc_refuses_does_not_hold_the_others_up(
+    number: int,
+    is_kept: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    keytab: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked: list[str] = []
+
+    def fetch(_: object, server: str) -> None:
+        asked.append(server)
+        if server == "nn/gone@R":
+            raise error(number)
+
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets._fetch_ticket", fetch)
+    kdc = Kdc(1_000, 1_000, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    login.note_server("nn/gone@R")
+    login.note_server("nn/here@R")
+    first = login.credentials()
+    kdc.now += 800.0
+    login.credentials()
+    second = renewed(login)
+    assert second is not first
+    assert "the KDC gives no ticket for a server" in caplog.text
+    kdc.now += 800.0
+    login.credentials()
+    assert renewed(login) is not second
+    last = ["nn/gone@R", "nn/here@R"] if is_kept else ["nn/here@R"]
+    assert asked == ["nn/gone@R", "nn/here@R", *last]
+    login.close()
+
+
+def test_a_renewal_fails_if_the_kdc_ends_between_its_tickets(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    """The former credentials have the servers' tickets: log-ins by them need no KDC."""
+
+    def fetch(_: object, server: str) -> None:
+        raise error(156)
+
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets._fetch_ticket", fetch)
+    kdc = Kdc(1_000, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    login.note_server("nn/here@R")
+    first = login.credentials()
+    kdc.now += 800.0
+    login.credentials()
+    assert renewed(login) is first
+    login.close()
+
+
 def test_a_ticket_cache_is_read_again_each_time_since_others_renew_it(monkeypatch: pytest.MonkeyPatch) -> None:
     kdc = Kdc(1_000, 1_000)
     login = made(kdc, monkeypatch)
@@ -129,7 +182,8 @@ def test_a_ticket_cache_is_read_again_each_time_since_others_renew_it(monkeypatc
         (24, "the keytab is out of date", True),
         (32, "the ticket has expired: run kinit again, or give a keytab", True),
         (37, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
-        (147, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
+        (148, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
+        (154, "krb5.conf names no KDC of the realm", True),
         (156, "no KDC responds", False),
         (195, "there is no ticket: run kinit, or give a keytab", True),
     ],
