@@ -39,6 +39,7 @@ from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
 from bmq.storage.hdfs.name_service import protection, read_config, resolve
 from bmq.storage.hdfs.namenode import IN_SERVICE
+from bmq.storage.hdfs.own_user import own_user
 from bmq.storage.hdfs.security import ENCRYPTION
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import StorageHealth
@@ -162,6 +163,9 @@ class HdfsFileSystem:
                     raise
                 return
         raise NoSuchFile(f"fence: none of {', '.join(lease.paths)} is the file {lease.file_id}")
+
+    async def user(self) -> str:
+        return await own_user(self._client.namenode, self._address.full_path("/"))
 
     async def probe(self, node: str) -> bool:
         """Return whether the datanode's IPC responds within ``probe_timeout_s``; False for a node never seen."""
