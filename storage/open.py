@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, RootLock, Unsupported
-from bmq.storage.health import NameNodeState
+from bmq.storage.health import LoginStep, NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, hdfs://nameservice/dir, webhdfs://host:port/dir, memory:[name]"
@@ -108,6 +108,21 @@ async def namenode_states(
     address = resolve(url, config)
     security = protection(address, config, hdfs_login)
     return await ask_namenodes(address, timeout_s, lambda: make_authenticator(security, hdfs_login))
+
+
+async def login_steps(
+    url: str, hadoop_conf_dir: str, timeout_s: float, *, hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> Sequence[LoginStep]:
+    """Return the steps of the log-in to a root on an HDFS with Kerberos, each checked; empty for any other root.
+
+    Raises ValueError as ``open_filesystem``.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return ()
+    from bmq.storage.hdfs.login_check import LoginCheck
+
+    return await LoginCheck(url, hadoop_conf_dir, hdfs_login, timeout_s).run()
 
 
 def unknown_root(url: str, schemes: str) -> str:

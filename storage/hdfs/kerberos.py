@@ -24,7 +24,18 @@ import gssapi
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
-from bmq.storage.hdfs.keytab_tickets import KDC_AWAY, KeytabTickets, name_of, number_of, text_of, used
+from bmq.storage.hdfs.keytab_tickets import (
+    CLOCK_NUMBERS,
+    KDC_AWAY,
+    KeytabTickets,
+    life_s,
+    name_of,
+    number_of,
+    reason_of,
+    text_of,
+    used,
+)
+from bmq.storage.hdfs.krb5_conf import Krb5ConfError, ask_clock, read_conf
 from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import (
     AUTHENTICATION,
@@ -35,6 +46,7 @@ from bmq.storage.hdfs.sasl import (
     choose_layer,
 )
 from bmq.storage.hdfs.security_layer import LayerBroken
+from bmq.storage.logins import KEYTAB, LOGINS
 
 _FLAGS = (  # a server offers privacy only to contexts that could have it (GssKrb5Server): the error names its level
     gssapi.RequirementFlag.mutual_authentication
@@ -43,6 +55,8 @@ _FLAGS = (  # a server offers privacy only to contexts that could have it (GssKr
     | gssapi.RequirementFlag.integrity
     | gssapi.RequirementFlag.confidentiality
 )
+_CLOCK_S = 2.0  # bound of the question for a KDC's clock, after an error that says that clocks differ
+_NO_TICKET = {141, 195}
 T = TypeVar("T")
 
 _HINTS = {  # by the number in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)
@@ -107,7 +121,8 @@ class KerberosLogin:
         try:
             return await asyncio.wrap_future(future)
         except GSSError as error:
-            raise self._failed(error) from error
+            difference = await self._difference() if number_of(error) in CLOCK_NUMBERS else ""
+            raise self._failed(error, difference) from error
         except (asyncio.CancelledError, CancelledError, RuntimeError) as error:
             task = asyncio.current_task()
             if not self._is_closed or (task is not None and task.cancelling()):
@@ -125,7 +140,9 @@ class KerberosLogin:
         """
         if self._tickets is not None:
             return self._tickets.current()
-        return used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
+        credentials = used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
+        LOGINS.ticket_lives(life_s(credentials))
+        return credentials
 
     def note_server(self, server_principal: str) -> None:
         """Note a server that a log-in has reached."""
@@ -137,11 +154,30 @@ class KerberosLogin:
     def _closed(self) -> LoginFailed:
         return LoginFailed(f"cannot log in as {self}: the HDFS client was closed", StorageUnavailable)
 
-    def _failed(self, error: GSSError) -> LoginFailed:
+    async def _difference(self) -> str:
+        """Return by how much the KDC's clock differs; empty if no KDC shows it."""
+        name, _, realm = self.principal.partition("@")
+        try:
+            conf = await asyncio.to_thread(read_conf, realm)
+            return (await asyncio.to_thread(ask_clock, conf, name or "bmq", realm or conf.realm, _CLOCK_S)).text
+        except (Krb5ConfError, OSError, ValueError):
+            return ""  # the error says that clocks differ, in any case
+
+    def _failed(self, error: GSSError, difference: str = "") -> LoginFailed:
         number = number_of(error)
-        hint = (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, "")
+        hints = [
+            (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, ""),
+            difference,
+            "" if number != KDC_AWAY else LOGINS.since,
+        ]
         text = f"cannot log in to Kerberos as {self}: {text_of(error)}"
-        return LoginFailed(f"{text} ({hint})" if hint else text, CannotLogIn, is_final=number != KDC_AWAY)
+        hint = "; ".join(filter(None, hints))
+        return LoginFailed(
+            f"{text} ({hint})" if hint else text,
+            CannotLogIn,
+            is_final=number != KDC_AWAY,
+            reason=KEYTAB if number in _NO_TICKET and self.keytab else reason_of(number),
+        )
 
 
 class GssapiClient:

@@ -24,6 +24,7 @@ from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn
 from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import LoginFailed
+from bmq.storage.logins import CLOCK, KDC, KEYTAB, LOGINS, OTHER, PRINCIPAL, TICKET
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
@@ -32,7 +33,15 @@ _MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say:
 _SERVERS_MAX = 8
 EXPIRED, KDC_AWAY = 32, 156
 """Numbers in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)."""
+CLOCK_NUMBERS = frozenset({37, 148})
 _SERVER_UNKNOWN = 7
+_REASONS = {
+    KDC: {KDC_AWAY, 154, 220},
+    CLOCK: CLOCK_NUMBERS,
+    KEYTAB: {24, 31, 181, 213, 230, 235},
+    PRINCIPAL: {6, _SERVER_UNKNOWN, 18, 23, 224},
+    TICKET: {EXPIRED, 141, 195},
+}
 _ERROR_TABLE_BASE = -1765328384
 
 _log = logging.getLogger(__name__)
@@ -110,6 +119,7 @@ class KeytabTickets:
             if former is None or not left_s:
                 raise
             text = text_of(error) if isinstance(error, GSSError) else str(error)
+            LOGINS.failed(reason_of(number_of(error)) if isinstance(error, GSSError) else error.reason)
             _log.warning(
                 "Kerberos gives no new ticket to %s of the keytab %s: the former one is used for its last %d s",
                 self._principal or "the first principal",
@@ -120,6 +130,14 @@ class KeytabTickets:
             self._held = replace(former, renew_at=self._clock() + RENEW_AT * left_s)
             return self._held
         self._held = new
+        left_s = life_s(new.credentials)
+        LOGINS.ticket_lives(left_s)
+        _log.info(
+            "Kerberos has given a ticket to %s of the keytab %s, for %d s",
+            self._principal or "the first principal",
+            self._keytab,
+            left_s,
+        )
         if self._is_closed:
             _destroy(new.cache)
         elif former is not None:
@@ -131,7 +149,9 @@ class KeytabTickets:
         """Return a new ticket; with tickets for the noted servers, if ``former`` is there to use in their place."""
         if not os.access(self._keytab, os.R_OK):
             problem = "cannot be read" if os.path.exists(self._keytab) else "does not exist"
-            raise LoginFailed(f"cannot log in to Kerberos: the keytab {self._keytab} {problem}", CannotLogIn)
+            raise LoginFailed(
+                f"cannot log in to Kerberos: the keytab {self._keytab} {problem}", CannotLogIn, reason=KEYTAB
+            )
         # A cache of its own for each acquisition: the library would go on with a ticket that is still valid.
         cache = f"MEMORY:bmq-hdfs-{os.getpid()}-{next(_numbers)}"
         began = self._clock()
@@ -203,6 +223,11 @@ def number_of(error: GSSError) -> int:
         return EXPIRED
     number = error.min_code & 0xFFFFFFFF
     return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
+
+
+def reason_of(number: int) -> str:
+    """Return the reason for the count of failures, by the error's number within Kerberos's table."""
+    return next((reason for reason, numbers in _REASONS.items() if number in numbers), OTHER)
 
 
 def _fetch_ticket(credentials: gssapi.Credentials, server: str) -> None:

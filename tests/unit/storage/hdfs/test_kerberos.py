@@ -16,6 +16,8 @@ from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
+from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
+from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, Logins
 
 _TABLE = -1765328384
 pytestmark = pytest.mark.loops("asyncio")
@@ -202,6 +204,91 @@ async def test_an_error_of_the_library_says_what_to_do(
     assert said in str(failed.value)
     assert "cannot log in to Kerberos as bmq@R of the ticket cache FILE:/tmp/tickets: " in str(failed.value)
     assert (failed.value.kind, failed.value.is_final) == (CannotLogIn, is_final)
+    login.close()
+
+
+@pytest.mark.parametrize("number", [37, 148])
+async def test_clocks_that_differ_are_told_with_the_difference(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def ask(conf: Krb5Conf, name: str, realm: str, timeout_s: float) -> ClockDifference:
+        asked.append((name, realm))
+        return ClockDifference(-361.0, "the clock of the KDC kdc:88 is 361.0 s behind this machine's")
+
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.read_conf", lambda realm: Krb5Conf("/etc/krb5.conf", "R", ("kdc",)))
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.ask_clock", ask)
+    login = KerberosLogin("bmq/host@R", "/etc/bmq.keytab")
+
+    def fail() -> None:
+        raise error(number)
+
+    with pytest.raises(LoginFailed) as failed:
+        await login.run(fail)
+    assert str(failed.value).startswith("cannot log in to Kerberos as bmq/host@R of the keytab /etc/bmq.keytab: ")
+    assert "differ by more than 5 minutes; the clock of the KDC kdc:88 is 361.0 s behind this" in str(failed.value)
+    assert failed.value.reason == CLOCK
+    assert asked == [("bmq/host", "R")]
+    login.close()
+
+
+async def test_a_kdc_that_does_not_show_its_clock_changes_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.read_conf", lambda realm: Krb5Conf("/etc/krb5.conf", "R", ()))
+    login = KerberosLogin("bmq@R")
+
+    def fail() -> None:
+        raise error(37)
+
+    with pytest.raises(LoginFailed, match=r"differ by more than 5 minutes\)$"):
+        await login.run(fail)
+    login.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "keytab", "reason"),
+    [
+        (156, "a", KDC),
+        (24, "a", KEYTAB),
+        (181, "a", KEYTAB),
+        (195, "a", KEYTAB),
+        (195, "", TICKET),
+        (32, "", TICKET),
+        (6, "a", PRINCIPAL),
+        (60, "a", OTHER),
+    ],
+)
+def test_each_failure_has_its_reason(number: int, keytab: str, reason: str) -> None:
+    login = KerberosLogin("bmq@R", keytab)
+    assert login._failed(error(number)).reason == reason
+    login.close()
+
+
+async def test_a_log_in_while_the_kdc_is_away_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = Logins(lambda: 1_700_000_000.0)
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.LOGINS", logins)
+    logins.succeeded()
+    login = KerberosLogin("bmq@R", "/etc/bmq.keytab")
+
+    def fail() -> None:
+        raise error(156)
+
+    with pytest.raises(LoginFailed) as failed:
+        await login.run(fail)
+    assert "(no KDC responds; no Kerberos log-in since 2023-11-14T22:13:20Z)" in str(failed.value)
+    assert issubclass(failed.value.kind, StorageUnavailable)
+    login.close()
+
+
+def test_tickets_and_renewals_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    kdc = Kdc(1_000, -1)
+    logins = Logins(lambda: kdc.now)
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets.LOGINS", logins)
+    login = made(kdc, monkeypatch, keytab)
+    login.credentials()
+    kdc.now += 800.0
+    assert logins.ticket_left_s == 200.0
+    login.credentials()
+    renewed(login)
+    assert logins.failures[KDC] == 1
     login.close()
 
 
