@@ -35,8 +35,8 @@ async def announced_user(fs: FileSystem) -> str:
 def refusal(own: Member, members: Iterable[Member]) -> str:
     """Return why this process must end: a member is another user; empty if none is.
 
-    A member without a user has none, or is of a version that announces none.  Of two users a process that starts
-    yields to a process that serves; of two that start, and of two that serve, the one with the higher name yields.
+    A member without a user has none, or is of a version that announces none.  A starting process yields
+    to a serving one.  Otherwise the process with the higher name yields.
     """
     for member in members:
         if "" in (own.hdfs_user, member.hdfs_user) or member.hdfs_user == own.hdfs_user:

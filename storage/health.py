@@ -21,8 +21,8 @@ class NameNodeState(NamedTuple):
 class LoginStep(NamedTuple):
     """One step of the way to a secure storage.
 
-    ``result`` is ``OK``, ``FAILED`` or ``NOT_CHECKED``; ``remedy`` says of a failed step what to do, and what to ask
-    the storage's administrator for.
+    ``result`` is ``OK``, ``FAILED`` or ``NOT_CHECKED``; ``remedy`` of a failed step is an instruction, or a
+    question to the storage's administrator.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The clock of a KDC, by its answer to a request that it must refuse (RFC 4120, 5.4.1 and 5.9.1).
 
-The request has no proof of a key, and asks for an encryption that no KDC has: the KDC refuses it with an error, which
-carries the KDC's time, and counts no failed log-in.
+The request has no proof of a key, and asks for an unknown encryption.  The KDC answers by an error with its own time.
+It counts no failed log-in.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kdc_ahead_s(
 
 
 def clock_request(principal: str, realm: str) -> bytes:
-    """Return an AS-REQ for a ticket of ``principal`` (without its realm) in an encryption that no KDC has."""
+    """Return an AS-REQ for a ticket of ``principal`` (without its realm) in an unknown encryption."""
     body = b"".join(
         (
             _field(0, _tagged(0x03, b"\x00" + bytes(4))),  # no options

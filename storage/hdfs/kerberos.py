@@ -28,7 +28,6 @@ from bmq.storage.hdfs.keytab_tickets import (
     CLOCK_NUMBERS,
     KDC_AWAY,
     KeytabTickets,
-    life_s,
     name_of,
     number_of,
     reason_of,
@@ -140,9 +139,7 @@ class KerberosLogin:
         """
         if self._tickets is not None:
             return self._tickets.current()
-        credentials = used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
-        LOGINS.ticket_lives(life_s(credentials))
-        return credentials
+        return used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
 
     def note_server(self, server_principal: str) -> None:
         """Note a server that a log-in has reached."""

@@ -1,8 +1,8 @@
 """The Kerberos ticket of a keytab's principal: fetched, held in memory, and replaced before it ends.
 
 A log-in waits for the first ticket only.  A silent KDC makes the library wait for most of a minute.  Renewals therefore
-run in a thread of their own.  Log-ins use the former ticket meanwhile, and to its end if the renewal fails.  Needs the
-extra ``kerberos``.
+run in a thread of their own.  The thread checks the age of the ticket too, since log-ins are rare.  Log-ins use the
+former ticket meanwhile, and to its end if the renewal fails.  Needs the extra ``kerberos``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from bmq.storage.logins import CLOCK, KDC, KEYTAB, LOGINS, OTHER, PRINCIPAL, TIC
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
+TEND_S = 30.0
+"""Interval of the check of the ticket's age.  Connections to the NameNode stay open for days, without a log-in."""
 _LIBRARY = "libkrb5.so.3"
 _MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
 _SERVERS_MAX = 8
@@ -65,7 +67,7 @@ class KeytabTickets:
         self._principal = principal
         self._keytab = keytab
         self._clock = clock
-        self._thread = LibraryThread("hdfs-ticket")
+        self._thread = LibraryThread("hdfs-ticket", on_idle=self._tend, idle_s=TEND_S)
         self._renewal: Future[_Ticket] | None = None
         self._held: _Ticket | None = None
         self._former = ""  # the cache before: a log-in that began with it may go on
@@ -109,9 +111,26 @@ class KeytabTickets:
             self._renewal = self._thread.submit(self._replace)
         return self._renewal
 
+    def _tend(self) -> None:
+        """Replace the ticket if that is due, whether or not a log-in asks for it."""
+        held = self._held
+        if held is None or self._is_closed or self._clock() < held.renew_at:
+            return
+        try:
+            self._replace()
+        except (GSSError, LoginFailed) as error:
+            LOGINS.failed(reason_of(number_of(error)) if isinstance(error, GSSError) else error.reason)
+            _log.warning(
+                "the Kerberos ticket of %s has ended, and there is no new one",
+                self._principal or "the first principal",
+                extra=fields(error=text_of(error) if isinstance(error, GSSError) else str(error)),
+            )
+
     def _replace(self) -> _Ticket:
         """Hold a new ticket, or go on with the former one.  Raises GSSError or LoginFailed if that has ended."""
         former = self._held
+        if former is not None and self._clock() < former.renew_at and life_s(former.credentials):
+            return former  # a renewal that was due before has replaced it
         try:
             new = self._acquire(former)
         except (GSSError, LoginFailed) as error:
@@ -172,8 +191,8 @@ class KeytabTickets:
     def _fetch_server_tickets(self, credentials: gssapi.Credentials) -> None:
         """Fetch the tickets of the noted servers.  Raises GSSError if no KDC responds: the former tickets are better.
 
-        A refusal concerns one server, which may be gone: the other tickets are fetched.  A server that the KDC does not
-        know is forgotten, and noted again by the next log-in that reaches it.
+        A refusal concerns one server, perhaps a removed NameNode: the other tickets are fetched.  A server without an
+        entry in the KDC is forgotten.  The next log-in there notes it again.
         """
         for server in list(self._servers):
             try:
@@ -185,8 +204,9 @@ class KeytabTickets:
                 if number == _SERVER_UNKNOWN:
                     self._servers.pop(server, None)
                 _log.warning(
-                    "the KDC gives no ticket for a server: log-ins there ask it again",
-                    extra=fields(server=server, error=text_of(error)),
+                    "the KDC gives no ticket for %s: log-ins there ask it again",
+                    server,
+                    extra=fields(error=text_of(error)),
                 )
 
 

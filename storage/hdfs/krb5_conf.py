@@ -57,7 +57,7 @@ def read_conf(realm: str = "") -> Krb5Conf:
 
 
 def kdc_address(text: str) -> tuple[str, int] | None:
-    """Return host and port of a KDC as ``krb5.conf`` names it; None for one that is reached over HTTP."""
+    """Return host and port of a KDC as ``krb5.conf`` names it; None for a URL, as of a proxy."""
     scheme, slash, rest = text.partition("/")
     if "://" in text:
         return None

@@ -16,10 +16,15 @@ T = TypeVar("T")
 
 
 class LibraryThread:
-    """One daemon thread, which runs calls in the order of ``submit``.  It starts with the first call."""
+    """A daemon thread for calls, in the order of ``submit``.  It starts with the first call.
 
-    def __init__(self, name: str) -> None:
+    ``on_idle`` is called in the thread whenever ``idle_s`` have passed without a call; it must not raise.
+    """
+
+    def __init__(self, name: str, *, on_idle: Callable[[], None] | None = None, idle_s: float = 0.0) -> None:
         self._name = name
+        self._on_idle = on_idle
+        self._idle_s = idle_s
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._has_started = False
@@ -41,7 +46,7 @@ class LibraryThread:
         return future
 
     def close(self) -> None:
-        """Cancel the calls that wait, and end the thread after the call that is under way.  Idempotent."""
+        """Cancel the waiting calls, and end the thread after the current call.  Idempotent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -55,8 +60,17 @@ class LibraryThread:
                 waiting[0].cancel()
         self._calls.put(None)
 
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """Return the next call; None at the end."""
+        while self._on_idle is not None:
+            try:
+                return self._calls.get(timeout=self._idle_s)
+            except queue.Empty:
+                self._on_idle()
+        return self._calls.get()
+
     def _run(self) -> None:
-        while (next_call := self._calls.get()) is not None:
+        while (next_call := self._next()) is not None:
             future, call = next_call
             if not future.set_running_or_notify_cancel():
                 continue

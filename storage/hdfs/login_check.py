@@ -1,4 +1,4 @@
-"""The log-in to a secure HDFS, step by step, for an operator: which step fails, and whom to ask for what.
+"""The check of the log-in to a secure HDFS, step by step, for an operator.
 
 =================  ==================================================================================
 step               shows
@@ -12,7 +12,7 @@ rights             this process's user, and whether the user may write to the ro
 datanode h:p       the handshake succeeds, and its level and cipher
 =================  ==================================================================================
 
-A step that needs a failed one is not checked.
+After a failed step the steps behind it are not checked.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class LoginCheck:
         return True
 
     async def _check_namenodes(self, address: HdfsAddress, security: HdfsSecurity) -> bool:
-        """Log in at each NameNode; one that is down does not keep the others from being checked."""
+        """Log in at each NameNode, whether or not another NameNode is down."""
         settings = HdfsSettings()
         settings = replace(settings, login_timeout_s=min(settings.login_timeout_s, self._timeout_s))
         has_any = False
@@ -272,6 +272,6 @@ def _read_keytab(path: str) -> list[KeytabEntry]:
 
 
 def _of_principal(entries: list[KeytabEntry], principal: str) -> list[KeytabEntry]:
-    """Return the entries of ``principal``, which may lack its realm; those of the first one if it is empty."""
+    """Return the entries of ``principal``, with or without its realm; else of the first one."""
     wanted = principal or (entries[0].principal if entries else "")
     return [entry for entry in entries if wanted in (entry.principal, entry.principal.rpartition("@")[0])]

@@ -1,4 +1,4 @@
-"""The handshake with each datanode that the NameNode gives blocks on: a check of ``dfs.data.transfer.protection``.
+"""The handshake with each datanode, as a check of ``dfs.data.transfer.protection``.
 
 A user without a superuser's rights gets no list of datanodes.  So blocks of a small file are allocated, each on other
 datanodes than the blocks before, and given back: nothing is written to them.
@@ -17,7 +17,7 @@ from bmq.storage.hdfs.handshake import HandshakeFailed
 from bmq.storage.health import FAILED, OK, LoginStep
 
 NODES_MAX = 64
-"""Datanodes that are checked: those of a larger cluster have the same configuration, or the check takes minutes."""
+"""Most datanodes of a check.  In a larger cluster the check would take minutes."""
 _RECEIVE_BYTES = 16 << 10
 _BLOCK_BYTES = 1 << 20
 _REMEDY = (

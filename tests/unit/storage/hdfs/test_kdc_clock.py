@@ -28,14 +28,14 @@ def kdc(response: bytes) -> Iterator[tuple[str, int]]:
     """Yield the address of a server that answers one request with these bytes, and closes."""
     listening = socket.create_server(("127.0.0.1", 0))
 
-    def answer() -> None:
+    def respond() -> None:
         connection, _ = listening.accept()
         with connection:
             (length,) = struct.unpack(">I", connection.recv(4, socket.MSG_WAITALL))
             connection.recv(length, socket.MSG_WAITALL)
             connection.sendall(response)
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=respond)
     thread.start()
     try:
         yield listening.getsockname()

@@ -143,7 +143,7 @@ def test_a_server_whose_ticket_the_kdc_refuses_does_not_hold_the_others_up(
     login.credentials()
     second = renewed(login)
     assert second is not first
-    assert "the KDC gives no ticket for a server" in caplog.text
+    assert "the KDC gives no ticket for nn/gone@R: log-ins" in caplog.text
     kdc.now += 800.0
     login.credentials()
     assert renewed(login) is not second
@@ -289,6 +289,29 @@ def test_tickets_and_renewals_that_fail_are_counted(monkeypatch: pytest.MonkeyPa
     login.credentials()
     renewed(login)
     assert logins.failures[KDC] == 1
+    login.close()
+
+
+def test_a_ticket_is_replaced_without_a_log_in(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    kdc = Kdc(1_000, 1_000, -1, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    tickets = login._tickets
+    assert tickets is not None
+    tickets._tend()
+    assert kdc.issued == [], "nothing has asked for a ticket yet"
+    first = login.credentials()
+    tickets._tend()
+    assert login.credentials() is first
+    kdc.now += 800.0
+    tickets._tend()
+    second = login.credentials()
+    assert second is not first
+    kdc.now += 1_000.0
+    kdc.issued[-1].left_s = 0
+    tickets._tend()
+    assert len(kdc.issued) == 2, "the KDC is away"
+    tickets._tend()
+    assert login.credentials() is kdc.issued[2]
     login.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 import threading
@@ -56,6 +57,16 @@ def test_the_end_cancels_what_waits_and_takes_nothing_more() -> None:
         thread.submit(lambda: None)
     may_go_on.set()
     assert first.result(timeout=EXIT_S)
+
+
+def test_an_idle_thread_calls_again_and_again_until_its_end() -> None:
+    turns: queue.SimpleQueue[str] = queue.SimpleQueue()
+    thread = LibraryThread("idle", on_idle=lambda: turns.put(threading.current_thread().name), idle_s=0.001)
+    assert turns.empty(), "it has not started"
+    assert thread.submit(lambda: 7).result(timeout=EXIT_S) == 7
+    assert [turns.get(timeout=EXIT_S) for _ in range(3)] == ["idle"] * 3
+    assert thread.submit(lambda: 8).result(timeout=EXIT_S) == 8
+    thread.close()
 
 
 def test_a_process_ends_beside_a_call_that_never_returns() -> None:

@@ -14,7 +14,7 @@ SAFE_MODE = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"
 DENIED = "org.apache.hadoop.security.AccessControlException: Permission denied: user=alice, access=WRITE, inode=/bmq"
 
 
-def answer(call: Call) -> bytes | str:
+def respond(call: Call) -> bytes | str:
     match call.method:
         case "mkdirs" | "delete":
             return pb.BoolResponse(result=True).SerializeToString()
@@ -34,7 +34,7 @@ def answer(call: Call) -> bytes | str:
 
 
 async def test_the_owner_of_a_new_folder_is_the_user_and_the_folder_goes() -> None:
-    async with namenode(answer) as (client, (fake,)):
+    async with namenode(respond) as (client, (fake,)):
         assert await own_user(client, "/bmq") == "bmq"
         assert [call.method for call in fake.calls] == ["mkdirs", "getFileInfo", "delete"]
         paths = {
@@ -52,7 +52,7 @@ async def test_a_missing_right_names_path_user_and_right() -> None:
 
 
 async def test_a_folder_that_cannot_be_deleted_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    async with namenode(lambda call: SAFE_MODE if call.method == "delete" else answer(call)) as (client, _):
+    async with namenode(lambda call: SAFE_MODE if call.method == "delete" else respond(call)) as (client, _):
         assert await own_user(client, "/bmq") == "bmq"
     assert "an empty folder of the start stays behind" in caplog.text
 
