@@ -16,7 +16,7 @@ REASONS = (KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, REFUSED, OTHER)
 missing, the server refuses the log-in, anything else."""
 
 
-class Logins:
+class StorageLogins:
     """Counts of log-ins and of their failures, and the end of the ticket; ``clock`` is in seconds since 1970."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -29,7 +29,7 @@ class Logins:
         """Log-ins that succeeded."""
 
     def __repr__(self) -> str:
-        return f"<Logins {self.total} failures={dict(self._failures)} {self.since}>"
+        return f"<StorageLogins {self.total} failures={dict(self._failures)} {self.since}>"
 
     @property
     def is_used(self) -> bool:
@@ -71,5 +71,5 @@ class Logins:
         self._ticket_ends_at = self._clock() + left_s
 
 
-LOGINS = Logins()
+LOGINS = StorageLogins()
 """This process's log-ins."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bmq.console.state import OwnMetric
-from bmq.storage.logins import Logins
+from bmq.storage.logins import StorageLogins
 
 
-def login_metrics(logins: Logins) -> list[OwnMetric]:
+def login_metrics(logins: StorageLogins) -> list[OwnMetric]:
     """Return the numbers; none for a process that never logged in, as on an HDFS without Kerberos."""
     if not logins.is_used:
         return []

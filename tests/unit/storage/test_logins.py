@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bmq.storage.logins import KDC, OTHER, REASONS, Logins
+from bmq.storage.logins import KDC, OTHER, REASONS, StorageLogins
 
 
 def test_log_ins_failures_and_the_tickets_end() -> None:
     now = [1_700_000_000.0]
-    logins = Logins(lambda: now[0])
+    logins = StorageLogins(lambda: now[0])
     assert not logins.is_used
     assert logins.ticket_left_s is None
     assert logins.since == "no Kerberos log-in since the start of this process"

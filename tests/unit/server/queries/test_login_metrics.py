@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bmq.server.queries.login_metrics import login_metrics
-from bmq.storage.logins import KDC, REASONS, Logins
+from bmq.storage.logins import KDC, REASONS, StorageLogins
 
 
 def test_a_process_without_log_ins_has_none() -> None:
-    assert login_metrics(Logins()) == []
+    assert login_metrics(StorageLogins()) == []
 
 
 def test_log_ins_failures_by_reason_and_the_tickets_time_left() -> None:
     now = [100.0]
-    logins = Logins(lambda: now[0])
+    logins = StorageLogins(lambda: now[0])
     logins.failed(KDC)
     found = {f"{each.name}{{{each.label_value}}}": each for each in login_metrics(logins)}
     assert found[f"hdfs_login_failures{{{KDC}}}"].value == 1

@@ -17,7 +17,7 @@ from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
 from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
-from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, Logins
+from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, StorageLogins
 
 _TABLE = -1765328384
 pytestmark = pytest.mark.loops("asyncio")
@@ -263,7 +263,7 @@ def test_each_failure_has_its_reason(number: int, keytab: str, reason: str) -> N
 
 
 async def test_a_log_in_while_the_kdc_is_away_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    logins = Logins(lambda: 1_700_000_000.0)
+    logins = StorageLogins(lambda: 1_700_000_000.0)
     monkeypatch.setattr("bmq.storage.hdfs.kerberos.LOGINS", logins)
     logins.succeeded()
     login = KerberosLogin("bmq@R", "/etc/bmq.keytab")
@@ -280,7 +280,7 @@ async def test_a_log_in_while_the_kdc_is_away_says_since_when(monkeypatch: pytes
 
 def test_tickets_and_renewals_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
     kdc = Kdc(1_000, -1)
-    logins = Logins(lambda: kdc.now)
+    logins = StorageLogins(lambda: kdc.now)
     monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets.LOGINS", logins)
     login = made(kdc, monkeypatch, keytab)
     login.credentials()
