@@ -6,6 +6,7 @@ JOBS ?= 2
 DOCKER ?= docker
 # Tests start some hundred processes: without compiled files each takes another 0.7 s of a core to compile BMQ anew.
 export PYTHONDONTWRITEBYTECODE =
+LEVEL = authentication
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 .PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security hdfs-jars clients helm hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
@@ -44,7 +45,7 @@ help:
 	@echo "make bench-security  what TLS, log-ins and ACLs cost, beside Kafka's, into docs/benchmarks-security.md"
 	@echo "make bench-soak  four hours of steady load with changes: does anything rise? into docs/benchmarks-soak.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
-	@echo "make hdfs-up-secure  the same with Kerberos, block tokens and TLS (needs krb5-kdc, krb5-admin-server, krb5-user)"
+	@echo "make hdfs-up-secure  the same with Kerberos, block tokens and TLS (needs krb5-kdc, krb5-admin-server, krb5-user); LEVEL=integrity or privacy"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
 	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
 	@echo "make docs-tables  tables of docs/ and of the chart, drawn from the code"
@@ -182,7 +183,7 @@ hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up
 
 hdfs-up-secure: hdfs-jars
-	$(BIN)/python -m tests.services.hdfs up --secure --datanodes 3
+	$(BIN)/python -m tests.services.hdfs up --secure --datanodes 3 --level $(LEVEL)
 
 hdfs-down: setup
 	$(BIN)/python -m tests.services.hdfs down

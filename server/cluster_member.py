@@ -21,7 +21,7 @@ from bmq.core.version import VERSION
 from bmq.meta.cluster.admission import MemberAdmission
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.member import PROXY, Address, Member
-from bmq.meta.cluster.membership import TTL_S, Membership
+from bmq.meta.cluster.membership import TTL_S, JoinRefused, Membership
 from bmq.meta.cluster.ownership_numbers import has_next
 from bmq.meta.cluster.unregistered import RegistrationCheck
 from bmq.meta.cluster.view import ShardOwner, ViewChange
@@ -31,6 +31,7 @@ from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.certificates import open_internal_tls
 from bmq.server.root_guard import RootGuard
 from bmq.server.secret_check import check_secret
+from bmq.server.user_check import announced_user, refusal
 from bmq.storage.cluster_files import FORMAT, ClusterFile
 from bmq.storage.filesystem import FileSystem
 
@@ -72,6 +73,7 @@ class ClusterMember:
         self.peers = Peers(
             incarnation, config.cluster, here=self.endpoint, secret=secret, tls=self.tls, standstill=self.standstill
         )
+        self._fs = fs
         self._guard = RootGuard(kv, fs, config.cluster, features)
         member = Member(
             incarnation=incarnation,
@@ -88,7 +90,7 @@ class ClusterMember:
             kv, config.cluster, member, self.view,
             on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
             on_joined=lambda: self.on_joined(), on_confirmed=self.standstill.settle,
-            before_join=self._guard.before_join,
+            before_join=self._before_join,
             ttl_s=ttl_s,
         )  # fmt: skip
         self.peers.subscribe_unregistered(self.membership.on_unregistered)
@@ -111,13 +113,26 @@ class ClusterMember:
 
         Raises KvError if the store does not respond, NodeIdTaken if another process has the proxy's id, ConfigError if
         a member does not accept this process's secret.  Raises JoinRefused if this version lacks the level of a
-        feature, and the errors of ``RootGuard.check``.
+        feature or a member is another HDFS user, and the errors of ``RootGuard.check``.
         """
         self.standstill.start()
         await self.view.start()
         await self._check_secret()
         await self.membership.start()
+        self._check_user()  # of a process that joined at the same time
         self._check.start()
+
+    async def _before_join(self) -> None:
+        """Check root and store, and the user of this process, which is announced with its record."""
+        await self._guard.before_join()
+        if not self.member.hdfs_user and (user := await announced_user(self._fs)):
+            self.membership.update(replace(self.member, hdfs_user=user))
+        self._check_user()
+
+    def _check_user(self) -> None:
+        """Raise JoinRefused if a member is another user of storage."""
+        if why := refusal(self.member, self.view.members.values()):
+            raise JoinRefused(why)
 
     async def _check_secret(self) -> None:
         """Ask members over connections of this check alone: a refusal before the join must not count as a lost member.
@@ -138,8 +153,13 @@ class ClusterMember:
         internal: Address | None = None,
         http: Address | None = None,
     ) -> None:
-        """Publish the addresses of this process; those that are None or empty stay as they are."""
+        """Publish the addresses of this process; those that are None or empty stay as they are.
+
+        Raises JoinRefused if a member turned out to be another HDFS user before the process was published.
+        """
         member = self.member
+        if member.is_starting:
+            self._check_user()
         self.membership.update(
             replace(
                 member,
@@ -197,6 +217,10 @@ class ClusterMember:
                 self.peers.welcome(self.view.members[incarnation])
             else:
                 self.peers.forget(incarnation)
+        if change.members and self.membership.is_member:
+            joined = (self.view.members[each] for each in change.members if each in self.view.members)
+            if why := refusal(self.member, joined):
+                self._failed(why)
 
     async def leave(self) -> None:
         """Give up the membership, and close the view and all connections."""

@@ -18,6 +18,22 @@ class NameNodeState(NamedTuple):
     error: str = ""
 
 
+class LoginStep(NamedTuple):
+    """One step of the way to a secure storage.
+
+    ``result`` is ``OK``, ``FAILED`` or ``NOT_CHECKED``; ``remedy`` of a failed step is an instruction, or a
+    question to the storage's administrator.
+    """
+
+    name: str
+    result: str
+    what: str
+    remedy: str = ""
+
+
+OK, FAILED, NOT_CHECKED = "ok", "failed", "not checked"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageHealth:
     """The health of the storage under one root.

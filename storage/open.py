@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.urls import normal_url, scheme_of, split_url, without_userinfo
 from bmq.storage.filesystem import FileSystem, NoSuchFile, NotAllowed, RootLock, Unsupported
-from bmq.storage.health import NameNodeState
+from bmq.storage.health import LoginStep, NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 if TYPE_CHECKING:
@@ -153,6 +153,21 @@ async def cancel_storage_token(
     from bmq.storage.hdfs.login import cancel_token
 
     await cancel_token(token, conf_folder=hadoop_conf_dir, login=hdfs_login)
+
+
+async def login_steps(
+    url: str, hadoop_conf_dir: str, timeout_s: float, *, hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> Sequence[LoginStep]:
+    """Return the steps of the log-in to a root on an HDFS with Kerberos, each checked; empty for any other root.
+
+    Raises ValueError as ``open_filesystem``.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return ()
+    from bmq.storage.hdfs.login_check import LoginCheck
+
+    return await LoginCheck(url, hadoop_conf_dir, hdfs_login, timeout_s).run()
 
 
 def unknown_root(url: str, schemes: str) -> str:

@@ -7,7 +7,7 @@
 | clocks | a server's or a member's is seconds from this machine's |
 | root | it does not answer; it is another cluster's, or another root of this one; nothing can be written or deleted |
 | storage | fewer live nodes than a topic wants copies |
-| members | none, or none of a role; no leader; several versions; one that drains, is not ready, or serves not all |
+| members | none, or none of a role; no leader; several versions or users; one drains, is not ready, or serves not all |
 | leases | a member's is not renewed |
 """
 
@@ -149,6 +149,11 @@ def check_members(members: Sequence[Member], leader: str | None) -> list[Diagnos
     if len(versions) > 1:
         what = f"processes of {len(versions)} versions: {', '.join(versions)}"
         findings.append(Diagnosis("members", "-", what, "finish the upgrade"))
+    users = sorted({member.hdfs_user for member in members if member.hdfs_user})
+    if len(users) > 1:
+        what = f"processes of {len(users)} HDFS users: {', '.join(users)}"
+        remedy = "end those of all users but one: each process fences and deletes the files of others"
+        findings.append(Diagnosis("members", "-", what, remedy))
     for member in members:
         if member.is_draining:
             remedy = "it ends by itself; if it does not, read its log, and end it with SIGTERM"

@@ -10,11 +10,13 @@ from bmq.cli.profile import profiles
 _DESCRIPTION = """\
 Check everything that a cluster needs, and print each fault with its remedy.
 
-It asks the metadata store (reachable, each of its servers with version, leader and clock, room, keys that can be read),
-the root (the cluster's own, a probe written and deleted), storage (each NameNode's HA state, safe mode, room, the
-root's quota, lost blocks, live nodes against the topics' copies), and every member (lease, version, drain, readiness,
-clock, and what it cannot serve). It needs no server and changes nothing: give it the servers' settings;
-without any it checks ./bmq-data, as `bmq serve` uses it.
+It asks the metadata store (reachable, each of its servers with version, leader and clock, room, keys that can be
+read), the root (the cluster's own, a probe written and deleted), storage (each NameNode's HA state, safe mode, room,
+the root's quota, lost blocks, live nodes against the topics' copies), and every member (lease, version, drain,
+readiness, clock, and what it cannot serve). Of an HDFS with Kerberos it prints each step of the log-in with its
+result: krb5.conf, the KDC's clock, the keytab, the ticket, each NameNode's and each datanode's protection, and the
+rights on the root. It needs no server and changes nothing: give it the servers' settings; without any it checks
+./bmq-data, as `bmq serve` uses it.
 """
 _EPILOG = """\
 example:
@@ -38,4 +40,4 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address of a single process (BMQ_HTTP)")
     profiles.add_profile(parser)
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds for each check [%(default)g]")
-    parser.add_argument("--json", action="store_true", help="one JSON object a finding")
+    parser.add_argument("--json", action="store_true", help="one JSON object a finding, or a step of the log-in")

@@ -53,12 +53,14 @@ from bmq.meta.root import RootRecord, read_root
 from bmq.server.root_guard import RootVerdict, first_data, judge
 from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageError, StorageUnavailable, Unsupported, write_once
-from bmq.storage.health import Examined
-from bmq.storage.open import namenode_states, open_filesystem
+from bmq.storage.health import FAILED, Examined, LoginStep
+from bmq.storage.open import login_steps, namenode_states, open_filesystem
 from bmq.storage.root_id import read_root_id
 
 HEALTH_BYTES_MAX = 64 << 10
 PARALLEL = 16
+LOGIN = "log-in"
+"""The area of the steps of the log-in to a secure HDFS."""
 T = TypeVar("T")
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -81,20 +83,34 @@ def perform(arguments: argparse.Namespace) -> int:
     """Print the findings and return the exit status."""
     try:
         config = _with_places(_settings(arguments))
-        findings = asyncio.run(examine(config, arguments.timeout))
+        steps, findings = asyncio.run(examine(config, arguments.timeout))
     except (UsageError, ConfigError, ValueError) as error:
         return fail(str(error), status=EXIT_USAGE)
+    for step in steps:
+        _print_step(step, as_json=arguments.json)
     for finding in findings:
         if arguments.json:
             print_json(finding._asdict())
         else:
             print(printable(f"{finding.area}: {finding.subject}: {finding.what}"))
             print(printable(f"    {finding.remedy}"))
-    if not findings and not arguments.json:
+    count = len(findings) + sum(step.result == FAILED for step in steps)
+    if not count and not arguments.json:
         print("all is well")
-    if findings and not arguments.json:
-        print(f"{len(findings)} found", file=sys.stderr)
-    return 1 if findings else 0
+    if count and not arguments.json:
+        print(f"{count} found", file=sys.stderr)
+    return 1 if count else 0
+
+
+def _print_step(step: LoginStep, *, as_json: bool) -> None:
+    """Print a step of the log-in to storage, whatever its result: as a finding that has a ``result`` too."""
+    if as_json:
+        found = Diagnosis(LOGIN, step.name, step.what, step.remedy)
+        print_json({**found._asdict(), "result": step.result})
+        return
+    print(printable(f"{LOGIN}: {step.name}: {step.result}: {step.what}"))
+    if step.remedy:
+        print(printable(f"    {step.remedy}"))
 
 
 def _with_places(config: NodeConfig) -> NodeConfig:
@@ -129,11 +145,17 @@ def _places(profile: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
-async def examine(config: NodeConfig, timeout_s: float) -> list[Diagnosis]:
-    """Return all findings.  Raises ValueError if an address is not one of a store or root."""
+async def examine(config: NodeConfig, timeout_s: float) -> tuple[Sequence[LoginStep], list[Diagnosis]]:
+    """Return the steps of the log-in to a secure HDFS, and all findings.
+
+    The root is not examined after a step that failed: each finding would have the same cause.  Raises ValueError if an
+    address is not one of a store or root.
+    """
     findings, stored = await _examine_store(config, timeout_s)
-    findings += await _examine_root(config, stored, timeout_s)
-    return findings + await _examine_members(config, stored, timeout_s)
+    steps = await login_steps(config.root, config.hadoop_conf_dir, timeout_s, hdfs_login=config.hdfs_login)
+    if not any(step.result == FAILED for step in steps):
+        findings += await _examine_root(config, stored, timeout_s)
+    return steps, findings + await _examine_members(config, stored, timeout_s)
 
 
 # --------------------------------------------------------------------------------------------------------------- store

@@ -37,7 +37,8 @@ class Member:
     before listeners wrote and read.  ``protocols`` is the range of the internal protocol that it speaks, ``formats``
     the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and nothing more is
     assigned to it.  ``has_tls``: its internal port takes connections with TLS.  ``features``: the levels that it
-    supports, by feature; a version without the field supports level 0 of all.
+    supports, by feature; a version without the field supports level 0 of all.  ``hdfs_user``: the owner of its files on
+    HDFS, empty if there is none, if it is not known yet, and in records of versions without the field.
     """
 
     incarnation: str
@@ -54,6 +55,7 @@ class Member:
     is_draining: bool = False
     has_tls: bool = False
     features: tuple[tuple[str, LevelRange], ...] = ()
+    hdfs_user: str = ""
 
     @property
     def ranges(self) -> Ranges:
@@ -107,6 +109,7 @@ def encode_member(member: Member) -> bytes:
             "is_draining": member.is_draining,
             "has_tls": member.has_tls,
             "features": {name: list(levels) for name, levels in member.features},
+            "hdfs_user": member.hdfs_user,
         },
         separators=(",", ":"),
     ).encode()
@@ -133,6 +136,7 @@ def decode_member(data: bytes) -> Member:
             is_draining=_typed(raw["is_draining"], bool),
             has_tls=_typed(raw.get("has_tls", False), bool),  # versions before had no field for it
             features=_features(raw.get("features", {})),
+            hdfs_user=_text(raw.get("hdfs_user", "")),
         )
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise FormatError(f"not a member: {data[:80]!r} ({error})") from error

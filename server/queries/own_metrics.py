@@ -15,9 +15,11 @@ from bmq.core.records.walk import WALKER
 from bmq.meta.cluster.member import PROXY
 from bmq.server.audit import audit_metrics
 from bmq.server.node import Node
+from bmq.server.queries.login_metrics import login_metrics
 from bmq.server.queries.quota_metrics import quota_metrics
 from bmq.server.queries.transaction_metrics import transaction_metrics
 from bmq.storage.access import REFUSALS
+from bmq.storage.logins import LOGINS
 
 Own = Sequence[OneOwn]
 
@@ -50,6 +52,7 @@ class OwnMetrics:
             *self._of_leader(),
             *self._of_deleted_topics(),
             *self._of_access(),
+            *login_metrics(LOGINS),
             *self._of_etcd_database(),
             *self._of_storage_room(),
             *self._of_etcd_calls(),

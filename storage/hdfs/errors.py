@@ -29,6 +29,8 @@ class RemoteError(Exception):
         super().__init__(f"{self.short_class}: {self.first_line}")
 
 
+_DENIED = "AccessControlException"
+
 TRY_ANOTHER_NAMENODE = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
 """Exceptions of a NameNode that is not the active one."""
 
@@ -76,13 +78,18 @@ _HINTS = {
 }
 
 
-def translate(error: RemoteError, what: str) -> StorageError:
-    """Return the storage error for a server's exception.  ``what`` is the call, as in "create /path"."""
+def translate(error: RemoteError, what: str, identity: str = "") -> StorageError:
+    """Return the storage error for a server's exception.
+
+    ``what`` is the call, as in "create /path".  ``identity`` says how the caller had logged in.
+    """
     # A file in the place of a folder is an AccessControlException (FSPermissionChecker).
     if "(is not a directory)" in error.first_line:
         return NoSuchFile(f"{what}: {error}")
     kind = _BY_CLASS.get(error.short_class) or _by_text(error.first_line) or StorageError
     hint = _HINTS.get(error.short_class)
+    if identity and error.short_class == _DENIED and "Permission denied" in error.first_line:
+        hint = f"{identity}. The owner of the folder, or an HDFS superuser, gives the right: hdfs dfs -chown, -chmod"
     return kind(f"{what}: {error}" + (f" ({hint})" if hint else ""))
 
 

@@ -39,9 +39,11 @@ from bmq.storage.hdfs.health import read_health
 from bmq.storage.hdfs.known_files import KnownFile, KnownFiles
 from bmq.storage.hdfs.login import find_login
 from bmq.storage.hdfs.namenode import IN_SERVICE
+from bmq.storage.hdfs.own_user import own_user
 from bmq.storage.hdfs.security import ENCRYPTION
 from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.health import StorageHealth
+from bmq.storage.hdfs.transfer_check import check_datanodes
+from bmq.storage.health import LoginStep, StorageHealth
 
 T = TypeVar("T")
 
@@ -162,6 +164,13 @@ class HdfsFileSystem:
                     raise
                 return
         raise NoSuchFile(f"fence: none of {', '.join(lease.paths)} is the file {lease.file_id}")
+
+    async def user(self) -> str:
+        return await own_user(self._client.namenode, self._address.full_path("/"))
+
+    async def check_datanodes(self, path: str, timeout_s: float) -> Sequence[LoginStep]:
+        """Return a step for each datanode's handshake, by a new file ``path`` (``transfer_check``)."""
+        return await check_datanodes(self._client, self._address.full_path(path), timeout_s)
 
     async def probe(self, node: str) -> bool:
         """Return whether the datanode's IPC responds within ``probe_timeout_s``; False for a node never seen."""

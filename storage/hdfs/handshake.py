@@ -88,6 +88,15 @@ class Handshake:
         """True once the operation may be sent."""
         return self._state is _State.DONE
 
+    @property
+    def agreement(self) -> str:
+        """The protection that both sides have agreed on, in Hadoop's words, once the handshake is done."""
+        level = LEVELS[self._digest.qop]
+        if isinstance(self.channel, AesCtr):
+            return f"{level}, AES/CTR"
+        layer = self._digest.layer
+        return f"{level}, {layer.cipher}" if layer is not None and layer.cipher else level
+
     def start(self) -> bytes:
         """Return the first bytes to send."""
         assert self._state is _State.NEW

@@ -17,15 +17,25 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from typing import TypeVar
 
 import gssapi
-from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
-from bmq.storage.hdfs.keytab_tickets import KeytabTickets, name_of, text_of, used
+from bmq.storage.hdfs.keytab_tickets import (
+    CLOCK_NUMBERS,
+    KDC_AWAY,
+    KeytabTickets,
+    name_of,
+    number_of,
+    reason_of,
+    text_of,
+    used,
+)
+from bmq.storage.hdfs.krb5_conf import Krb5ConfError, ask_clock, read_conf
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import (
     AUTHENTICATION,
     PRIVACY,
@@ -35,6 +45,7 @@ from bmq.storage.hdfs.sasl import (
     choose_layer,
 )
 from bmq.storage.hdfs.security_layer import LayerBroken
+from bmq.storage.logins import KEYTAB, LOGINS
 
 _FLAGS = (  # a server offers privacy only to contexts that could have it (GssKrb5Server): the error names its level
     gssapi.RequirementFlag.mutual_authentication
@@ -43,6 +54,8 @@ _FLAGS = (  # a server offers privacy only to contexts that could have it (GssKr
     | gssapi.RequirementFlag.integrity
     | gssapi.RequirementFlag.confidentiality
 )
+_CLOCK_S = 2.0  # bound of the question for a KDC's clock, after an error that says that clocks differ
+_NO_TICKET = {141, 195}
 T = TypeVar("T")
 
 _HINTS = {  # by the number in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)
@@ -53,18 +66,20 @@ _HINTS = {  # by the number in Kerberos's table of errors (krb5.h, less ERROR_TA
     32: "the ticket has expired: run kinit again, or give a keytab",
     37: "the clocks of this machine and of the KDC differ by more than 5 minutes",
     141: "there is no ticket: run kinit, or give a keytab",
-    147: "the clocks of this machine and of the KDC differ by more than 5 minutes",
+    148: "the clocks of this machine and of the KDC differ by more than 5 minutes",
     154: "krb5.conf names no KDC of the realm",
     156: "no KDC responds",
     195: "there is no ticket: run kinit, or give a keytab",
+    220: "krb5.conf names a KDC that has no address",
+    224: "krb5.conf has no default_realm, and the principal has no realm",
 }
 _KEYTAB_HINTS = {
     141: "the keytab has no key of the principal",
     181: "the keytab has no key of the principal",
     195: "the keytab has no key of the principal, or is no keytab",
+    213: "the file is no keytab",
+    235: "the file is no keytab",
 }
-_EXPIRED, _KDC_AWAY = 32, 156
-_ERROR_TABLE_BASE = -1765328384
 
 
 class KerberosLogin:
@@ -77,7 +92,7 @@ class KerberosLogin:
     def __init__(self, principal: str = "", keytab: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.principal = principal
         self.keytab = keytab
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-login")
+        self._thread = LibraryThread("hdfs-login")
         self._tickets = KeytabTickets(principal, keytab, clock) if keytab else None
         self._is_closed = False
 
@@ -92,20 +107,21 @@ class KerberosLogin:
     def close(self) -> None:
         """End the threads; calls under way raise LoginFailed, and what they still get is dropped.  Idempotent."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
         if self._tickets is not None:
             self._tickets.close()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what ``call`` returns, in a thread.  Raises LoginFailed in place of the library's errors."""
         try:
-            future = self._threads.submit(call)
+            future = self._thread.submit(call)
         except RuntimeError as error:
             raise self._closed() from error
         try:
             return await asyncio.wrap_future(future)
         except GSSError as error:
-            raise self._failed(error) from error
+            difference = await self._difference() if number_of(error) in CLOCK_NUMBERS else ""
+            raise self._failed(error, difference) from error
         except (asyncio.CancelledError, CancelledError, RuntimeError) as error:
             task = asyncio.current_task()
             if not self._is_closed or (task is not None and task.cancelling()):
@@ -135,11 +151,30 @@ class KerberosLogin:
     def _closed(self) -> LoginFailed:
         return LoginFailed(f"cannot log in as {self}: the HDFS client was closed", StorageUnavailable)
 
-    def _failed(self, error: GSSError) -> LoginFailed:
-        number = _number(error)
-        hint = (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, "")
+    async def _difference(self) -> str:
+        """Return by how much the KDC's clock differs; empty if no KDC shows it."""
+        name, _, realm = self.principal.partition("@")
+        try:
+            conf = await asyncio.to_thread(read_conf, realm)
+            return (await asyncio.to_thread(ask_clock, conf, name or "bmq", realm or conf.realm, _CLOCK_S)).text
+        except (Krb5ConfError, OSError, ValueError):
+            return ""  # the error says that clocks differ, in any case
+
+    def _failed(self, error: GSSError, difference: str = "") -> LoginFailed:
+        number = number_of(error)
+        hints = [
+            (_KEYTAB_HINTS.get(number, "") if self.keytab else "") or _HINTS.get(number, ""),
+            difference,
+            "" if number != KDC_AWAY else LOGINS.since,
+        ]
         text = f"cannot log in to Kerberos as {self}: {text_of(error)}"
-        return LoginFailed(f"{text} ({hint})" if hint else text, CannotLogIn, is_final=number != _KDC_AWAY)
+        hint = "; ".join(filter(None, hints))
+        return LoginFailed(
+            f"{text} ({hint})" if hint else text,
+            CannotLogIn,
+            is_final=number != KDC_AWAY,
+            reason=KEYTAB if number in _NO_TICKET and self.keytab else reason_of(number),
+        )
 
 
 class GssapiClient:
@@ -209,14 +244,6 @@ class GssapiLayer:
         if self._is_private and not plain.encrypted:
             raise LayerBroken("a wrapped message is not encrypted")
         return bytes(plain.message)
-
-
-def _number(error: GSSError) -> int:
-    """Return the error's number within Kerberos's table."""
-    if isinstance(error, ExpiredCredentialsError):
-        return _EXPIRED
-    number = error.min_code & 0xFFFFFFFF
-    return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
 
 
 def _cache_name() -> str:

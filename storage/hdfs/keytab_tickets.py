@@ -1,8 +1,8 @@
 """The Kerberos ticket of a keytab's principal: fetched, held in memory, and replaced before it ends.
 
 A log-in waits for the first ticket only.  A silent KDC makes the library wait for most of a minute.  Renewals therefore
-run in a thread of their own.  Log-ins use the former ticket meanwhile, and to its end if the renewal fails.  Needs the
-extra ``kerberos``.
+run in a thread of their own.  The thread checks the age of the ticket too, since log-ins are rare.  Log-ins use the
+former ticket meanwhile, and to its end if the renewal fails.  Needs the extra ``kerberos``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import gssapi
@@ -22,13 +22,29 @@ from gssapi.raw.misc import GSSError
 
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import LoginFailed
+from bmq.storage.logins import CLOCK, KDC, KEYTAB, LOGINS, OTHER, PRINCIPAL, TICKET
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
+TEND_S = 30.0
+"""Interval of the check of the ticket's age.  Connections to the NameNode stay open for days, without a log-in."""
 _LIBRARY = "libkrb5.so.3"
 _MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
 _SERVERS_MAX = 8
+EXPIRED, KDC_AWAY = 32, 156
+"""Numbers in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)."""
+CLOCK_NUMBERS = frozenset({37, 148})
+_SERVER_UNKNOWN = 7
+_REASONS = {
+    KDC: {KDC_AWAY, 154, 220},
+    CLOCK: CLOCK_NUMBERS,
+    KEYTAB: {24, 31, 181, 213, 230, 235},
+    PRINCIPAL: {6, _SERVER_UNKNOWN, 18, 23, 224},
+    TICKET: {EXPIRED, 141, 195},
+}
+_ERROR_TABLE_BASE = -1765328384
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -51,7 +67,7 @@ class KeytabTickets:
         self._principal = principal
         self._keytab = keytab
         self._clock = clock
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hdfs-ticket")
+        self._thread = LibraryThread("hdfs-ticket", on_idle=self._tend, idle_s=TEND_S)
         self._renewal: Future[_Ticket] | None = None
         self._held: _Ticket | None = None
         self._former = ""  # the cache before: a log-in that began with it may go on
@@ -64,7 +80,7 @@ class KeytabTickets:
     def close(self) -> None:
         """Destroy the tickets, and end the thread after the renewal that is under way.  Idempotent."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
         held, self._held = self._held, None
         for cache in (self._former, held.cache if held is not None else ""):
             _destroy(cache)
@@ -92,12 +108,29 @@ class KeytabTickets:
     def _renew(self) -> Future[_Ticket]:
         """Begin a renewal, unless one is under way, and return it."""
         if self._renewal is None or self._renewal.done():
-            self._renewal = self._threads.submit(self._replace)
+            self._renewal = self._thread.submit(self._replace)
         return self._renewal
+
+    def _tend(self) -> None:
+        """Replace the ticket if that is due, whether or not a log-in asks for it."""
+        held = self._held
+        if held is None or self._is_closed or self._clock() < held.renew_at:
+            return
+        try:
+            self._replace()
+        except (GSSError, LoginFailed) as error:
+            LOGINS.failed(reason_of(number_of(error)) if isinstance(error, GSSError) else error.reason)
+            _log.warning(
+                "the Kerberos ticket of %s has ended, and there is no new one",
+                self._principal or "the first principal",
+                extra=fields(error=text_of(error) if isinstance(error, GSSError) else str(error)),
+            )
 
     def _replace(self) -> _Ticket:
         """Hold a new ticket, or go on with the former one.  Raises GSSError or LoginFailed if that has ended."""
         former = self._held
+        if former is not None and self._clock() < former.renew_at and life_s(former.credentials):
+            return former  # a renewal that was due before has replaced it
         try:
             new = self._acquire(former)
         except (GSSError, LoginFailed) as error:
@@ -105,6 +138,7 @@ class KeytabTickets:
             if former is None or not left_s:
                 raise
             text = text_of(error) if isinstance(error, GSSError) else str(error)
+            LOGINS.failed(reason_of(number_of(error)) if isinstance(error, GSSError) else error.reason)
             _log.warning(
                 "Kerberos gives no new ticket to %s of the keytab %s: the former one is used for its last %d s",
                 self._principal or "the first principal",
@@ -115,6 +149,14 @@ class KeytabTickets:
             self._held = replace(former, renew_at=self._clock() + RENEW_AT * left_s)
             return self._held
         self._held = new
+        left_s = life_s(new.credentials)
+        LOGINS.ticket_lives(left_s)
+        _log.info(
+            "Kerberos has given a ticket to %s of the keytab %s, for %d s",
+            self._principal or "the first principal",
+            self._keytab,
+            left_s,
+        )
         if self._is_closed:
             _destroy(new.cache)
         elif former is not None:
@@ -126,7 +168,9 @@ class KeytabTickets:
         """Return a new ticket; with tickets for the noted servers, if ``former`` is there to use in their place."""
         if not os.access(self._keytab, os.R_OK):
             problem = "cannot be read" if os.path.exists(self._keytab) else "does not exist"
-            raise LoginFailed(f"cannot log in to Kerberos: the keytab {self._keytab} {problem}", CannotLogIn)
+            raise LoginFailed(
+                f"cannot log in to Kerberos: the keytab {self._keytab} {problem}", CannotLogIn, reason=KEYTAB
+            )
         # A cache of its own for each acquisition: the library would go on with a ticket that is still valid.
         cache = f"MEMORY:bmq-hdfs-{os.getpid()}-{next(_numbers)}"
         began = self._clock()
@@ -137,12 +181,33 @@ class KeytabTickets:
                 store={"client_keytab": f"FILE:{self._keytab}", "ccache": cache},
             )
             used(credentials)
-            for server in list(self._servers) if former is not None and life_s(former.credentials) else ():
-                _fetch_ticket(credentials, server)
+            if former is not None and life_s(former.credentials):
+                self._fetch_server_tickets(credentials)
         except GSSError:
             _destroy(cache)
             raise
         return _Ticket(credentials, cache, began + RENEW_AT * life_s(credentials))
+
+    def _fetch_server_tickets(self, credentials: gssapi.Credentials) -> None:
+        """Fetch the tickets of the noted servers.  Raises GSSError if no KDC responds: the former tickets are better.
+
+        A refusal concerns one server, perhaps a removed NameNode: the other tickets are fetched.  A server without an
+        entry in the KDC is forgotten.  The next log-in there notes it again.
+        """
+        for server in list(self._servers):
+            try:
+                _fetch_ticket(credentials, server)
+            except GSSError as error:
+                number = number_of(error)
+                if number == KDC_AWAY:
+                    raise
+                if number == _SERVER_UNKNOWN:
+                    self._servers.pop(server, None)
+                _log.warning(
+                    "the KDC gives no ticket for %s: log-ins there ask it again",
+                    server,
+                    extra=fields(error=text_of(error)),
+                )
 
 
 def life_s(credentials: gssapi.Credentials) -> float:
@@ -170,6 +235,19 @@ def text_of(error: GSSError) -> str:
     statuses = error.get_all_statuses(error.min_code, False) if error.min_code else ()
     statuses = statuses or error.get_all_statuses(error.maj_code, True)
     return " ".join(" ".join(str(status) for status in statuses).split())[:500]
+
+
+def number_of(error: GSSError) -> int:
+    """Return the error's number within Kerberos's table."""
+    if isinstance(error, ExpiredCredentialsError):
+        return EXPIRED
+    number = error.min_code & 0xFFFFFFFF
+    return (number - 0x100000000 if number >= 0x80000000 else number) - _ERROR_TABLE_BASE
+
+
+def reason_of(number: int) -> str:
+    """Return the reason for the count of failures, by the error's number within Kerberos's table."""
+    return next((reason for reason, numbers in _REASONS.items() if number in numbers), OTHER)
 
 
 def _fetch_ticket(credentials: gssapi.Credentials, server: str) -> None:

@@ -24,6 +24,7 @@ from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENO
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.sasl import LoginFailed
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.logins import LOGINS
 
 CREATE = 0x01
 APPEND = 0x04
@@ -296,7 +297,7 @@ class NameNode:
                 elif error.short_class in TRY_ANOTHER_NAMENODE:
                     self._leave(connection)
                 elif error.short_class not in TRY_AGAIN:
-                    raise translate(error, f"{method} {what}") from error
+                    raise translate(error, f"{method} {what}", self._identity) from error
                 failure: Exception = error
             except RpcConnectionLost as error:
                 self._leave(connection)
@@ -314,6 +315,13 @@ class NameNode:
                 raise kind(f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})") from failure
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    @property
+    def _identity(self) -> str:
+        """The identity of calls, for the text of a refusal: whether there was a ticket."""
+        if self._authenticator.login is None:
+            return "without a ticket: the NameNode trusts the user's name"
+        return f"logged in as {self._authenticator}"
 
     def _pause_s(self, attempt: int) -> float:
         if attempt < len(self._namenodes) - 1:
@@ -339,9 +347,13 @@ class NameNode:
                     timeout_s=self._settings.connect_timeout_s,
                     login_timeout_s=self._settings.login_timeout_s,
                 )
-            except (RpcConnectionLost, LoginFailed, RemoteError):
+            except (RpcConnectionLost, LoginFailed, RemoteError) as error:
+                if isinstance(error, LoginFailed):
+                    LOGINS.failed(error.reason)
                 self._current = (self._current + 1) % len(self._namenodes)
                 raise
+            if self._authenticator.login is not None:
+                LOGINS.succeeded()
             return self._connection
 
     def _leave(self, connection: RpcConnection | None) -> None:

@@ -44,6 +44,7 @@ from bmq.storage.hdfs.sasl import (
     Send,
 )
 from bmq.storage.hdfs.security_layer import LayerBroken
+from bmq.storage.logins import KDC, LOGINS
 
 NAMENODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 DATANODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientDatanodeProtocol"
@@ -83,6 +84,8 @@ class RpcConnection(asyncio.Protocol):
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._lost: Exception | None = None
         self._is_logging_in = authenticator.login is not None
+        self.level = ""
+        """The protection of calls after a log-in, in Hadoop's words; empty without a log-in."""
 
     @classmethod
     async def connect(
@@ -230,10 +233,11 @@ class RpcConnection(asyncio.Protocol):
                     effect = negotiation.evaluated(response, is_complete=client.is_complete)
         except TimeoutError as error:
             is_ours = isinstance(effect, MechanismStep)
-            text = f"cannot log in as {login}: no response of the KDC" if is_ours else f"no log-in at {self.name}"
-            kind = CannotLogIn if is_ours else StorageUnavailable
-            failure = LoginFailed if is_ours else LoginTimedOut
-            raise failure(f"{text} within {timeout_s:g} s", kind, is_final=False) from error
+            if is_ours:
+                text = f"cannot log in as {login}: no response of the KDC within {timeout_s:g} s ({LOGINS.since})"
+                raise LoginFailed(text, CannotLogIn, is_final=False, reason=KDC) from error
+            text = f"no log-in at {self.name} within {timeout_s:g} s"
+            raise LoginTimedOut(text, StorageUnavailable, is_final=False) from error
         except RemoteError as error:
             if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN | {INVALID_TOKEN}:
                 raise
@@ -244,8 +248,10 @@ class RpcConnection(asyncio.Protocol):
         self._is_logging_in = False
         if effect.last is not None:
             self._transport.write(sasl_frame(effect.last))
-        if effect.method != SIMPLE and client is not None and client.protection.layer is not None:
-            self._wrapped = WrappedFrames(client.protection.layer)
+        if effect.method != SIMPLE and client is not None:
+            self.level = client.protection.level
+            if client.protection.layer is not None:
+                self._wrapped = WrappedFrames(client.protection.layer)
         self._send(self._context(effect.method))
 
     async def _exchange(self, message: pb.RpcSasl) -> bytes:

@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError
 
 from bmq.storage.filesystem import NotAllowed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.logins import REFUSED
 
 SASL_CALL_ID = -33
 """The call id of the negotiation's messages; a response has it as an unsigned number of 32 bits."""
@@ -60,12 +61,16 @@ class LoginFailed(Exception):
     """A log-in did not succeed.  Never leaves this package.
 
     ``kind`` is the storage error to raise.  ``is_final``: another attempt at once would fail as this one did.
+    ``reason`` is one of ``storage.logins``.
     """
 
-    def __init__(self, text: str, kind: type[StorageError] = NotAllowed, *, is_final: bool = True) -> None:
+    def __init__(
+        self, text: str, kind: type[StorageError] = NotAllowed, *, is_final: bool = True, reason: str = REFUSED
+    ) -> None:
         super().__init__(text)
         self.kind = kind
         self.is_final = is_final
+        self.reason = reason
 
 
 class LoginTimedOut(LoginFailed):

@@ -16,6 +16,7 @@ import pytest
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_security import AUTHENTICATED, HdfsSecurity
+from tests.services.hdfs_tools import open_root
 from tests.services.kdc import missing
 
 HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs", "secure_hdfs"}
@@ -87,8 +88,11 @@ def secure_cluster(
     )
     request.session.stash.setdefault(CLUSTERS, []).append(cluster)
     cluster.start()
-    yield cluster
-    cluster.stop(keep_logs=request.session.testsfailed > 0)
+    try:
+        open_root(cluster)
+        yield cluster
+    finally:
+        cluster.stop(keep_logs=request.session.testsfailed > 0)
 
 
 @pytest.fixture

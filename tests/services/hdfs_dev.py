@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.services import jars
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import Topology
-from tests.services.hdfs_security import HdfsSecurity
+from tests.services.hdfs_security import LEVELS, HdfsSecurity
+from tests.services.hdfs_tools import open_root
 from tests.services.kdc import REALM
 from tests.services.processes import NotReady
 
@@ -34,26 +35,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     up_command.add_argument("--datanodes", type=int, default=4, help="how many, when it starts (default 4)")
     up_command.add_argument("--ha", action="store_true", help="two NameNodes, when it starts")
     up_command.add_argument("--secure", action="store_true", help="with Kerberos and block tokens, when it starts")
+    up_command.add_argument(
+        "--level",
+        choices=list(LEVELS),
+        default="authentication",
+        help="protection of a secure cluster's calls and of its connections to datanodes (default authentication)",
+    )
     commands.add_parser("down", help="stop it and remove its data")
     commands.add_parser("status", help="print root, ports and processes; 1 if it is not usable")
     options = parser.parse_args(arguments)
     if options.command == "up" and options.ha and options.secure:
         parser.error("--secure has one NameNode")
+    if options.command == "up" and options.level != "authentication" and not options.secure:
+        parser.error("--level needs --secure")
     try:
         if options.command == "jars":
             print(jars.class_path())
             return 0
         with _locked():
             if options.command == "up":
-                return up(datanodes=options.datanodes, is_ha=options.ha, is_secure=options.secure)
+                return up(datanodes=options.datanodes, is_ha=options.ha, is_secure=options.secure, level=options.level)
             return down() if options.command == "down" else status()
     except (jars.ServiceUnavailable, NotReady) as error:
         print(error)
         return 1
 
 
-def up(*, datanodes: int, is_ha: bool, is_secure: bool = False) -> int:
-    """Make sure that a usable cluster runs."""
+def up(*, datanodes: int, is_ha: bool, is_secure: bool = False, level: str = "authentication") -> int:
+    """Make sure that a usable cluster runs; `level` is the protection of a secure one."""
     cluster = attach()
     if cluster is not None and any(process.is_running for process in cluster.processes):
         try:
@@ -64,6 +73,9 @@ def up(*, datanodes: int, is_ha: bool, is_secure: bool = False) -> int:
         if is_secure and cluster.security is None:
             print("it is not secure: stop it first (make hdfs-down)")
             return 1
+        if is_secure and cluster.security is not None and cluster.security.rpc_protection != level:
+            print(f"it has the level {cluster.security.rpc_protection}: stop it first (make hdfs-down)")
+            return 1
         return 0
     shutil.rmtree(FOLDER / "cluster", ignore_errors=True)  # left by a machine that was switched off
     cluster = HdfsCluster(
@@ -72,12 +84,13 @@ def up(*, datanodes: int, is_ha: bool, is_secure: bool = False) -> int:
         folder=FOLDER / "cluster",
         namenode_port=NAMENODE_PORT,
         is_detached=True,
-        security=HdfsSecurity(FOLDER / "cluster" / "security", is_detached=True) if is_secure else None,
+        security=_security(level) if is_secure else None,
     )
     cluster.start()
-    if cluster.security is not None:
-        cluster.security.kdc.log_in(USER)
     save(cluster)
+    if cluster.security is not None:
+        open_root(cluster)
+        cluster.security.kdc.log_in(USER)
     print(cluster.root)
     _print_access(cluster)
     return 0
@@ -150,6 +163,10 @@ def _print_access(cluster: HdfsCluster) -> None:
     if cluster.security is not None:
         kdc = cluster.security.kdc
         print(f"KRB5_CONFIG={kdc.environment['KRB5_CONFIG']}\nkeytab   {kdc.keytab(USER)}\nuser     {USER}")
+
+
+def _security(level: str) -> HdfsSecurity:
+    return HdfsSecurity(FOLDER / "cluster" / "security", rpc_protection=level, transfer=LEVELS[level], is_detached=True)
 
 
 def _state_file() -> Path:

@@ -37,6 +37,12 @@ TRANSFERS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """What may protect the connections to datanodes, by the name of a test's parameter."""
+LEVELS: Mapping[str, Mapping[str, str]] = {
+    "authentication": AUTHENTICATED,
+    "integrity": TRANSFERS["integrity"],
+    "privacy": TRANSFERS["aes"],
+}
+"""The protection of connections to datanodes by the level of calls, for a cluster of one level."""
 
 
 class HdfsSecurity:
@@ -95,6 +101,7 @@ class HdfsSecurity:
         """Return the properties of the servers alone."""
         return {
             "hadoop.security.authorization": "false",
+            "dfs.permissions.enabled": "true",
             "dfs.block.access.token.enable": "true",
             "dfs.namenode.keytab.file": str(self.kdc.keytab(NAMENODE_PRINCIPAL)),
             "dfs.datanode.keytab.file": str(self.kdc.keytab(DATANODE_PRINCIPAL)),
@@ -108,7 +115,7 @@ class HdfsSecurity:
             write_conf(folder, self._stores(side), files=[f"ssl-{side}.xml"])
 
     def to_json(self) -> Mapping[str, object]:
-        return {"kdc_port": self.kdc.port, "rpc_protection": self.rpc_protection}
+        return {"kdc_port": self.kdc.port, "rpc_protection": self.rpc_protection, "transfer": self.transfer}
 
     # --- within ---
 

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from tests.services.hdfs import JAVA_OPTIONS, HdfsCluster
+from tests.services.hdfs_security import NAMENODE_PRINCIPAL
 
 TOOL_TIMEOUT_S = 120.0
 HEAP_MB = 256
@@ -52,6 +53,13 @@ def hdfs_tool(
     if done.returncode:
         raise ToolFailed(f"{what}: code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout.splitlines()
+
+
+def open_root(cluster: HdfsCluster) -> None:
+    """Let each user of a secure cluster make folders in ``/``, as each user of an open test cluster may."""
+    assert cluster.security is not None
+    tickets = cluster.security.kdc.ticket(NAMENODE_PRINCIPAL)
+    hdfs_tool(cluster, "dfs", "-chmod", "777", "/", tickets=tickets)
 
 
 def _java(cluster: HdfsCluster) -> list[str]:

@@ -124,9 +124,13 @@ class Kdc:
 
     def log_in(self, principal: str, *, life: str = "10h") -> str:
         """Add a user, and return the name of a credentials cache with its ticket."""
-        keytab = self.add_service(principal)
+        self.add_service(principal)
+        return self.ticket(principal, life=life)
+
+    def ticket(self, principal: str, *, life: str = "10h") -> str:
+        """Return the name of a credentials cache with a new ticket of a principal that has its keytab here."""
         cache = f"FILE:{self.folder}/{principal.replace('/', '-')}.cache"
-        self._run("kinit", "-l", life, "-c", cache, "-k", "-t", str(keytab), principal)
+        self._run("kinit", "-l", life, "-c", cache, "-k", "-t", str(self.keytab(principal)), principal)
         return cache
 
     def _listens(self) -> bool:

@@ -40,6 +40,14 @@ def test_members_of_both_versions_read_each_other() -> None:
     assert old.kafka_at("OUTSIDE") == Address(host="inside1", port=1)
 
 
+def test_a_member_of_a_version_before_users_has_none() -> None:
+    written = json.loads(encode_member(proxy(1)))
+    del written["hdfs_user"]
+    assert decode_member(json.dumps(written).encode()).hdfs_user == ""
+    with pytest.raises(FormatError):
+        decode_member(json.dumps({**written, "hdfs_user": 7}).encode())
+
+
 @pytest.mark.parametrize("wrong", [[], {"A": 5}, {"A": ["h"]}, {"A": ["h", 65536]}, {"A": ["h", True]}, 7])
 def test_listeners_without_valid_addresses_are_refused(wrong: object) -> None:
     written = {**json.loads(encode_member(proxy(1))), "listeners": wrong}
@@ -78,6 +86,7 @@ def test_a_member_is_read_as_it_was_written() -> None:
         zone="z",
         protocols=(1, 2),
         is_draining=True,
+        hdfs_user="bmq",
     )
     assert decode_member(encode_member(member)) == member
     assert str(member.kafka) == "[::1]:9092"

@@ -42,3 +42,19 @@ def test_each_hadoop_exception_becomes_a_storage_error(
     assert str(error).startswith("create /x: ")
     assert "\n" not in str(error)
     assert is_no_nodes(error) == ("could only be written" in message)
+
+
+@pytest.mark.parametrize("identity", ["logged in as bmq@R of the keytab /etc/bmq.keytab", "without a ticket: the name"])
+def test_a_missing_right_is_told_with_path_user_right_and_ticket(identity: str) -> None:
+    text = 'Permission denied: user=bmq, access=WRITE, inode="/bmq":hdfs:hdfs:drwxr-xr-x\n\tat x.y'
+    error = translate(RemoteError("org.apache.hadoop.security.AccessControlException", text), "mkdirs /bmq/t", identity)
+    assert type(error) is NotAllowed
+    assert str(error).startswith("mkdirs /bmq/t: AccessControlException: Permission denied: user=bmq, access=WRITE, ")
+    assert 'inode="/bmq"' in str(error)
+    assert f"({identity}. The owner of the folder" in str(error)
+    assert "demands Kerberos" not in str(error)
+
+
+def test_a_refusal_for_want_of_kerberos_keeps_its_hint() -> None:
+    refused = RemoteError("org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled")
+    assert "demands Kerberos" in str(translate(refused, "create /x", "without a ticket"))

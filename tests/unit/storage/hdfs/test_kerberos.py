@@ -16,6 +16,8 @@ from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
+from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
+from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, StorageLogins
 
 _TABLE = -1765328384
 pytestmark = pytest.mark.loops("asyncio")
@@ -114,6 +116,59 @@ def test_a_ticket_is_kept_while_the_kdc_is_away_until_it_ends(
     login.close()
 
 
+@pytest.mark.parametrize(
+    ("number", "is_kept"), [pytest.param(7, False, id="unknown"), pytest.param(12, True, id="refused by policy")]
+)
+def test_a_server_whose_ticket_the_kdc_refuses_does_not_hold_the_others_up(
+    number: int,
+    is_kept: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    keytab: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked: list[str] = []
+
+    def fetch(_: object, server: str) -> None:
+        asked.append(server)
+        if server == "nn/gone@R":
+            raise error(number)
+
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets._fetch_ticket", fetch)
+    kdc = Kdc(1_000, 1_000, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    login.note_server("nn/gone@R")
+    login.note_server("nn/here@R")
+    first = login.credentials()
+    kdc.now += 800.0
+    login.credentials()
+    second = renewed(login)
+    assert second is not first
+    assert "the KDC gives no ticket for nn/gone@R: log-ins" in caplog.text
+    kdc.now += 800.0
+    login.credentials()
+    assert renewed(login) is not second
+    last = ["nn/gone@R", "nn/here@R"] if is_kept else ["nn/here@R"]
+    assert asked == ["nn/gone@R", "nn/here@R", *last]
+    login.close()
+
+
+def test_a_renewal_fails_if_the_kdc_ends_between_its_tickets(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    """The former credentials have the servers' tickets: log-ins by them need no KDC."""
+
+    def fetch(_: object, server: str) -> None:
+        raise error(156)
+
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets._fetch_ticket", fetch)
+    kdc = Kdc(1_000, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    login.note_server("nn/here@R")
+    first = login.credentials()
+    kdc.now += 800.0
+    login.credentials()
+    assert renewed(login) is first
+    login.close()
+
+
 def test_a_ticket_cache_is_read_again_each_time_since_others_renew_it(monkeypatch: pytest.MonkeyPatch) -> None:
     kdc = Kdc(1_000, 1_000)
     login = made(kdc, monkeypatch)
@@ -129,7 +184,8 @@ def test_a_ticket_cache_is_read_again_each_time_since_others_renew_it(monkeypatc
         (24, "the keytab is out of date", True),
         (32, "the ticket has expired: run kinit again, or give a keytab", True),
         (37, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
-        (147, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
+        (148, "clocks of this machine and of the KDC differ by more than 5 minutes", True),
+        (154, "krb5.conf names no KDC of the realm", True),
         (156, "no KDC responds", False),
         (195, "there is no ticket: run kinit, or give a keytab", True),
     ],
@@ -148,6 +204,114 @@ async def test_an_error_of_the_library_says_what_to_do(
     assert said in str(failed.value)
     assert "cannot log in to Kerberos as bmq@R of the ticket cache FILE:/tmp/tickets: " in str(failed.value)
     assert (failed.value.kind, failed.value.is_final) == (CannotLogIn, is_final)
+    login.close()
+
+
+@pytest.mark.parametrize("number", [37, 148])
+async def test_clocks_that_differ_are_told_with_the_difference(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def ask(conf: Krb5Conf, name: str, realm: str, timeout_s: float) -> ClockDifference:
+        asked.append((name, realm))
+        return ClockDifference(-361.0, "the clock of the KDC kdc:88 is 361.0 s behind this machine's")
+
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.read_conf", lambda realm: Krb5Conf("/etc/krb5.conf", "R", ("kdc",)))
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.ask_clock", ask)
+    login = KerberosLogin("bmq/host@R", "/etc/bmq.keytab")
+
+    def fail() -> None:
+        raise error(number)
+
+    with pytest.raises(LoginFailed) as failed:
+        await login.run(fail)
+    assert str(failed.value).startswith("cannot log in to Kerberos as bmq/host@R of the keytab /etc/bmq.keytab: ")
+    assert "differ by more than 5 minutes; the clock of the KDC kdc:88 is 361.0 s behind this" in str(failed.value)
+    assert failed.value.reason == CLOCK
+    assert asked == [("bmq/host", "R")]
+    login.close()
+
+
+async def test_a_kdc_that_does_not_show_its_clock_changes_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.read_conf", lambda realm: Krb5Conf("/etc/krb5.conf", "R", ()))
+    login = KerberosLogin("bmq@R")
+
+    def fail() -> None:
+        raise error(37)
+
+    with pytest.raises(LoginFailed, match=r"differ by more than 5 minutes\)$"):
+        await login.run(fail)
+    login.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "keytab", "reason"),
+    [
+        (156, "a", KDC),
+        (24, "a", KEYTAB),
+        (181, "a", KEYTAB),
+        (195, "a", KEYTAB),
+        (195, "", TICKET),
+        (32, "", TICKET),
+        (6, "a", PRINCIPAL),
+        (60, "a", OTHER),
+    ],
+)
+def test_each_failure_has_its_reason(number: int, keytab: str, reason: str) -> None:
+    login = KerberosLogin("bmq@R", keytab)
+    assert login._failed(error(number)).reason == reason
+    login.close()
+
+
+async def test_a_log_in_while_the_kdc_is_away_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = StorageLogins(lambda: 1_700_000_000.0)
+    monkeypatch.setattr("bmq.storage.hdfs.kerberos.LOGINS", logins)
+    logins.succeeded()
+    login = KerberosLogin("bmq@R", "/etc/bmq.keytab")
+
+    def fail() -> None:
+        raise error(156)
+
+    with pytest.raises(LoginFailed) as failed:
+        await login.run(fail)
+    assert "(no KDC responds; no Kerberos log-in since 2023-11-14T22:13:20Z)" in str(failed.value)
+    assert issubclass(failed.value.kind, StorageUnavailable)
+    login.close()
+
+
+def test_tickets_and_renewals_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    kdc = Kdc(1_000, -1)
+    logins = StorageLogins(lambda: kdc.now)
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets.LOGINS", logins)
+    login = made(kdc, monkeypatch, keytab)
+    login.credentials()
+    kdc.now += 800.0
+    assert logins.ticket_left_s == 200.0
+    login.credentials()
+    renewed(login)
+    assert logins.failures[KDC] == 1
+    login.close()
+
+
+def test_a_ticket_is_replaced_without_a_log_in(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    kdc = Kdc(1_000, 1_000, -1, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    tickets = login._tickets
+    assert tickets is not None
+    tickets._tend()
+    assert kdc.issued == [], "nothing has asked for a ticket yet"
+    first = login.credentials()
+    tickets._tend()
+    assert login.credentials() is first
+    kdc.now += 800.0
+    tickets._tend()
+    second = login.credentials()
+    assert second is not first
+    kdc.now += 1_000.0
+    kdc.issued[-1].left_s = 0
+    tickets._tend()
+    assert len(kdc.issued) == 2, "the KDC is away"
+    tickets._tend()
+    assert len(kdc.issued) == 3
     login.close()
 
 

@@ -1,0 +1,75 @@
+"""The log-ins of this process to secure storage, counted where they succeed and fail.  Any thread may use it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, REFUSED, OTHER = (
+    "kdc", "clock", "keytab", "principal", "ticket", "refused", "other",
+)  # fmt: skip
+REASONS = (KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, REFUSED, OTHER)
+"""The reasons of failed log-ins: no KDC responds, clocks differ, the keytab, the principal or the ticket is wrong or
+missing, the server refuses the log-in, anything else."""
+
+
+class StorageLogins:
+    """Counts of log-ins and of their failures, and the end of the ticket; ``clock`` is in seconds since 1970."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures: Counter[str] = Counter()
+        self._last_at: float | None = None
+        self._ticket_ends_at: float | None = None
+        self.total = 0
+        """Log-ins that succeeded."""
+
+    def __repr__(self) -> str:
+        return f"<StorageLogins {self.total} failures={dict(self._failures)} {self.since}>"
+
+    @property
+    def is_used(self) -> bool:
+        """True once this process has tried to log in."""
+        return self.total > 0 or bool(self._failures)
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Failed log-ins and renewals by reason."""
+        with self._lock:
+            return {reason: self._failures[reason] for reason in REASONS}
+
+    @property
+    def ticket_left_s(self) -> float | None:
+        """Seconds until the ticket in use ends, 0 after its end; None if no ticket was fetched yet."""
+        ends_at = self._ticket_ends_at
+        return None if ends_at is None else max(0.0, ends_at - self._clock())
+
+    @property
+    def since(self) -> str:
+        """The text for an error: the time of the last log-in."""
+        if self._last_at is None:
+            return "no Kerberos log-in since the start of this process"
+        return f"no Kerberos log-in since {datetime.fromtimestamp(self._last_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    def succeeded(self) -> None:
+        """Count a log-in."""
+        with self._lock:
+            self.total += 1
+            self._last_at = self._clock()
+
+    def failed(self, reason: str) -> None:
+        """Count a log-in, or a renewal of the ticket, that failed."""
+        with self._lock:
+            self._failures[reason if reason in REASONS else OTHER] += 1
+
+    def ticket_lives(self, left_s: float) -> None:
+        """Note that the ticket in use lives for another ``left_s``."""
+        self._ticket_ends_at = self._clock() + left_s
+
+
+LOGINS = StorageLogins()
+"""This process's log-ins."""
