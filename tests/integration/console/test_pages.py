@@ -13,7 +13,8 @@ from tests.integration.console.pages import PHONE, WAIT_MS, Console
 from tests.services.bmq import BmqServer
 
 PAGES = ("/", "/topics", "/topics/orders", "/topics/orders/records", "/topics/orders/configs",
-         "/topics/orders/partitions/0", "/groups", "/groups/billing", "/transactions", "/members", "/storage")  # fmt: skip
+         "/topics/orders/partitions/0", "/groups", "/groups/billing", "/transactions", "/members",
+         "/storage")  # fmt: skip
 EVIL = '<img src=x onerror="document.title=1">'
 EVIL_GROUP = "<script>alert(1)</script>/../&?#%"
 
