@@ -251,7 +251,7 @@ OPEN_STATES = ("Ongoing", *ENDING_STATES)
 
 
 class TransactionFilter(NamedTuple):
-    """A choice of transactional ids: those that match all of these; an empty field matches every id."""
+    """Choice of transactional ids.  An id has to match every field; an empty field matches every id."""
 
     search: str = ""
     """Text that the id contains, in upper or lower case."""
@@ -277,7 +277,7 @@ class TransactionFacts(TypedDict):
 
 
 class TransactionsFacts(TypedDict):
-    """A page of the transactional ids of all shards, except shards that are not loaded, which may have more."""
+    """A page of the transactional ids of all loaded shards.  Shards that are not loaded may have further ids."""
 
     transactions: Sequence[TransactionFacts]
     total: int
@@ -321,7 +321,7 @@ class OpenTransactionFacts(TypedDict):
 
 
 class OpenTransactionsFacts(TypedDict):
-    """Open transactions of one partition in the order of their start, with the offsets that readers reach."""
+    """Open transactions of one partition in the order of their start, with the ends of its log."""
 
     log_start: int
     last_stable_offset: int
@@ -417,8 +417,8 @@ class ConsoleState:
     committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]]
     """Returns the offsets of a group; empty if it does not exist."""
     transactions: Callable[[TransactionFilter, Order, Page, Callable[[str], bool] | None], Awaitable[TransactionsFacts]]
-    """Returns a page of the transactional ids that match, sorted by one of ``TRANSACTION_COLUMNS``; with a function
-    only of those for whose id it returns True.  Raises RequestError INVALID_REGULAR_EXPRESSION for a wrong pattern."""
+    """Returns a page of the matching transactional ids, sorted by one of ``TRANSACTION_COLUMNS``.  With a function, an
+    id is listed only if the function returns True for it.  Raises RequestError INVALID_REGULAR_EXPRESSION for a wrong pattern."""
     transaction: Callable[[str], Awaitable[TransactionDetails | None]]
     """Returns a transactional id; None if it does not exist."""
     marker_waits: Callable[[Sequence[tuple[str, int]]], Awaitable[Sequence[MarkerWaitFacts]]]

@@ -1,7 +1,7 @@
 """Handlers of ``/api/v1/transactions``: transactional ids at their coordinators, and transactions open in a partition.
 
-The two may differ.  A transaction that is open in a partition, and that no coordinator knows, hangs: no time-out ends
-it (KIP-664).
+The two may differ.  A transaction hangs if it is open in a partition and no coordinator knows it: no time-out ends it
+(KIP-664).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TransactionsApi:
         self._state = state
 
     async def list_transactions(self, request: web.Request) -> object:
-        """Return a page of the transactional ids that match all filters, and that the client may describe."""
+        """Return a page of the matching transactional ids, without ids for which the client lacks DESCRIBE."""
         query = Query(request, ("after", "limit", "skip", "sort", *_FILTERS))
         order, page = query.ordered_page(TRANSACTION_COLUMNS)
         visible = request[ACCESS].may_describe_transaction

@@ -1,7 +1,6 @@
 """Transactional ids of the whole cluster, for the console, read from their coordinators as clients do.
 
-So are the processes that are to write the markers of a decided transaction, and the transactions that are open in a
-partition's log.
+Also the processes with markers of a decided transaction to write, and the open transactions of a partition's log.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Transactions:
     async def page(
         self, wanted: TransactionFilter, order: Order, page: Page, is_visible: Callable[[str], bool] | None = None
     ) -> TransactionsFacts:
-        """Return a page of the ids that match ``wanted``, or of those for which ``is_visible`` returns True.
+        """Return a page of the ids that match ``wanted``.  ``is_visible``, if given, must return True for an id.
 
         Only ids of the page are described.  Raises RequestError if the pattern is wrong, or no shard's ids can be
         listed.
@@ -130,7 +129,7 @@ class Transactions:
         )
 
     async def marker_waits(self, partitions: Sequence[tuple[str, int]]) -> Sequence[MarkerWaitFacts]:
-        """Return for each partition the process that is to write its marker, and why it cannot.
+        """Return the writer of each partition's marker, and the reason if the writer cannot write it.
 
         The marker of a group's offsets is written by the coordinator of the group's shard.
         """

@@ -1,4 +1,4 @@
-"""Handlers of transactions: filters, pages, what is hidden, and what a transaction waits for."""
+"""Handlers of transactions: filters, pages, hidden names, and the waits of a transaction."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def ids_of(facts: Transactions, wanted: TransactionFilter = ALL, **more: A
 
 @pytest.fixture(autouse=True)
 def one_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no other member report: partition 3 of `orders` is the only one that is not served."""
+    """Let no other member report; its broker does not serve partition 3 of `orders`."""
 
     async def not_served(joined: Any, broker: Any) -> ClusterNotServed:
         named = {"topic": "orders", "partition": 3, "broker": "b", "why": "storage acknowledges nothing"}
