@@ -418,7 +418,8 @@ class ConsoleState:
     """Returns the offsets of a group; empty if it does not exist."""
     transactions: Callable[[TransactionFilter, Order, Page, Callable[[str], bool] | None], Awaitable[TransactionsFacts]]
     """Returns a page of the matching transactional ids, sorted by one of ``TRANSACTION_COLUMNS``.  With a function, an
-    id is listed only if the function returns True for it.  Raises RequestError INVALID_REGULAR_EXPRESSION for a wrong pattern."""
+    id is listed only if the function returns True for it.  Raises RequestError INVALID_REGULAR_EXPRESSION for a wrong
+    pattern."""
     transaction: Callable[[str], Awaitable[TransactionDetails | None]]
     """Returns a transactional id; None if it does not exist."""
     marker_waits: Callable[[Sequence[tuple[str, int]]], Awaitable[Sequence[MarkerWaitFacts]]]
