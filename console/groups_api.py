@@ -1,6 +1,7 @@
 """Handlers of ``/api/v1/groups``: consumer groups with their lag, and the reset of their offsets with a preview.
 
-The lag of a partition is its high watermark minus the committed offset, as in Kafka's tools.
+The lag of a partition is its high watermark minus the committed offset, as in Kafka's tools.  So the records of open
+transactions count, which consumers of committed records cannot read yet.
 """
 
 from __future__ import annotations
@@ -14,9 +15,20 @@ from aiohttp import web
 from bmq.console.access.access import ACCESS, RequestAccess
 from bmq.console.group_lags import LAGS_MAX, NOT_ASKED, lags_of
 from bmq.console.kafka import Requests, check
-from bmq.console.listing import Page
 from bmq.console.operations import NotPossible
-from bmq.console.queries import FLAG, INTEGER, LONG_MAX, NUMBER, PAGE_MAX, BodyField, Query, choice_of, read_body
+from bmq.console.queries import (
+    FLAG,
+    INTEGER,
+    LONG_MAX,
+    NUMBER,
+    PAGE_MAX,
+    BodyField,
+    Query,
+    choice_of,
+    named,
+    partition_page,
+    read_body,
+)
 from bmq.console.records_reader import list_offsets
 from bmq.console.state import GROUP_COLUMNS, CommittedFacts, ConsoleState, GroupDetails, MemberFacts
 from bmq.core.errors import ErrorCode
@@ -91,12 +103,12 @@ class GroupsApi:
 
     async def describe(self, request: web.Request) -> object:
         """Return the group with its members and a page of its offsets; ``lag`` is the sum over that page."""
-        group_id, query = _asked(request, ("after", "limit"))
+        group_id, query = named(request, "group", ("after", "limit"))
         page = query.page(PAGE_MAX)
         access = request[ACCESS]
         details = await self._details(group_id, access)
         offsets = sorted(details["offsets"], key=lambda each: (each["topic"], each["partition"]))
-        shown, following = _page(offsets, page)
+        shown, following = partition_page(offsets, lambda each: (each["topic"], each["partition"]), page)
         ends = await _ends(access.kafka, [(each["topic"], each["partition"]) for each in shown])
         committed = [_committed(each, ends[each["topic"], each["partition"]]) for each in shown]
         lags = [each["lag"] for each in committed if each["lag"] is not None]
@@ -104,14 +116,14 @@ class GroupsApi:
 
     async def lag(self, request: web.Request) -> object:
         """Return the samples of the group's lag that are newer than ``after``, or those of the last hour."""
-        group_id, query = _asked(request, ("after",))
+        group_id, query = named(request, "group", ("after",))
         return await self._state.group_lag(group_id, query.number("after", 0, 0, LONG_MAX))
 
     # ----------------------------------------------------------------------------------------------------------- acts
 
     async def reset(self, request: web.Request) -> object:
         """Set the committed offsets of a group without members; with ``dry_run``, the default, only return them."""
-        group_id, _ = _asked(request)
+        group_id, _ = named(request, "group")
         body = await read_body(request, _RESET)
         needs_value = body["to"] in ("timestamp", "offset", "shift")
         if (body["value"] is not None) != needs_value:
@@ -148,7 +160,7 @@ class GroupsApi:
 
     async def delete(self, request: web.Request) -> object:
         """Delete a group without members, with its offsets."""
-        group_id, _ = _asked(request)
+        group_id, _ = named(request, "group")
         message = DeleteGroupsRequest(groups_names=[group_id])
         (result,) = (await request[ACCESS].kafka.send(ApiKey.DELETE_GROUPS, 2, message)).results
         check(result.error_code, f"group {group_id} was not deleted")
@@ -301,39 +313,11 @@ def _shown(offsets: Sequence[CommittedFacts], access: RequestAccess) -> Sequence
     return [each for each in offsets if access.may_describe_topic(each["topic"])]
 
 
-def _asked(request: web.Request, allowed: Sequence[str] = ()) -> tuple[str, Query]:
-    """Return the group that the path or the parameter ``id`` names, and the other parameters.
-
-    Only the parameter can name the groups ``.`` and ``..``: in paths, clients resolve them.  Raises NotPossible (400)
-    if both are missing.
-    """
-    if "id" in request.match_info:
-        return request.match_info["id"], Query(request, allowed)
-    query = Query(request, ("id", *allowed))
-    if not query.is_given("id"):
-        raise NotPossible(400, "wrong_parameter", "name the group: ?id=...")
-    return query.text("id"), query
-
-
 def _by_topic(keys: Sequence[Key]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for name, number in keys:
         topics.setdefault(name, []).append(number)
     return topics
-
-
-def _page(offsets: Sequence[Any], page: Page) -> tuple[Sequence[Any], str | None]:
-    """Return this page, and the ``after`` of the next one: ``topic/partition``."""
-    rest = offsets
-    if page.after:
-        name, slash, number = page.after.rpartition("/")
-        if not slash or not (number.isascii() and number.isdecimal()) or len(number) > 10:
-            raise NotPossible(400, "wrong_parameter", f"after={page.after[:80]!r} is not like topic/partition")
-        rest = [each for each in offsets if (each["topic"], each["partition"]) > (name, int(number))]
-    if len(rest) <= page.limit:
-        return rest, None
-    last = rest[page.limit - 1]
-    return rest[: page.limit], f"{last['topic']}/{last['partition']}"
 
 
 def _committed(each: Mapping[str, Any], ends: _Ends) -> dict[str, Any]:

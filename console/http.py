@@ -41,6 +41,7 @@ from bmq.console.state import ConsoleState
 from bmq.console.static_files import StaticFiles
 from bmq.console.tls_acceptor import ServerCertificate, TlsAcceptor
 from bmq.console.topics_api import TopicsApi
+from bmq.console.transactions_api import TransactionsApi
 from bmq.core.errors import RequestError
 from bmq.core.net.backlog import close_backlog
 
@@ -179,6 +180,7 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConf
     pages, cluster = _Pages(state), ClusterApi(state.operations)
     static = StaticFiles()
     topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
+    transactions = TransactionsApi(state)
     is_own = hosts.is_own if hosts is not None else bool
     app = web.Application(
         middlewares=[
@@ -220,6 +222,8 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConf
     app.router.add_post("/api/v1/topics/{name}/configs", _as_json(topics.alter))
     app.router.add_post("/api/v1/topics/{name}/partitions", _as_json(topics.add_partitions))
     app.router.add_get("/api/v1/topics/{name}/partitions/{partition}/segments", _as_json(topics.segments))
+    of_partition = _as_json(transactions.of_partition)
+    app.router.add_get("/api/v1/topics/{name}/partitions/{partition}/transactions", of_partition)
     app.router.add_get("/api/v1/topics/{name}/records", _as_json(records.read))
     app.router.add_post("/api/v1/topics/{name}/records", _as_json(records.produce, status=201))
     app.router.add_get("/api/v1/groups", _as_json(groups.list_groups))
@@ -228,6 +232,9 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConf
         app.router.add_delete(group, _as_json(groups.delete))
         app.router.add_get(f"{group}/lag", _as_json(groups.lag))
         app.router.add_post(f"{group}/reset", _as_json(groups.reset))
+    app.router.add_get("/api/v1/transactions", _as_json(transactions.list_transactions))
+    for transaction in ("/api/v1/transaction", "/api/v1/transactions/{id}"):
+        app.router.add_get(transaction, _as_json(transactions.describe))
     app.on_response_prepare.append(_add_security_headers)
     return app
 

@@ -80,6 +80,39 @@ def parse_number(name: str, text: str, least: int, most: int) -> int:
     return int(text)
 
 
+def named(request: web.Request, what: str, allowed: Sequence[str] = ()) -> tuple[str, Query]:
+    """Return the name in the path, else in the parameter ``id``, and the other parameters.
+
+    Only the parameter can have the names ``.`` and ``..``: in paths, clients resolve them.  Raises NotPossible (400)
+    if both are missing; the text says ``what`` is to be named.
+    """
+    if "id" in request.match_info:
+        return request.match_info["id"], Query(request, allowed)
+    query = Query(request, ("id", *allowed))
+    if not query.is_given("id"):
+        raise _wrong(f"name the {what}: ?id=...")
+    return query.text("id"), query
+
+
+def partition_page(
+    rows: Sequence[T], key: Callable[[T], tuple[str, int]], page: Page
+) -> tuple[Sequence[T], str | None]:
+    """Return a page of rows sorted by ``key``, topic and partition, and the ``after`` of the next: ``topic/partition``.
+
+    Raises NotPossible (400) if the page's ``after`` is not of this form.
+    """
+    rest = rows
+    if page.after:
+        name, slash, number = page.after.rpartition("/")
+        if not slash or not (number.isascii() and number.isdecimal()) or len(number) > 10:
+            raise _wrong(f"after={page.after[:80]!r} is not like topic/partition")
+        rest = [each for each in rows if key(each) > (name, int(number))]
+    if len(rest) <= page.limit:
+        return rest, None
+    topic, partition = key(rest[page.limit - 1])
+    return rest[: page.limit], f"{topic}/{partition}"
+
+
 def _wrong(message: str) -> NotPossible:
     return NotPossible(400, "wrong_parameter", message)
 

@@ -238,6 +238,97 @@ class GroupDetails(TypedDict):
     offsets: Sequence[CommittedFacts]
 
 
+TRANSACTION_COLUMNS = ("transactional_id", "state", "producer_id")
+"""Columns by which transactions can be sorted: the fields of ListTransactions.  Starts are read only for a page."""
+TRANSACTION_STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead"
+)  # fmt: skip
+"""States of a transaction, as Kafka's ListTransactions writes them."""
+ENDING_STATES = ("PrepareCommit", "PrepareAbort")
+"""States of a decided transaction, some of whose partitions have no marker yet."""
+OPEN_STATES = ("Ongoing", *ENDING_STATES)
+"""States in which readers of committed records wait for the transaction."""
+
+
+class TransactionFilter(NamedTuple):
+    """Choice of transactional ids.  An id has to match every field; an empty field matches every id."""
+
+    search: str = ""
+    """Text that the id contains, in upper or lower case."""
+    pattern: str = ""
+    """Regular expression (RE2) that the whole id matches."""
+    states: Sequence[str] = ()
+    producer_ids: Sequence[int] = ()
+    older_than_ms: int = -1
+    """Milliseconds for which the transaction has been open, or more; below 0 for any."""
+
+
+class TransactionFacts(TypedDict):
+    """One transactional id."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    """Time after which the coordinator aborts an open transaction."""
+    started_ms: int | None
+    """Wall time at which the open transaction began; null if none is open."""
+
+
+class TransactionsFacts(TypedDict):
+    """A page of the transactional ids of all loaded shards.  Shards that are not loaded may have further ids."""
+
+    transactions: Sequence[TransactionFacts]
+    total: int
+    """Number of transactional ids on all pages."""
+    next: str | None
+    """The ``after`` of the next page; null on the last page."""
+    shards_not_loaded: Sequence[NotLoadedFacts]
+
+
+class TransactionDetails(TypedDict):
+    """One transactional id with its coordinator and partitions."""
+
+    transaction: TransactionFacts
+    shard: int
+    coordinator: str
+    """Incarnation of the process that coordinates it; "" if none does."""
+    partitions: Sequence[tuple[str, int]]
+    """Partitions of the open transaction; once it is decided, the partitions that have no marker yet."""
+
+
+class MarkerWaitFacts(TypedDict):
+    """The process that is to write a partition's marker.  ``why``: the reason why it cannot; "" if it serves it."""
+
+    topic: str
+    partition: int
+    process: str
+    why: str
+
+
+class OpenTransactionFacts(TypedDict):
+    """A transaction that is open in a partition's log, of whichever transactional id."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    """Epoch of the coordinator that wrote the producer's last marker; -1 before the first."""
+    start_offset: int
+    """First offset of the transaction in the partition."""
+    last_timestamp_ms: int
+    """Timestamp of the producer's last batch there."""
+
+
+class OpenTransactionsFacts(TypedDict):
+    """Open transactions of one partition in the order of their start, with the ends of its log."""
+
+    log_start: int
+    last_stable_offset: int
+    high_watermark: int
+    transactions: Sequence[OpenTransactionFacts]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """Present counts of a process, for ``/metrics``.  Names of states may be in upper or lower case."""
@@ -325,6 +416,16 @@ class ConsoleState:
     """Returns a group; None if it does not exist."""
     committed: Callable[[str], Awaitable[Sequence[CommittedFacts]]]
     """Returns the offsets of a group; empty if it does not exist."""
+    transactions: Callable[[TransactionFilter, Order, Page, Callable[[str], bool] | None], Awaitable[TransactionsFacts]]
+    """Returns a page of the matching transactional ids, sorted by one of ``TRANSACTION_COLUMNS``.  With a function, an
+    id is listed only if the function returns True for it.  Raises RequestError INVALID_REGULAR_EXPRESSION for a wrong
+    pattern."""
+    transaction: Callable[[str], Awaitable[TransactionDetails | None]]
+    """Returns a transactional id; None if it does not exist."""
+    marker_waits: Callable[[Sequence[tuple[str, int]]], Awaitable[Sequence[MarkerWaitFacts]]]
+    """Returns for each partition who is to write its marker, in the same order."""
+    open_transactions: Callable[[str, int], Awaitable[OpenTransactionsFacts]]
+    """Returns the transactions that are open in an existing topic's existing partition."""
     history: Callable[[int], Awaitable[HistoryFacts]]
     """Returns the samples of the cluster that end later than the given wall time in ms."""
     group_lag: Callable[[str, int], Awaitable[LagHistoryFacts]]

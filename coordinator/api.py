@@ -60,6 +60,40 @@ class GroupListing(NamedTuple):
         return m.ListGroupsResponse(error_code=code, groups=self.groups)
 
 
+class TransactionListing(NamedTuple):
+    """Transactions as ListTransactions has them, of all ``shards`` except the ``missing`` shards with their errors.
+
+    ``error``: the error of the request itself; NONE if the request is right.
+    """
+
+    transactions: list[Any]
+    shards: frozenset[int]
+    missing: Mapping[int, ErrorCode]
+    unknown_state_filters: list[str]
+    error: ErrorCode = ErrorCode.NONE
+
+    def response(self) -> m.ListTransactionsResponse:
+        """Return the transactions, or one error without any, as Kafka's brokers do.
+
+        For a shard that no process serves now the error is COORDINATOR_LOAD_IN_PROGRESS: after every other error Java's
+        client gives up (``ListTransactionsHandler``).
+        """
+        code = self.error or min(map(_retriable, self.missing.values()), default=ErrorCode.NONE)
+        if code is not ErrorCode.NONE:
+            return m.ListTransactionsResponse(error_code=code, unknown_state_filters=[], transaction_states=[])
+        return m.ListTransactionsResponse(
+            error_code=code, unknown_state_filters=self.unknown_state_filters, transaction_states=self.transactions
+        )
+
+
+_MOVING = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+"""Errors of a shard that another process is about to serve."""
+
+
+def _retriable(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in _MOVING else code
+
+
 class GroupCoordinator(Protocol):
     """Group coordinator of the whole cluster, in this process or reached over the network."""
 

@@ -122,7 +122,12 @@ def _settings(*, is_kafka: bool) -> str:
 
 def http_rights() -> str:
     """Return what each request of the HTTP port needs."""
-    names = {ResourceType.CLUSTER: "the cluster", ResourceType.TOPIC: "the topic", ResourceType.GROUP: "the group"}
+    names = {
+        ResourceType.CLUSTER: "the cluster",
+        ResourceType.TOPIC: "the topic",
+        ResourceType.GROUP: "the group",
+        ResourceType.TRANSACTIONAL_ID: "the transactional id",
+    }
     rows = []
     for (method, path), right in RIGHTS.items():
         needs = right.who.value

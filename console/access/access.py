@@ -17,7 +17,11 @@ from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.endpoint.authorization.authorizer import Authorizer
 
 T = TypeVar("T")
-_KINDS = {ResourceType.TOPIC: "topic", ResourceType.GROUP: "group"}
+_KINDS = {
+    ResourceType.TOPIC: "topic",
+    ResourceType.GROUP: "group",
+    ResourceType.TRANSACTIONAL_ID: "transactional id",
+}
 
 
 class NotAuthorised(NotPossible):
@@ -80,6 +84,9 @@ class RequestAccess:
 
     def may_describe_group(self, group_id: str) -> bool:
         return self.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
+
+    def may_describe_transaction(self, transactional_id: str) -> bool:
+        return self.allows(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
     async def visible(self, items: Iterable[T], is_visible: Callable[[T], bool]) -> list[T]:
         """Return those of ``items`` that the client may know of, in turns of the event loop."""

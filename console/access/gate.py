@@ -193,7 +193,7 @@ def gate(rules: AccessGate) -> Middleware:
 
 
 def _name(request: web.Request, resource: ResourceType) -> Collection[str]:
-    """Return the name of the topic or group that the request is for; nothing for the cluster."""
+    """Return the name of the topic, group or transactional id of the request; nothing for the cluster."""
     if resource is ResourceType.CLUSTER:
         return ()
     named: Mapping[str, str] = request.match_info

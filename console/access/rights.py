@@ -1,7 +1,7 @@
 """The rights that requests of the HTTP port need: a row for each path and method.
 
-The rights are Kafka's: an operation on the cluster, a topic or a group, which ACLs give.  A request that Kafka's
-handlers serve is checked by them again, and there further: for each topic of a reset, for example.
+The rights are Kafka's: an operation on the cluster, a topic, a group or a transactional id, which ACLs give.  A request
+that Kafka's handlers serve is checked by them again, and there further: for each topic of a reset, for example.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ def _group(operation: AclOperation, note: str = "") -> Right:
     return Right(Who.ALLOWED, operation, ResourceType.GROUP, note)
 
 
+def _transaction(operation: AclOperation, note: str = "") -> Right:
+    return Right(Who.ALLOWED, operation, ResourceType.TRANSACTIONAL_ID, note)
+
+
 _DESCRIBE, _ALTER = AclOperation.DESCRIBE, AclOperation.ALTER
 _OWN_TOPICS = "of topics that the user may not describe nothing is shown"
 METRICS = ("GET", "/metrics")
@@ -82,6 +86,9 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("POST", "/api/v1/topics/{name}/configs"): _topic(AclOperation.ALTER_CONFIGS),
     ("POST", "/api/v1/topics/{name}/partitions"): _topic(_ALTER),
     ("GET", "/api/v1/topics/{name}/partitions/{partition}/segments"): _topic(_DESCRIBE),
+    ("GET", "/api/v1/topics/{name}/partitions/{partition}/transactions"): _topic(
+        AclOperation.READ, "as by DescribeProducers; transactional ids only with DESCRIBE on them"
+    ),
     ("GET", "/api/v1/topics/{name}/records"): _topic(AclOperation.READ),
     ("POST", "/api/v1/topics/{name}/records"): _topic(AclOperation.WRITE),
     ("GET", "/api/v1/groups"): Right(
@@ -97,6 +104,9 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
             ("POST", "/reset", _group(AclOperation.READ, "READ on each topic")),
         )
     },
+    ("GET", "/api/v1/transactions"): Right(Who.USER, note="only transactional ids that the user may describe"),
+    ("GET", "/api/v1/transaction"): _transaction(_DESCRIBE, _OWN_TOPICS),
+    ("GET", "/api/v1/transactions/{id}"): _transaction(_DESCRIBE, _OWN_TOPICS),
 }
 
 

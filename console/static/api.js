@@ -35,6 +35,11 @@ export function groupPath(id, part = "") {
   return `group${part}?id=${encodeURIComponent(id)}`;
 }
 
+/** Return the path of the API for a transactional id, named by a parameter for the same reason. */
+export function transactionPath(id) {
+  return `transaction?id=${encodeURIComponent(id)}`;
+}
+
 /** Send a GET and return the JSON of the response.  Raises ApiError. */
 export function get(where, query = {}, signal = undefined) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);

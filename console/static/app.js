@@ -11,6 +11,8 @@ import { partitionPage } from "./pages/partition.js";
 import { storagePage } from "./pages/storage.js";
 import { topicPage } from "./pages/topic.js";
 import { topicsPage } from "./pages/topics.js";
+import { transactionPage } from "./pages/transaction.js";
+import { transactionsPage } from "./pages/transactions.js";
 import { forgetUser, loadUser, logOut, loginPage, mayCluster, user } from "./session.js";
 import { button, empty, failure, icon, link, loading, pageHead } from "./widgets.js";
 
@@ -18,6 +20,7 @@ const NAVIGATION = [
   { name: "overview", title: "Overview", href: "#/", ofCluster: true },
   { name: "topics", title: "Topics", href: "#/topics" },
   { name: "groups", title: "Groups", href: "#/groups" },
+  { name: "transactions", title: "Transactions", href: "#/transactions" },
   { name: "members", title: "Members", href: "#/members", ofCluster: true },
   { name: "storage", title: "Storage", href: "#/storage", ofCluster: true },
 ];
@@ -28,6 +31,8 @@ const ROUTES = [
   [/^\/topics\/([^/]+)\/partitions\/(\d+)$/, partitionPage],
   [/^\/groups$/, groupsPage],
   [/^\/groups\/([^/]+)$/, groupPage],
+  [/^\/transactions$/, transactionsPage],
+  [/^\/transactions\/([^/]+)$/, transactionPage],
   [/^\/members$/, membersPage],
   [/^\/storage$/, storagePage],
 ];

@@ -1,5 +1,7 @@
 """Lag of the groups of this process's shards: high watermarks minus committed offsets, as in Kafka's tools.
 
+So the records of open transactions count, which consumers of committed records cannot read yet.
+
 A group has one coordinator, so the sum over all coordinators is the cluster's, and no group counts twice.  Only offsets
 of topics and partitions that exist count.  A refresh walks over the committed offsets in turns of the event loop, and
 sends one request to each broker for the watermarks of the partitions that it owns.
@@ -87,8 +89,19 @@ class GroupLag:
         self.report = LagReport()
 
     async def refresh(self) -> None:
-        """Count all lag again and replace ``report``.  Raises what ``watermarks`` raises."""
+        """Count all lag again and replace ``report``.  Raises the exceptions of ``watermarks``.
+
+        After a failure the report has no lag: an older lag would look as if it had been counted now.
+        """
         keys: dict[PartitionKey, None] = {}
+        try:
+            self.report = await self._report(keys)
+        except Exception:
+            self.report = LagReport(partitions_unknown=len(keys))
+            raise
+
+    async def _report(self, keys: dict[PartitionKey, None]) -> LagReport:
+        """Count all lag, and add the partitions with committed offsets to ``keys``."""
         async for _, topic, committed in self._pairs():
             keys.update((PartitionKey(topic.topic_id, number), None) for number in committed)
         ends = await self._watermarks(list(keys))
@@ -98,7 +111,7 @@ class GroupLag:
         by_partition = self._partitions_shown.choose(
             {pair: lags[pair] for pair in shown}, {pair: totals[pair].partitions for pair in shown}
         )
-        self.report = LagReport(
+        return LagReport(
             pairs=_pair_lags(totals, shown),
             partitions=await self._partition_lags(by_partition, ends),
             partitions_unknown=len(keys) - len(ends),

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from bmq.coordinator import transaction_routing as routing
-from bmq.coordinator.api import ClientInfo, LocalTransactionCoordinator
+from bmq.coordinator.api import ClientInfo, LocalTransactionCoordinator, TransactionListing
 from bmq.core.errors import ErrorCode
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.proxy_addresses import Proxies
-from bmq.meta.shard_kinds import TRANSACTIONS
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from bmq.proxy.shards.client import EntryRefused
 from bmq.proxy.shards.router import ShardRouter
-
-_MOVING = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""Errors of a shard that another process is about to serve."""
 
 
 class RoutedTransactions(ShardRouter):
@@ -62,32 +59,30 @@ class RoutedTransactions(ShardRouter):
     async def list_transactions(
         self, request: m.ListTransactionsRequest, client: ClientInfo, proxies: Proxies | None = None
     ) -> m.ListTransactionsResponse:
-        """Return the transactions of the shards for which ``proxies`` send clients to this proxy.
+        """Return the transactions of the shards for which ``proxies`` send clients to this proxy."""
+        return (await self._list(request, client, self._shards_at(proxies))).response()
 
-        With an error there are no transactions, as from Kafka.  If no process serves one of the shards now, the error
-        is COORDINATOR_LOAD_IN_PROGRESS: after every other error Java's client gives up (``ListTransactionsHandler``).
-        """
-        found = await self._list_shards(routing.LIST, request, client, self._shards_at(proxies))
-        codes: set[ErrorCode] = set()
-        unknown: dict[str, None] = {}
+    async def list_all_transactions(self, request: m.ListTransactionsRequest, client: ClientInfo) -> TransactionListing:
+        """Return the transactions of all shards, and the shards that could not be listed."""
+        return await self._list(request, client, self._all_shards())
+
+    async def _list(
+        self, request: m.ListTransactionsRequest, client: ClientInfo, shards: Sequence[ShardId]
+    ) -> TransactionListing:
         states: list[Any] = []
-        for response in found:
+        missing: dict[int, ErrorCode] = {}
+        unknown: dict[str, None] = {}
+        error = ErrorCode.NONE
+        found = await self._list_shards(routing.LIST, request, client, shards)
+        for shard, response in zip(shards, found, strict=True):
             if isinstance(response, EntryRefused):
-                codes.add(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                missing[shard.number] = ErrorCode.COORDINATOR_NOT_AVAILABLE
             elif response is not None:
-                codes.add(ErrorCode(response.error_code))
-                unknown.update(dict.fromkeys(response.unknown_state_filters))
                 states += response.transaction_states
-        code = _most_urgent(codes - {ErrorCode.NONE})
-        if code is not ErrorCode.NONE:
-            return m.ListTransactionsResponse(error_code=code, unknown_state_filters=[], transaction_states=[])
-        return m.ListTransactionsResponse(
-            error_code=code, unknown_state_filters=list(unknown), transaction_states=states
-        )
-
-
-def _most_urgent(codes: set[ErrorCode]) -> ErrorCode:
-    """Return the error for the client: errors of the request itself go before errors of shards; NONE without any."""
-    if codes & _MOVING:
-        codes = codes - _MOVING | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    return min(codes & routing.LIST.of_request or codes, default=ErrorCode.NONE)
+                unknown.update(dict.fromkeys(response.unknown_state_filters))
+                code = ErrorCode(response.error_code)
+                if code in routing.LIST.of_request:
+                    error = code
+                elif code is not ErrorCode.NONE:
+                    missing[shard.number] = code
+        return TransactionListing(states, frozenset(shard.number for shard in shards), missing, list(unknown), error)

@@ -40,6 +40,7 @@ from bmq.server.queries.partitions_not_served import partitions_not_served
 from bmq.server.queries.storage_facts import segments_of
 from bmq.server.queries.topic_sizes import ClusterTopicSizes
 from bmq.server.queries.traffic import ClusterTraffic, cluster_traffic, rates_of
+from bmq.server.queries.transaction_facts import Transactions
 from bmq.server.roles.coordinator import CoordinatorRole
 
 BYTES_S = 5.0
@@ -68,6 +69,10 @@ def console_state(
     """
     facts = _Facts(node, descriptors)
     groups = Groups(node.joined, node.catalog, node.proxy.coordinator, node.coordinator)
+    transactions = Transactions(
+        node.joined, node.catalog, node.proxy.transactions, node.proxy.owners,
+        coordinator=node.coordinator, broker=node.broker,
+    )  # fmt: skip
     return ConsoleState(
         metrics=node.metrics,
         is_alive=facts.is_alive,
@@ -84,6 +89,10 @@ def console_state(
         groups=groups.page,
         group=groups.group,
         committed=groups.committed,
+        transactions=transactions.page,
+        transaction=transactions.transaction,
+        marker_waits=transactions.marker_waits,
+        open_transactions=transactions.open_in,
         operations=Operations(node),
         kafka=LocalRequests(node.proxy.console_endpoint),
         authorizer=node.security.authorizer,

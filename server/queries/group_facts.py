@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from bmq.console.listing import Columns, Order, Page, cut
-from bmq.console.operations import NotLoadedFacts
 from bmq.console.state import (
     CommittedFacts,
     GroupDetails,
@@ -22,14 +21,12 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog
 from bmq.meta.group_placement import shard_of
-from bmq.meta.shard_kinds import GROUPS, ShardId
+from bmq.meta.shard_kinds import GROUPS
 from bmq.proxy.groups.router import RoutedCoordinator
 from bmq.server.cluster_member import ClusterMember
-from bmq.server.queries.shards_not_loaded import shards_not_loaded
+from bmq.server.queries.shard_listing import describe_all, missing_shards
 from bmq.server.roles.coordinator import CoordinatorRole
 
-_NOT_DESCRIBED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""Error of a group whose shard is loading, and of one that a response had no room for: it must be asked for again."""
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 _Listed: TypeAlias = m.ListGroupsResponse.ListedGroup
 _COLUMNS: Columns[_Listed] = {
@@ -68,45 +65,26 @@ class Groups:
             groups = [group for group in kept if group is not None]
         total, listed, following = await asyncio.to_thread(_page_of, groups, search.lower(), order, page)
         shown = [group.group_id for group in listed]
-        left, found = list(shown), dict[str, GroupFacts]()
-        while left:
-            described = (await self._described(left)).groups
-            found |= {group.group_id: _group(group) for group in described if group.error_code == ErrorCode.NONE}
-            again = [group.group_id for group in described if group.error_code == _NOT_DESCRIBED]
-            is_stuck = len(again) == len(left)
-            for group in described:
-                code = ErrorCode(group.error_code)
-                if code is _NOT_DESCRIBED and not is_stuck:
-                    continue
-                if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):  # else deleted meanwhile
-                    missing[self._shard_of(group.group_id)] = code
-            left = [] if is_stuck else again
+        described = await describe_all(
+            shown, self._described, lambda group: group.group_id, ErrorCode.GROUP_ID_NOT_FOUND
+        )
+        found = {group_id: _group(group) for group_id, group in described.found.items()}
+        missing |= {self._shard_of(group_id): code for group_id, code in described.errors.items()}
         if missing and not found and missing.keys() >= listing.shards:
             _check(min(missing.values()))
         return GroupsFacts(
             groups=[found[group_id] for group_id in shown if group_id in found],
             total=total,
             next=following,
-            shards_not_loaded=await self._missing(missing) if missing else [],
+            shards_not_loaded=await missing_shards(GROUPS, missing, self._joined, self._own),
         )
-
-    async def _missing(self, codes: Mapping[int, ErrorCode]) -> list[NotLoadedFacts]:
-        """Return the shards with the reasons that their coordinators give, else with the error that clients get."""
-        failures = await shards_not_loaded(self._joined, self._own)
-        known = {each["shard"]: each for each in failures if each["kind"] == GROUPS.name}
-        return [known.get(number) or self._without_reason(number, codes[number]) for number in sorted(codes)]
-
-    def _without_reason(self, number: int, code: ErrorCode) -> NotLoadedFacts:
-        owner = self._joined.view.shard(ShardId(GROUPS, number))
-        name = owner.incarnation if owner is not None else ""
-        return NotLoadedFacts(kind=GROUPS.name, shard=number, coordinator=name, why=code.name)
 
     def _shard_of(self, group_id: str) -> int:
         return shard_of(group_id, self._catalog.topics[GROUPS.topic].partitions)
 
     async def group(self, group_id: str) -> GroupDetails | None:
         """Return a group with its members and offsets; None if it does not exist.  Raises RequestError."""
-        found = (await self._described([group_id])).groups[0]
+        found = (await self._described([group_id]))[0]
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
             return None
         _check(found.error_code)
@@ -145,8 +123,9 @@ class Groups:
             for part in topic.partitions
         ]
 
-    async def _described(self, group_ids: list[str]) -> m.DescribeGroupsResponse:
-        return await self._groups.describe_groups(m.DescribeGroupsRequest(version=6, groups=group_ids), _CONSOLE)
+    async def _described(self, group_ids: list[str]) -> Sequence[m.DescribeGroupsResponse.DescribedGroup]:
+        request = m.DescribeGroupsRequest(version=6, groups=group_ids)
+        return (await self._groups.describe_groups(request, _CONSOLE)).groups  # type: ignore[no-any-return]
 
 
 def _page_of(

@@ -201,6 +201,37 @@ GROUPS = Dashboard(
     [Variable("group", "kafka_consumergroup_lag_sum{$S}", "consumergroup", is_multi=True)],
 )  # fmt: skip
 
+TRANSACTIONS = Dashboard(
+    "transactions",
+    "BMQ: transactions",
+    [
+        Panel("Open transactional ids, by state", [Query(
+            'sum by (state) (bmq_transactions{$S,state=~"Ongoing|PrepareCommit|PrepareAbort"})', "{{state}}")],
+            description="In the Prepare states the end is decided, and markers are on their way: for milliseconds, if"
+                        " all partitions are served."),
+        Panel("Other transactional ids, by state", [Query(
+            'sum by (state) (bmq_transactions{$S,state=~"Empty|CompleteCommit|CompleteAbort"})', "{{state}}")],
+            description="Ids without an open transaction, kept for transactional.id.expiration.ms."),
+        Panel("Oldest open transaction", [Query("max(bmq_oldest_transaction_age_seconds{$S})", "oldest")], "s",
+              "Readers of committed records wait for it. Past its producer's time-out the coordinator aborts it."),
+        Panel("Waiting for verification", [
+            total("bmq_unverified_batches", "batches"), total("bmq_unverified_offset_commits", "offset commits")],
+            description="Until the coordinator says that the partition is in the transaction: above 0 for long, brokers"
+                        " cannot reach a coordinator."),
+        Panel("Markers not written", [by_pod("bmq_markers_not_written")],
+              description="After a failed try. The alert BmqMarkersNotWritten has a runbook."),
+        Panel("Oldest marker not written", [by_pod("bmq_oldest_marker_not_written_seconds")], "s"),
+        Panel("Requests of transactions", [Query(
+            'sum by (request) (rate(kafka_network_requestmetrics_requests_total{$S,request=~'
+            '"InitProducerId|AddPartitionsToTxn|AddOffsetsToTxn|TxnOffsetCommit|EndTxn"}[$R]))', "{{request}}")],
+            "reqps"),
+        Panel("Latency of ends", quantiles("kafka_network_requestmetrics_totaltimems", "request", "{{request}}",
+                                           '$S,request="EndTxn"'), "ms"),
+        Panel("Shards not loaded", [Query("sum by (reason) (bmq_shards_not_loaded{$S})", "{{reason}}")],
+              description="Their groups or transactions are not served; bmq cluster status names them."),
+    ],
+)  # fmt: skip
+
 STORAGE = Dashboard(
     "storage",
     "BMQ: storage and metadata store",
@@ -330,7 +361,7 @@ SECURITY = Dashboard(
     ],
 )  # fmt: skip
 
-DASHBOARDS = (OVERVIEW, TOPICS, GROUPS, STORAGE, PROCESS, SECURITY)
+DASHBOARDS = (OVERVIEW, TOPICS, GROUPS, TRANSACTIONS, STORAGE, PROCESS, SECURITY)
 
 
 def files(chart: Path) -> Iterator[tuple[Path, str]]:

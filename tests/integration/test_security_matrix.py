@@ -386,7 +386,9 @@ HTTP_OPEN = {
     ("GET", "/"), ("GET", "/static/{file}"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/api/v1/openapi.json"),
     ("GET", "/api/v1/login"), ("POST", "/api/v1/login"), ("DELETE", "/api/v1/login"),
 }  # fmt: skip
-HTTP_EVERY_USER = {("GET", "/api/v1/me"), ("GET", "/api/v1/topics"), ("GET", "/api/v1/groups")}
+HTTP_EVERY_USER = {
+    ("GET", "/api/v1/me"), ("GET", "/api/v1/topics"), ("GET", "/api/v1/groups"), ("GET", "/api/v1/transactions")
+}  # fmt: skip
 HTTP_ALICE = {
     ("GET", "/api/v1/topics/{name}"), ("POST", "/api/v1/topics/{name}/records"),
     ("GET", "/api/v1/topics/{name}/partitions/{partition}/segments"),

@@ -50,6 +50,7 @@ function view(app, id, rights, details, lag) {
       tile("Protocol", group.protocol_type || "none"),
     ),
     h("div", { class: "charts wide" }, lag.error ? notices([{ tone: "warn", title: "Lag over time is missing", text: lag.error }]) : chart({ title: "Lag over time", interval: lag.interval_ms, format: short, series: [{ name: "", tone: "one", points: lag.samples.map((each) => [each.time_ms, each.lag]) }] })),
+    h("p", { class: "hint" }, "Lag counts to the high watermark: records of open transactions are in it, which consumers of committed records cannot read yet."),
     card("Lag by partition", lagTable(app, offsets, members), details.next || app.query.get("after") ? pages(app, details.next) : null),
     card("Members", membersTable(members)),
   ];

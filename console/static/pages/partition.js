@@ -1,12 +1,14 @@
-// One partition: its owner and offsets, and its segment files with the datanodes of their blocks.
+// One partition: its owner and offsets, its open transactions, and its segment files with the datanodes of their blocks.
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
-import { bytes, count, isKnown, plural, time } from "../format.js";
-import { badge, bar, button, card, empty, pageHead, table, tile, tiles } from "../widgets.js";
-import { partitionState, shortName, topicHref, topicLink } from "./shared.js";
+import { bytes, count, isKnown, plural, span, time } from "../format.js";
+import { rightsOn } from "../session.js";
+import { badge, bar, button, card, empty, notices, pageHead, table, tile, tiles } from "../widgets.js";
+import { partitionState, shortName, topicHref, topicLink, transactionLink, transactionState } from "./shared.js";
 
 const SEGMENTS = 100;
+const TRANSACTIONS = 50;
 const SHOWN_BLOCKS = 50;
 
 export function partitionPage(app, name, number) {
@@ -17,29 +19,67 @@ export function partitionPage(app, name, number) {
     section: "topics",
     refreshMs: 10_000,
     async load(signal) {
-      const [details, segments] = await Promise.all([
+      const [details, open, segments] = await Promise.all([
         get(path`topics/${name}`, { after: partition - 1, limit: 1 }, signal),
+        openTransactions(name, partition, signal),
         get(path`topics/${name}/partitions/${partition}/segments`, { after, limit: SEGMENTS }, signal).catch((error) => {
           if (!("status" in error) || error.status === 404) throw error;
           return { error: error.message, segments: [], next: null };
         }),
       ]);
-      return { topic: details.topic, facts: details.partitions[0], segments };
+      return { topic: details.topic, facts: details.partitions[0], open, segments };
     },
-    view: ({ topic, facts, segments }) => [
+    view: ({ topic, facts, open, segments }) => [
       pageHead(h("span", null, topicLink(name), ` / ${partition}`), facts.why || null, h("a", { class: "button", href: topicHref(name, `/records?partition=${partition}`) }, "Records")),
       tiles(
         tile("State", partitionState(facts)),
         tile("Broker", shortName(facts.owner)),
         tile("Epoch", count(facts.epoch)),
         tile("Log start", count(facts.log_start)),
-        tile("High watermark", count(facts.high_watermark)),
+        tile("Last stable offset", count(open?.last_stable_offset), open?.last_stable_offset < open?.high_watermark ? `${plural(open.high_watermark - open.last_stable_offset, "offset")} below the high watermark` : ""),
+        tile("High watermark", count(open?.high_watermark ?? facts.high_watermark)),
         tile("Size", bytes(facts.bytes)),
       ),
+      open ? transactionsCard(open) : null,
       segmentsCard(topic, facts, segments, (text) => ((after = text), app.reload()), after),
       nodesCard(segments.segments),
     ],
   };
+}
+
+/** Load the open transactions; null for a user who may not read the topic, {error, transactions} if they are not known. */
+async function openTransactions(name, partition, signal) {
+  if (!(await rightsOn("topic", name, signal)).includes("READ")) return null;
+  return get(path`topics/${name}/partitions/${partition}/transactions`, { limit: TRANSACTIONS }, signal).catch((error) => {
+    if (!("status" in error) || error.status === 404) throw error;
+    return { error: error.message, transactions: [], total: 0, shards_not_loaded: [] };
+  });
+}
+
+/** Return the card of the open transactions; null without any. */
+function transactionsCard({ error, transactions, total, shards_not_loaded: missing }) {
+  if (error) return card("Open transactions", notices([{ tone: "warn", title: "Open transactions are not known", text: error }]));
+  if (total === 0) return null;
+  const now = Date.now();
+  const unknown = missing.length ? `it may be of the shards that are not loaded: ${missing.map(({ shard }) => shard).join(", ")}` : "no coordinator that you may ask knows the producer: bmq transaction find-hanging says whether the transaction hangs";
+  return card("Open transactions", [
+    table({
+      label: "Open transactions",
+      rows: transactions,
+      keyOf: (each) => each.producer_id,
+      columns: [
+        { name: "start", title: "From offset", align: "right", cell: (each) => count(each.start_offset) },
+        { name: "id", title: "Transactional id", cell: (each) => (each.transactional_id === null ? h("span", { class: "muted", title: unknown }, "not known") : transactionLink(each.transactional_id)) },
+        { name: "state", title: "State", cell: (each) => (each.state === null ? h("span", { class: "muted" }, "not known") : transactionState(each.state)) },
+        { name: "age", title: "Open for", align: "right", class: "nowrap", cell: (each) => (isKnown(each.age_ms) ? span(each.age_ms) : h("span", { class: "muted" }, "not known")) },
+        { name: "producer", title: "Producer id", align: "right", cell: (each) => h("a", { href: `#/transactions?producer_id=${each.producer_id}` }, count(each.producer_id)) },
+        { name: "epoch", title: "Epoch", align: "right", cell: (each) => count(each.producer_epoch) },
+        { name: "last", title: "Last record", align: "right", class: "nowrap", cell: (each) => h("span", { title: time(each.last_timestamp_ms) }, `${span(now - each.last_timestamp_ms)} ago`) },
+      ],
+    }),
+    transactions.some((each) => each.transactional_id === null) ? h("p", { class: "hint" }, `Transactional ids not known: ${unknown}.`) : null,
+    total > transactions.length ? h("p", { class: "hint" }, `and ${plural(total - transactions.length, "further transaction")} that began later`) : null,
+  ]);
 }
 
 /** Return the offsets of a segment: those of an open one up to the high watermark, which only grows. */

@@ -27,6 +27,15 @@ export function groupName(id) {
   return id.trim() === "" ? "(blank)" : id;
 }
 
+export function transactionLink(id) {
+  return h("a", { href: `#/transactions/${encodeURIComponent(id)}` }, transactionName(id));
+}
+
+/** Return the id, or a word for one that would be invisible. */
+export function transactionName(id) {
+  return id.trim() === "" ? "(blank)" : id;
+}
+
 /** Return an incarnation, which CSS may shorten; its title has all of it. */
 export function shortName(incarnation) {
   if (!incarnation) return h("span", { class: "muted" }, "none");
@@ -43,6 +52,13 @@ const GROUP_WORDS = { PreparingRebalance: "preparing rebalance", CompletingRebal
 
 export function groupState(state) {
   return badge(GROUP_WORDS[state] ?? state.toLowerCase(), GROUP_TONES[state] ?? "info");
+}
+
+const TRANSACTION_TONES = { Ongoing: "info", PrepareCommit: "warn", PrepareAbort: "warn", CompleteCommit: "good", CompleteAbort: "", Empty: "" };
+const TRANSACTION_WORDS = { PrepareCommit: "committing", PrepareAbort: "aborting", CompleteCommit: "committed", CompleteAbort: "aborted" };
+
+export function transactionState(state) {
+  return badge(TRANSACTION_WORDS[state] ?? state.toLowerCase(), TRANSACTION_TONES[state] ?? "info");
 }
 
 export function configSource(source) {

@@ -13,7 +13,8 @@ from tests.integration.console.pages import PHONE, WAIT_MS, Console
 from tests.services.bmq import BmqServer
 
 PAGES = ("/", "/topics", "/topics/orders", "/topics/orders/records", "/topics/orders/configs",
-         "/topics/orders/partitions/0", "/groups", "/groups/billing", "/members", "/storage")  # fmt: skip
+         "/topics/orders/partitions/0", "/groups", "/groups/billing", "/transactions", "/members",
+         "/storage")  # fmt: skip
 EVIL = '<img src=x onerror="document.title=1">'
 EVIL_GROUP = "<script>alert(1)</script>/../&?#%"
 
@@ -52,7 +53,7 @@ def test_every_page_fits_a_phone(browser: Browser, server: BmqServer, path: str)
         console.open(path)
         assert console.fits()
         assert console.faults() == []
-        for name in ("Overview", "Topics", "Groups", "Members", "Storage"):
+        for name in ("Overview", "Topics", "Groups", "Transactions", "Members", "Storage"):
             assert console.page.get_by_role("link", name=name, exact=True).first.is_visible()
 
 

@@ -25,6 +25,7 @@ from bmq.console.operations import (
 )
 from bmq.console.state import (
     GROUP_COLUMNS,
+    TRANSACTION_COLUMNS,
     ClusterFacts,
     CommittedFacts,
     ConsoleState,
@@ -32,6 +33,9 @@ from bmq.console.state import (
     GroupDetails,
     GroupFacts,
     GroupsFacts,
+    MarkerWaitFacts,
+    OpenTransactionFacts,
+    OpenTransactionsFacts,
     RootFacts,
     SegmentsFacts,
     SpaceFacts,
@@ -39,6 +43,10 @@ from bmq.console.state import (
     TopicDetails,
     TopicFacts,
     TopicSizes,
+    TransactionDetails,
+    TransactionFacts,
+    TransactionFilter,
+    TransactionsFacts,
 )
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
@@ -63,6 +71,15 @@ LISTED = Topic(
 RATES = RateFacts(records_in=2.5, bytes_in=1000.0, bytes_out=0.0)
 GROUP = GroupFacts(group_id="billing", state="Stable", protocol_type="consumer", members=1)
 BUSY_GROUP = "loading"
+TRANSACTION = TransactionFacts(
+    transactional_id="billing",
+    state="PrepareCommit",
+    producer_id=7,
+    producer_epoch=2,
+    timeout_ms=60_000,
+    started_ms=1_700_000_000_000 - 90_000,
+)
+"""It has the id of ``GROUP``: one example of a path's ``{id}`` does for both."""
 BROKEN_TOPIC = "broken"
 NOW_MS = 1_700_000_000_000
 
@@ -306,6 +323,10 @@ def state(
         groups=_groups,
         group=_group,
         committed=_committed,
+        transactions=_transactions,
+        transaction=_transaction,
+        marker_waits=_marker_waits,
+        open_transactions=_open_transactions,
         history=_history,
         group_lag=_group_lag,
         operations=operations or FakeOperations(),
@@ -432,6 +453,40 @@ async def _groups(
         page,
     )
     return GroupsFacts(groups=groups, total=len(groups), next=following, shards_not_loaded=[missing])
+
+
+async def _transactions(
+    wanted: TransactionFilter, order: Order, page: Page, is_visible: Callable[[str], bool] | None = None
+) -> TransactionsFacts:
+    missing = NotLoadedFacts(kind="transactions", shard=3, coordinator="", why="NOT_COORDINATOR")
+    columns = {name: itemgetter(name) for name in TRANSACTION_COLUMNS}
+    is_in = is_visible is None or is_visible(TRANSACTION["transactional_id"])
+    is_in = is_in and (not wanted.producer_ids or TRANSACTION["producer_id"] in wanted.producer_ids)
+    shown, following = cut([TRANSACTION] if is_in else [], columns, order, page)
+    return TransactionsFacts(transactions=shown, total=len(shown), next=following, shards_not_loaded=[missing])
+
+
+async def _transaction(transactional_id: str) -> TransactionDetails | None:
+    if transactional_id == BUSY_GROUP:
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being read")
+    if transactional_id != TRANSACTION["transactional_id"]:
+        return None
+    partitions = [("orders", 1), ("__consumer_offsets", 3), ("orders", 0)]
+    return TransactionDetails(transaction=TRANSACTION, shard=4, coordinator="coordinator-1", partitions=partitions)
+
+
+async def _marker_waits(partitions: Sequence[tuple[str, int]]) -> Sequence[MarkerWaitFacts]:
+    return [MarkerWaitFacts(topic=topic, partition=n, process="broker-1", why="") for topic, n in partitions]
+
+
+async def _open_transactions(topic: str, partition: int) -> OpenTransactionsFacts:
+    known, hanging = (
+        OpenTransactionFacts(
+            producer_id=number, producer_epoch=2, coordinator_epoch=-1, start_offset=number, last_timestamp_ms=NOW_MS
+        )
+        for number in (7, 8)
+    )
+    return OpenTransactionsFacts(log_start=5, last_stable_offset=7, high_watermark=9, transactions=[known, hanging])
 
 
 async def _committed(group_id: str) -> Sequence[CommittedFacts]:

@@ -264,7 +264,7 @@ def test_no_other_dashboards_lie_about() -> None:
     drawn_names = {f"{dashboard.name}.json" for dashboard in dashboards.DASHBOARDS}
     assert {path.name for path in (CHART / "files" / "dashboards").iterdir()} == drawn_names
     uids = [dashboard.name for dashboard in dashboards.DASHBOARDS]
-    assert uids == ["overview", "topics", "groups", "storage", "process", "security"]
+    assert uids == ["overview", "topics", "groups", "transactions", "storage", "process", "security"]
 
 
 def test_the_readmes_links_lead_somewhere() -> None:

@@ -13,6 +13,8 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from bmq.console.listing import Order, Page
+from bmq.console.state import TransactionFilter
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -27,6 +29,7 @@ from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.cluster.member import Address
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.server.queries.console_facts import console_state
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.single_node import single_node
@@ -283,3 +286,32 @@ async def test_an_end_of_version_4_keeps_the_epoch() -> None:
         await p.ended("CompleteCommit")
         assert (await p.end_request(4)).error_code == 0
         assert (await p.end_request(4, commits=False)).error_code == ErrorCode.INVALID_TXN_STATE
+
+
+async def test_the_console_shows_a_transaction_and_where_it_is_open() -> None:
+    async with process() as p:
+        console = console_state(p.node)
+        assert await console.transaction("nobody") is None
+        await p.write()
+        await p.commit_offset(5)
+        wanted = TransactionFilter(states=("Ongoing",))
+        (listed,) = (await console.transactions(wanted, Order("transactional_id"), Page("", 10), None))["transactions"]
+        assert (listed["transactional_id"], listed["producer_id"], listed["timeout_ms"]) == (
+            "t",
+            p.producer_id,
+            600_000,
+        )
+        assert listed["started_ms"] is not None
+        details = await console.transaction("t")
+        assert details is not None
+        number = shard_of("g", p.node.catalog.topics[OFFSETS_TOPIC].partitions)
+        assert sorted(details["partitions"]) == [(OFFSETS_TOPIC, number), ("orders", 0)]
+        waits = await console.marker_waits(sorted(details["partitions"]))
+        assert [(each["process"], each["why"]) for each in waits] == [("n", ""), ("n", "")]
+        found = await console.open_transactions("orders", 0)
+        assert (found["last_stable_offset"], found["high_watermark"]) == (0, 1)
+        assert [each["producer_id"] for each in found["transactions"]] == [p.producer_id]
+        await p.end(commits=True)
+        await p.ended("CompleteCommit")
+        assert (await console.open_transactions("orders", 0))["transactions"] == []
+        assert (await console.transactions(wanted, Order("transactional_id"), Page("", 10), None))["total"] == 0

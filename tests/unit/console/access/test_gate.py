@@ -24,6 +24,7 @@ NAMES = {
     ResourceType.CLUSTER: CLUSTER_NAME,
     ResourceType.TOPIC: EXAMPLES["{name}"],
     ResourceType.GROUP: EXAMPLES["{id}"],
+    ResourceType.TRANSACTIONAL_ID: EXAMPLES["{id}"],
 }
 DESCRIBE_CLUSTER = ("alice", AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -74,7 +75,11 @@ async def test_each_request_needs_its_login_and_its_right(route: tuple[str, str]
             return
         assert (user.status, user.json["error"]) == (403, "not_authorised")
         named = re.escape(
-            {"topic": "topic 'orders'", "group": "group 'billing'"}.get(right.resource.name.lower(), "the cluster")
+            {
+                ResourceType.TOPIC: "topic 'orders'",
+                ResourceType.GROUP: "group 'billing'",
+                ResourceType.TRANSACTIONAL_ID: "transactional id 'billing'",
+            }.get(right.resource, "the cluster")
         )
         assert re.fullmatch(f"User:alice is not authorised for {right.operation.name} on {named}", user.json["message"])
         assert faults(user.json, {"$ref": "#/components/schemas/Error"}) == []

@@ -202,3 +202,25 @@ async def test_shards_that_are_not_loaded_are_counted_by_the_kind_of_reason() ->
         await world.crash()
         await asyncio.sleep(60)
         assert world.coordinator.shards_not_loaded_by_reason() == none
+
+
+def test_a_failed_count_leaves_no_earlier_lag() -> None:
+    """An earlier lag would be sampled and scraped with the present time, for as long as counts fail."""
+    failures = list[Exception]()
+
+    async def watermarks(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        if failures:
+            raise failures[0]
+        return dict.fromkeys(keys, 100)
+
+    offsets = committed(("billing", "orders", 0, 90), ("audit", "orders", 1, 50))
+    lag = GroupLag(lambda: [offsets], MemoryCatalog(topic("orders")), watermarks, 100)
+    run(lag.refresh())
+    assert {each.group: each.lag for each in lag.report.pairs} == {"billing": 10, "audit": 50}
+    failures.append(RuntimeError("a fault of ours"))
+    with pytest.raises(RuntimeError):
+        run(lag.refresh())
+    assert lag.report == LagReport(partitions_unknown=2)
+    failures.clear()
+    run(lag.refresh())
+    assert {each.group: each.lag for each in lag.report.pairs} == {"billing": 10, "audit": 50}

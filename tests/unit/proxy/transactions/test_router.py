@@ -218,3 +218,21 @@ async def test_an_error_of_the_request_itself_is_asked_for_once() -> None:
         response = await w.proxies[0].list_transactions(listing(), CLIENT)
         assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
         assert [each for each in w.a.calls if each.startswith("list")] == ["list [0, 2]"]
+
+
+async def test_the_console_lists_all_shards_and_names_those_that_are_missing() -> None:
+    async with transactions() as w:
+        ids = await _begun(w)
+        w.a.loading = {2}
+        del w.truth.shards[ShardId(TRANSACTIONS, 1)]
+        w.tell()
+        listed = await w.proxies[1].list_all_transactions(listing(), CLIENT)
+        assert sorted(each.transactional_id for each in listed.transactions) == sorted([ids[0], ids[3]])
+        assert (listed.shards, listed.error) == (frozenset(range(SHARDS)), ErrorCode.NONE)
+        assert listed.missing == {
+            1: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            2: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        }
+        w.b.list_error = ErrorCode.INVALID_REGULAR_EXPRESSION
+        listed = await w.proxies[1].list_all_transactions(listing(), CLIENT)
+        assert listed.error is ErrorCode.INVALID_REGULAR_EXPRESSION

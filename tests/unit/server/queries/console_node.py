@@ -92,6 +92,8 @@ def node(
             ),
             console_endpoint=None,
             coordinator=None,
+            transactions=None,
+            owners=None,
             audit=NO_AUDIT,
             audit_log=None,
         ),

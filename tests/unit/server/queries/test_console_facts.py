@@ -145,7 +145,9 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
     fake = SimpleNamespace(
         catalog=SimpleNamespace(topics={"t": TOPIC}),
         storage_room=SimpleNamespace(facts=None),
-        proxy=SimpleNamespace(owners=owners, coordinator=None, console_endpoint=None, audit=NO_AUDIT, audit_log=None),
+        proxy=SimpleNamespace(
+            owners=owners, coordinator=None, transactions=None, console_endpoint=None, audit=NO_AUDIT, audit_log=None
+        ),
         broker=None,
         view=view,
         joined=SimpleNamespace(view=view, peers=None),
