@@ -1,7 +1,7 @@
-"""One pass of a fence: the writer of a block is stopped on one datanode after the other, under one generation stamp.
+"""One pass of a fence: the stop of a block's writer on all datanodes, under a single generation stamp.
 
-Each datanode gets a pipeline of its own (op 80), by the stage that fits what it has of the block: see steps 3 and 4 in
-``fencing.py``, and the replicas there that cannot be opened for streaming.
+A datanode gets its own pipeline (op 80). The stage of op 80 fits the datanode's replica. ``fencing.py`` has the steps (3
+and 4) and the replicas that cannot be opened for streaming.
 """
 
 from __future__ import annotations
