@@ -131,6 +131,9 @@ class PartitionIo(ABC):
             return
         now_ms = self.context.now_ms()
         self.apply(self.machine.handle(event, now_ms))
+        self._follow_deadline(now_ms)
+
+    def _follow_deadline(self, now_ms: int) -> None:
         deadline = self.machine.deadline_ms()
         if deadline is None:
             return
@@ -144,7 +147,13 @@ class PartitionIo(ABC):
 
     def _on_timer(self) -> None:
         self._timer_ms = -1
-        self.post(ev.Tick(self.context.clock.now_ms()))
+        if self._is_abandoned:
+            return
+        deadline, now_ms = self.machine.deadline_ms(), self.context.now_ms()
+        if deadline is not None and deadline <= now_ms:
+            self.post(ev.Tick(self.context.clock.now_ms()))
+        else:  # as after most flushes: the timer was the flush's, which has ended since
+            self._follow_deadline(now_ms)
 
     @abstractmethod
     def apply(self, effects: list[Effect]) -> None:

@@ -19,7 +19,7 @@ from bmq.core.security.session import Session
 from bmq.core.security.tls import ServerTls
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until
-from tests.unit.core.net.test_listener import answer
+from tests.unit.core.net.test_listener import read_response
 from tests.unit.core.net.world import World, frame, turn
 
 
@@ -145,12 +145,12 @@ async def test_a_socket_that_waits_is_not_read() -> None:
     began = asyncio.get_running_loop().time()
     reader, writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
     writer.write(frame(7))
-    assert (await answer(reader))[0] == 7
+    assert (await read_response(reader))[0] == 7
     assert asyncio.get_running_loop().time() - began >= 0.3
     refused, other = await asyncio.open_connection("127.0.0.1", world.listener.port)
     other.write(frame(8))
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await answer(refused)
+        await read_response(refused)
     assert world.script.begun == [7]
     for each in (writer, other):
         each.close()
@@ -174,7 +174,7 @@ async def test_a_tls_handshake_begins_after_the_wait(tmp_path_factory: pytest.Te
     )
     assert asyncio.get_running_loop().time() - began >= 0.3
     writer.write(frame(7))
-    assert (await answer(reader))[0] == 7
+    assert (await read_response(reader))[0] == 7
     with pytest.raises((ConnectionError, ssl.SSLError)):
         await asyncio.open_connection("127.0.0.1", world.listener.port, ssl=context, server_hostname="localhost")
     assert rates.asked == [("127.0.0.1", "OUT")] * 2
@@ -205,11 +205,11 @@ async def test_a_tls_connection_counts_for_its_principal_after_the_handshake(
     assert bounds.live == []
     reader, writer = await connect()
     writer.write(frame(1))
-    assert (await answer(reader))[0] == 1
+    assert (await read_response(reader))[0] == 1
     refused, other = await connect()
     other.write(frame(2))
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await answer(refused)
+        await read_response(refused)
     assert (world.script.begun, world.metrics.user_connections_refused) == ([1], 1)
     for each in (silent, writer, other):
         each.close()
