@@ -54,7 +54,7 @@ class Site:
         try:
             broker = lone_broker(fs, self.kv, incarnation=incarnation, config=config)
             settings = broker.config
-            broker.shared.scheduler = CountingScheduler(
+            broker.context.scheduler = CountingScheduler(
                 settings.flushes_total, settings.flushes_per_partition, settings.gather_bytes
             )
             await broker.start()
@@ -69,7 +69,7 @@ class Site:
 
 def flushes_of(broker: Broker) -> int:
     """Return the number of flushes that have ended on a broker of ``Site.broker``."""
-    scheduler = broker.shared.scheduler
+    scheduler = broker.context.scheduler
     assert isinstance(scheduler, CountingScheduler)
     return scheduler.flushes
 

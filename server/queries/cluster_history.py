@@ -144,5 +144,5 @@ def totals(metrics: Metrics, broker: BrokerRole | None) -> Totals:
         errors=sum(sum(each.errors.values()) for each in metrics.apis.values()),
         connections=metrics.connections,
         produce_buckets=tuple(produce.buckets) if produce is not None else zeros.produce_buckets,
-        flush_buckets=(tuple(broker.broker.shared.flush_ms.buckets) if broker is not None else zeros.flush_buckets),
+        flush_buckets=(tuple(broker.broker.context.flush_ms.buckets) if broker is not None else zeros.flush_buckets),
     )

@@ -155,7 +155,7 @@ class DelegatedAuthenticator:
             try:
                 self._kerberos = self._make_kerberos()
             except (StorageError, ValueError) as error:
-                _log.warning("there is no Kerberos in the place of a token", extra=fields(error=error))
+                _log.warning("Kerberos cannot take the place of a refused token", extra=fields(error=error))
                 return False
         _log.warning(
             "HDFS refuses %s: the log-in by %s is used until there is another token", self._source, self._kerberos

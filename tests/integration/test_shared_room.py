@@ -197,7 +197,7 @@ async def _share(brokers: Sequence[Broker]) -> None:
     shares = FileShares()
     while True:
         for broker in brokers:
-            name, places = broker.shared.incarnation, broker.shared.open_files
+            name, places = broker.context.incarnation, broker.context.open_files
             if (share := shares.share(name)) is not None:
                 places.share(share, SHARE_S)
             reported = OpenFileReport(

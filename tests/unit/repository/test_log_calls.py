@@ -8,6 +8,7 @@ from bmq.core.logging.fields import FIELDS
 from tests.log_events import TREE, events, of_source
 
 PROCESS_WIDE = {
+    "HDFS refuses %s: the log-in by %s is used until there is another token",
     "HDFS at %s is not secure: the fall-back to simple authentication is used",
     "the wall clock was set by %d ms",
     "%d partitions are not handed over: storage does not let them be closed",

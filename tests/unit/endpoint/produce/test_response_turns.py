@@ -30,7 +30,7 @@ class Turns:
 def counted(patch: pytest.MonkeyPatch) -> Iterator[Turns]:
     turns = Turns()
     loop: Any = asyncio.get_running_loop()
-    once, acknowledge, write = loop._run_once, MemoryAppender._answer, Peer.write
+    once, acknowledge, write = loop._run_once, MemoryAppender._acknowledge, Peer.write
 
     def run_once() -> None:
         turns.now += 1
@@ -48,7 +48,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Turns]:
 
     with patch.context() as patched:
         patched.setattr(loop, "_run_once", run_once)
-        patched.setattr(MemoryAppender, "_answer", acknowledged)
+        patched.setattr(MemoryAppender, "_acknowledge", acknowledged)
         patched.setattr(Peer, "write", written)
         yield turns
 
