@@ -12,7 +12,7 @@ from tests.harness.loop import PROCESS
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Process
 from tests.simulation.group_clients import Member
 from tests.simulation.kafka_clients import Client, read_all
-from tests.simulation.kafka_world import Told
+from tests.simulation.kafka_world import Observed
 
 QUIET_S = 90.0
 """Time until nothing is kept any more: a broker's own patience with batches in flight (60 s), and a sweep."""
@@ -23,7 +23,7 @@ class Through:
 
     def __init__(self, world: ClusterWorld, host: str) -> None:
         self.rng: Random = world.rng
-        self.told: Told = world.told
+        self.observed: Observed = world.observed
         self.is_over = False
         self._world = world
         self._host = host
@@ -52,7 +52,7 @@ class BugsTold(logging.Handler):
         process, text = PROCESS.get(), record.getMessage()
         if (record.exc_info or "bug: " in text) and process not in self._world.loop.gates.dead:
             error = record.exc_info[1] if record.exc_info else None
-            self._world.told.errors.append(f"{process} logs: {text}: {error!r}")
+            self._world.observed.errors.append(f"{process} logs: {text}: {error!r}")
 
 
 # -------------------------------------------------------------------------------------------------------------- records
@@ -67,11 +67,11 @@ async def check_logs(world: ClusterWorld, host: str, topics: dict[str, int], pla
         for partition in range(partitions):
             values = await read_all(Through(world, host), topic, partition)
             where = f"{topic}-{partition}, read through {host}"
-            _check_told(world.told, (topic, partition), values, where)
+            _check_observed(world.observed, (topic, partition), values, where)
             _check_order(values, plain, where)
 
 
-def _check_told(expected: Told, key: tuple[str, int], values: dict[int, bytes], where: str) -> None:
+def _check_observed(expected: Observed, key: tuple[str, int], values: dict[int, bytes], where: str) -> None:
     assert sorted(values) == list(range(len(values))), f"offsets of {where} have gaps"
     for name, known in (("acknowledged", expected.acked), ("seen", expected.seen)):
         for offset, value in known[key].items():
@@ -96,11 +96,11 @@ def _check_order(values: dict[int, bytes], plain: set[str], where: str) -> None:
 
 async def check_groups(world: ClusterWorld, host: str, topic: str, partitions: int) -> None:
     """Check that everything below a committed offset was processed, and groups find their commits, or later ones."""
-    told = world.told
-    for (group, _, partition), committed in told.committed.items():
-        missed = set(range(committed)) - told.processed[group, topic, partition]
+    observed = world.observed
+    for (group, _, partition), committed in observed.committed.items():
+        missed = set(range(committed)) - observed.processed[group, topic, partition]
         assert not missed, f"{group} never processed {sorted(missed)[:5]} of {topic}-{partition}, {committed} committed"
-    for group in sorted({group for group, _, _ in told.committed}):
+    for group in sorted({group for group, _, _ in observed.committed}):
         member = Member(Through(world, host), group, topic, partitions)
         await member.positions()
 

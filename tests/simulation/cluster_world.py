@@ -35,7 +35,7 @@ from tests.simulation.cluster_acks import OneOwner
 from tests.simulation.cluster_network import CLIENT, ClusterNetwork
 from tests.simulation.cluster_versions import speak
 from tests.simulation.frail_files import FrailFileSystem
-from tests.simulation.kafka_world import BUSY, CONFIG, SMALL, Told
+from tests.simulation.kafka_world import BUSY, CONFIG, SMALL, Observed
 from tests.simulation.versions import SpokenKeyValue, Version
 
 KAFKA_PORT, INTERNAL_PORT, HTTP_PORT = 9092, 9093, 9080
@@ -142,7 +142,7 @@ class Process:
 
     def _failed(self, why: str) -> None:
         """Note an error: no part of a process may give up, whatever fails around it."""
-        self.world.told.errors.append(f"{self} had to begin anew: {why}")
+        self.world.observed.errors.append(f"{self} had to begin anew: {why}")
         self._asked.fail(why)
 
     @property
@@ -225,7 +225,7 @@ class Place:
                 if not process.task.cancelled() and (error := process.task.exception()) is not None:
                     self.failures.append(repr(error))
                     if not isinstance(error, ENDS_WITH):
-                        self.world.told.errors.append(f"{process} ended with {error!r}")
+                        self.world.observed.errors.append(f"{process} ended with {error!r}")
             if self.is_on:
                 await asyncio.sleep(1.0)
 
@@ -300,8 +300,8 @@ class ClusterWorld:
         self.features = features
         self.network = ClusterNetwork(self.rng, latency_s)
         self.places: list[Place] = []
-        self.told = Told()
-        self.acks = OneOwner(self.told.errors.append)
+        self.observed = Observed()
+        self.acks = OneOwner(self.observed.errors.append)
         self.is_over = False
         self.rebuilding: asyncio.Task[None] | None = None
         """The rebuilding of a store that was lost."""
@@ -330,12 +330,12 @@ class ClusterWorld:
         """Note as errors what a process that ended by itself leaves running or open."""
         left = [repr(task) for task in tasks_of(process.incarnation) if task.get_name() != OPERATOR]
         if left:
-            self.told.errors.append(f"{process} has ended and left tasks: {left}")
+            self.observed.errors.append(f"{process} has ended and left tasks: {left}")
         ends = [end.other.host for end in self.network.ends if end.process == process.incarnation]
         if ends:
-            self.told.errors.append(f"{process} has ended and left connections to {ends}")
+            self.observed.errors.append(f"{process} has ended and left connections to {ends}")
         if process.incarnation in {server.process for server in self.network.listening.values()}:
-            self.told.errors.append(f"{process} has ended and left a listening socket")
+            self.observed.errors.append(f"{process} has ended and left a listening socket")
 
     def client(self) -> ClusterClient:
         return ClusterClient(self)

@@ -88,7 +88,7 @@ class Member:
                 if refused.code in _ASK_METADATA:
                     self.client.close()  # and goes on at any proxy
                 if not refused.code.is_retriable and refused.code not in _AGAIN:
-                    self.world.told.errors.append(f"member of {self.group}: {refused}")
+                    self.world.observed.errors.append(f"member of {self.group}: {refused}")
                     return
                 await pause(self.world)
         await self._leave()
@@ -145,9 +145,9 @@ class Member:
         name = self.instance or self.member_id
         for partition in mine:
             key = (self.group, self.generation, self.topic, partition)
-            owner = self.world.told.owned.setdefault(key, name)
+            owner = self.world.observed.owned.setdefault(key, name)
             if owner != name:
-                self.world.told.errors.append(f"{key} was given to {owner} and to {name}")
+                self.world.observed.errors.append(f"{key} was given to {owner} and to {name}")
         return mine
 
     async def _positions(self, mine: list[int]) -> dict[int, int]:
@@ -157,16 +157,16 @@ class Member:
         request = OffsetFetchRequest(
             group_id=self.group, topics=[Topic(name=self.topic, partition_indexes=mine)], require_stable=True
         )
-        committed = dict(self.world.told.committed)  # what others commit from here on need not be in the answer
+        committed = dict(self.world.observed.committed)  # what others commit from here on need not be in the answer
         response = await self.client.call(request, OffsetFetchResponse, 7)
         check(response.error_code)
         positions = {}
         for part in response.topics[0].partitions:
             check(part.error_code)
-            told = committed.get((self.group, self.topic, part.partition_index), -1)
-            if part.committed_offset < told:
-                self.world.told.errors.append(
-                    f"group {self.group}: {told} was committed in {self.topic}-{part.partition_index},"
+            expected = committed.get((self.group, self.topic, part.partition_index), -1)
+            if part.committed_offset < expected:
+                self.world.observed.errors.append(
+                    f"group {self.group}: {expected} was committed in {self.topic}-{part.partition_index},"
                     f" then {part.committed_offset} fetched"
                 )
             positions[part.partition_index] = max(part.committed_offset, 0)
@@ -191,7 +191,7 @@ class Member:
         if fetcher.offsets:
             for partition, records in (await fetcher.poll()).items():
                 key = (self.group, self.topic, partition)
-                self.world.told.processed[key].update(record.offset for record in records)  # type: ignore[attr-defined]
+                self.world.observed.processed[key].update(record.offset for record in records)  # type: ignore[attr-defined]
             if self.rng.random() < 0.7:
                 await self._commit(dict(fetcher.offsets))
         await pause(self.world, 1.0)
@@ -225,7 +225,7 @@ class Member:
             check(part.error_code)
             key = (self.group, self.topic, part.partition_index)
             committed = offsets[part.partition_index]
-            self.world.told.committed[key] = max(committed, self.world.told.committed.get(key, -1))
+            self.world.observed.committed[key] = max(committed, self.world.observed.committed.get(key, -1))
 
     async def _leave(self) -> None:
         try:

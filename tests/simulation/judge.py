@@ -35,7 +35,7 @@ class Judge:
     acked: list[Sent] = field(default_factory=list)
     seen: dict[int, bytes] = field(default_factory=dict)
     watermark: int = 0
-    start_told: int = 0
+    start_confirmed: int = 0
     start_asked: int = 0
     start_moved: int = 0
     """The furthest log start of any owner, also one that was never confirmed."""

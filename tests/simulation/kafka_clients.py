@@ -1,7 +1,7 @@
 """Clients of the simulated servers: producers, readers, an administrator (``group_clients``: members of groups).
 
 Each does what a careful real client does: retries what is retriable, resends in order, believes what it is told, and
-writes down in ``Told`` what that was.  An answer that no client should get is written to ``Told.errors``.
+writes down in ``Observed`` what that was.  An answer that no client should get is written to ``Observed.errors``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from tests.harness.network import Disconnected
-from tests.simulation.kafka_world import Told
+from tests.simulation.kafka_world import Observed
 
 BYTES_MAX = 1 << 20
 METADATA_S = 3.0
@@ -48,7 +48,7 @@ class World(Protocol):
     """The parts of a world that its clients use."""
 
     rng: Random
-    told: Told
+    observed: Observed
     is_over: bool
 
     def client(self) -> Client: ...
@@ -120,21 +120,21 @@ async def produce(world: World, name: str, topic: str, partition: int, count: in
                 first = number + 1
             await pause(world)
         except Disconnected as lost:
-            world.told.refused.append(f"producer {name} at {first}: {lost}")
+            world.observed.refused.append(f"producer {name} at {first}: {lost}")
             await pause(world)
         except Refused as refused:
-            world.told.refused.append(f"producer {name} at {first}: {refused}")
+            world.observed.refused.append(f"producer {name} at {first}: {refused}")
             if not refused.code.is_retriable:
-                world.told.errors.append(world.told.refused[-1])
+                world.observed.errors.append(world.observed.refused[-1])
                 return
             await pause(world)
     client.close()
 
 
 def note_acked(world: World, topic: str, partition: int, offset: int, value: bytes) -> None:
-    known = world.told.acked[topic, partition].setdefault(offset, value)
+    known = world.observed.acked[topic, partition].setdefault(offset, value)
     if known != value:
-        world.told.errors.append(f"{topic}-{partition}: offset {offset} was answered for {known!r} and {value!r}")
+        world.observed.errors.append(f"{topic}-{partition}: offset {offset} was answered for {known!r} and {value!r}")
 
 
 def _is_unknown(outcome: Any) -> bool:
@@ -169,9 +169,9 @@ async def produce_plain(world: World, name: str, topic: str, partition: int, cou
             if outcome is not None and not isinstance(outcome, Disconnected):
                 part = outcome.responses[0].partition_responses[0]
                 if part.error_code:
-                    world.told.refused.append(f"producer {name}: {ErrorCode(part.error_code).name}")
+                    world.observed.refused.append(f"producer {name}: {ErrorCode(part.error_code).name}")
                     if not ErrorCode(part.error_code).is_retriable:
-                        world.told.errors.append(world.told.refused[-1])
+                        world.observed.errors.append(world.observed.refused[-1])
                 elif each == -1:
                     note_acked(world, topic, partition, part.base_offset, value)
         unknown += any(_is_unknown(outcome) for outcome in outcomes)
@@ -194,7 +194,8 @@ async def look_for_epochs(world: World, topic: str) -> None:
     check(response.topics[0].error_code)
     for part in response.topics[0].partitions:
         if part.leader_epoch != -1:
-            world.told.errors.append(f"Metadata gave {topic}-{part.partition_index} leader epoch {part.leader_epoch}")
+            partition = f"{topic}-{part.partition_index}"
+            world.observed.errors.append(f"Metadata gave {partition} leader epoch {part.leader_epoch}")
 
 
 def metadata_request(topic: str) -> Any:
@@ -219,7 +220,7 @@ class Fetcher:
 
     def _reset(self) -> None:
         self._session, self._epoch = 0, 0 if self.has_session else -1
-        self._told: dict[int, int] = {}  # offset by partition that the session has
+        self._observed: dict[int, int] = {}  # offset by partition that the session has
 
     async def poll(self) -> dict[int, list[Record]]:
         """Return records by partition from ``offsets`` on, and move these past them.
@@ -231,7 +232,7 @@ class Fetcher:
         if self.world.rng.random() < REFRESHED:
             await look_for_epochs(self.world, self.topic)
         wanted = dict(self.offsets)
-        gone = [p for p in self._told if p not in wanted]
+        gone = [p for p in self._observed if p not in wanted]
         Topic = FetchRequest.FetchTopic
         listed = [
             Topic.FetchPartition(
@@ -241,7 +242,7 @@ class Fetcher:
                 partition_max_bytes=self.world.rng.choice((50, 4000)),
             )
             for p, offset in wanted.items()
-            if self._told.get(p) != offset
+            if self._observed.get(p) != offset
         ]
         names = {"topic": self.topic} if self.version < 13 else {"topic_id": self.topic_id}
         request = FetchRequest(
@@ -264,7 +265,7 @@ class Fetcher:
         if self.has_session:
             self._session = response.session_id
             self._epoch = self._epoch + 1 if response.session_id else 0
-            self._told = wanted if response.session_id else {}
+            self._observed = wanted if response.session_id else {}
         return self._records(response)
 
     async def close(self) -> None:
@@ -290,7 +291,7 @@ class Fetcher:
         for topic in response.responses:
             for part in topic.partitions:
                 if part.error_code:
-                    self._told.pop(part.partition_index, None)
+                    self._observed.pop(part.partition_index, None)
                     refused = Refused(part.error_code)
                     continue
                 if part.partition_index not in self.offsets:
@@ -304,20 +305,20 @@ class Fetcher:
         return found
 
     def _decode(self, partition: int, data: bytes) -> list[Any]:
-        told, start = self.world.told, self.offsets[partition]
+        observed, start = self.world.observed, self.offsets[partition]
         records: list[Any] = []
         for batch in read_batches(memoryview(bytes(data))):
             if not batch.has_valid_crc:
-                told.errors.append(f"a fetched batch with a bad CRC: {batch!r}")
+                observed.errors.append(f"a fetched batch with a bad CRC: {batch!r}")
             records += [each for each in read_records(batch, bytes_max=BYTES_MAX) if each.offset >= start]
         expected = start
         for record in records:
             if record.offset != expected:
-                told.errors.append(f"{self.topic}-{partition}: offset {record.offset} where {expected} should stand")
+                observed.errors.append(f"{self.topic}-{partition}: offset {record.offset} where {expected} should")
             expected = record.offset + 1
-            known = told.seen[self.topic, partition].setdefault(record.offset, record.value)
+            known = observed.seen[self.topic, partition].setdefault(record.offset, record.value)
             if known != record.value:
-                told.errors.append(f"{self.topic}-{partition}: offset {record.offset} changed after it was visible")
+                observed.errors.append(f"{self.topic}-{partition}: offset {record.offset} changed after it was visible")
         return records
 
 
@@ -339,9 +340,9 @@ async def observe(world: World, topic: str, partitions: int) -> None:
         except Disconnected:
             await pause(world)
         except Refused as refused:
-            world.told.refused.append(f"reader of {topic}: {refused}")
+            world.observed.refused.append(f"reader of {topic}: {refused}")
             if not refused.code.is_retriable:
-                world.told.errors.append(world.told.refused[-1])
+                world.observed.errors.append(world.observed.refused[-1])
                 return
             await pause(world)
     client.close()
@@ -410,7 +411,7 @@ async def delete_topic(world: World, client: Client, name: str) -> None:
     response = await client.call(DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), DeleteTopicsResponse, 3)
     code = ErrorCode(response.responses[0].error_code)
     if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) and not code.is_retriable:
-        world.told.errors.append(f"deleting {name}: {code.name}")
+        world.observed.errors.append(f"deleting {name}: {code.name}")
 
 
 async def create_and_delete(world: World, name: str) -> None:
@@ -419,7 +420,7 @@ async def create_and_delete(world: World, name: str) -> None:
     while not world.is_over:
         await create_topic(world, name, 1)
         await produce_plain(world, f"{name}{rounds}", name, 0, 2)
-        world.told.acked.pop((name, 0), None)  # the topic's data goes with it
+        world.observed.acked.pop((name, 0), None)  # the topic's data goes with it
         rounds += 1
         with contextlib.suppress(Disconnected):  # done or not: the next round finds out
             await delete_topic(world, client, name)

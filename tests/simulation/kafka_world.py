@@ -130,7 +130,7 @@ class Server:
 
 
 @dataclass
-class Told:
+class Observed:
     """The responses that clients got; see ``judge``."""
 
     acked: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
@@ -170,7 +170,7 @@ class KafkaWorld:
         self.latency_s = latency_s
         self.servers: list[Server] = []
         self.starts_failed: list[str] = []
-        self.told = Told()
+        self.observed = Observed()
         self.is_over = False
 
     @property

@@ -53,7 +53,7 @@ async def delete_records(process: Process, offset: int) -> None:
     judge = process.world.judge
     judge.start_asked = max(judge.start_asked, offset)
     await writer_of(process).delete_before(offset)
-    judge.start_told = max(judge.start_told, offset)
+    judge.start_confirmed = max(judge.start_confirmed, offset)
 
 
 def record_of(world: World) -> PartitionRecord:

@@ -274,9 +274,9 @@ async def history(seed: int) -> None:
         world.is_over = True
         await world.heal()
         await check_quiet(world)
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 async def play_round(at: Places) -> None:

@@ -94,7 +94,7 @@ async def history(seed: int, *, is_calm: bool = False) -> ClusterWorld:
             await asyncio.sleep(rng.uniform(3.0, 12.0))
             await verdict(world, clients)
     except BaseException as error:
-        error.add_note("\n".join(events.told))
+        error.add_note("\n".join(events.lines))
         raise
     return world
 
@@ -153,7 +153,7 @@ async def _given(world: ClusterWorld, client: Client, name: str, count: int) -> 
     if code in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):  # the second when an earlier try was done
         return True
     if not code.is_retriable:
-        world.told.errors.append(f"more partitions for {name}: {code.name}")
+        world.observed.errors.append(f"more partitions for {name}: {code.name}")
     return False
 
 
@@ -169,14 +169,14 @@ async def verdict(world: ClusterWorld, clients: list[asyncio.Task[None]]) -> Non
     assert not pending, f"clients wait for ever: {pending}"
     for client in clients:
         client.result()
-    grown = 1 + max((partition for topic, partition in world.told.acked if topic == GROWING), default=-1)
+    grown = 1 + max((partition for topic, partition in world.observed.acked if topic == GROWING), default=-1)
     for host in [place.host for place in world.with_role("proxy")]:
         await check_logs(world, host, {TOPIC: PARTITIONS, GROWING: grown}, PLAIN)
         await check_groups(world, host, TOPIC, PARTITIONS)
     await check_quiet(world)
-    assert not world.told.errors, world.told.errors
+    assert not world.observed.errors, world.observed.errors
     await world.shut()
-    assert not world.told.errors, world.told.errors
+    assert not world.observed.errors, world.observed.errors
 
 
 async def progress(world: ClusterWorld) -> None:
@@ -192,10 +192,11 @@ async def progress(world: ClusterWorld) -> None:
         work[member.group] = asyncio.create_task(member.run())
     await asyncio.wait(work.values(), timeout=PROGRESS_S)
     waiting = [name for name, task in work.items() if not task.done()]
-    assert not waiting, f"{PROGRESS_S} s after the faults these do not go on: {waiting}\n{world!r}\n{world.told.errors}"
+    errors = world.observed.errors
+    assert not waiting, f"{PROGRESS_S} s after the faults these do not go on: {waiting}\n{world!r}\n{errors}"
     for task in work.values():
         task.result()
-    world.told.progress_s = world.loop.time() - begin
+    world.observed.progress_s = world.loop.time() - begin
 
 
 async def planned(seed: int) -> ClusterWorld:
@@ -210,17 +211,17 @@ async def planned(seed: int) -> ClusterWorld:
                     world.place(f"{role}{number}", role)
             await create_topic(world, TOPIC, PARTITIONS)
             clients = [asyncio.create_task(each) for each in planned_workload(world)]
-            while any(not world.told.acked[TOPIC, partition] for partition in range(PARTITIONS)):
+            while any(not world.observed.acked[TOPIC, partition] for partition in range(PARTITIONS)):
                 await pause(world)
-            world.told.refused.clear()  # proxies see a new topic at different times
+            world.observed.refused.clear()  # proxies see a new topic at different times
             for _ in range(rng.randint(1, 3)):
                 events.plan()
                 await asyncio.sleep(rng.uniform(2.0, 8.0))
-            assert not world.told.refused, world.told.refused
+            assert not world.observed.refused, world.observed.refused
             world.is_over = True
             await verdict(world, clients)
     except BaseException as error:
-        error.add_note("\n".join(events.told))
+        error.add_note("\n".join(events.lines))
         raise
     return world
 
@@ -249,7 +250,7 @@ async def read_again(seed: int) -> ClusterWorld:
                     await asyncio.sleep(rng.uniform(2.0, 8.0))
             await verdict(world, [asyncio.create_task(observe(world, TOPIC, PARTITIONS))])
     except BaseException as error:
-        error.add_note("\n".join(events.told))
+        error.add_note("\n".join(events.lines))
         raise
     return world
 
@@ -267,7 +268,7 @@ async def drain_does_not_wait_for_deleted_topics(seed: int) -> ClusterWorld:
             await create_topic(world, f"gone{index}", 12)
             await produce(world, f"p{index}", f"gone{index}", 0, 1)
             await delete_topic(world, client, f"gone{index}")
-            world.told.acked.pop((f"gone{index}", 0), None)
+            world.observed.acked.pop((f"gone{index}", 0), None)
             (world.with_role("controller")[index % 2]).stop_politely(0.5)
             await asyncio.sleep(2.0)
             process = place.process
@@ -297,7 +298,7 @@ def play(seed: int, expected: Callable[[int], Coroutine[Any, Any, ClusterWorld]]
 
 
 def acked(world: ClusterWorld) -> int:
-    return sum(map(len, world.told.acked.values()))
+    return sum(map(len, world.observed.acked.values()))
 
 
 @HISTORIES.each_block

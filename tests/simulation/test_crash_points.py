@@ -112,7 +112,7 @@ async def _life(world: World, process: Process) -> None:
     world.judge.start_asked = 5
     await driver.delete_before(5)
     if process.is_alive:
-        world.judge.start_told = 5
+        world.judge.start_confirmed = 5
     await process.broker.move(KEY)
 
 

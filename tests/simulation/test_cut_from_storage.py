@@ -81,7 +81,7 @@ async def test_a_broker_from_which_coordinators_load_gives_their_logs_to_another
     async with history(0) as one:
         world = one.world
         await Member(one.through("proxy0"), "g", TOPIC, PARTITIONS, leaves_after=6).run()
-        assert world.told.committed
+        assert world.observed.committed
         one.throughs[0].is_over = True  # the producers'
         coordinators = [one.place("coordinator0"), one.place("coordinator1")]
         for place in coordinators:

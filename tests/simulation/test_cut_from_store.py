@@ -109,7 +109,7 @@ async def history(seed: int) -> AsyncIterator[Story]:
         await create_topic(world, TOPIC, PARTITIONS)
         healthy = one.through("proxy1")
         producing = [asyncio.create_task(produce_slowly(healthy, partition)) for partition in range(PARTITIONS)]
-        await one.until(lambda: len(world.told.acked) == PARTITIONS, 30, "every partition is written to")
+        await one.until(lambda: len(world.observed.acked) == PARTITIONS, 30, "every partition is written to")
         yield one
         await world.heal()
         for reader in one.readers:
@@ -122,9 +122,9 @@ async def history(seed: int) -> AsyncIterator[Story]:
         for host in ("proxy0", "proxy1"):
             await check_logs(world, host, {TOPIC: PARTITIONS}, set())
         await check_quiet(world)
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 async def produce_slowly(world: Through, partition: int) -> None:
@@ -234,12 +234,12 @@ async def test_a_coordinator_that_is_cut_off_with_its_broker_acknowledges_no_com
         world = one.world
         member = Member(one.through("proxy0"), "g", TOPIC, PARTITIONS)
         one.members.append(asyncio.create_task(member.run()))
-        await one.until(lambda: len(world.told.committed) == PARTITIONS, 30, "the group commits")
+        await one.until(lambda: len(world.observed.committed) == PARTITIONS, 30, "the group commits")
         one.cut("coordinator0", "broker0", "proxy0")
         await asyncio.sleep(BOUND_S)
         other = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS, leaves_after=4)
         await asyncio.wait_for(other.run(), CUT_S)
-        before = dict(world.told.committed)
+        before = dict(world.observed.committed)
         await asyncio.sleep(CUT_S)
         again = Member(one.through("proxy1"), "g", TOPIC, PARTITIONS)
         assert (await again.positions()).keys() == {partition for _, _, partition in before}
@@ -255,9 +255,9 @@ async def whole_processes() -> AsyncIterator[ClusterWorld]:
         await create_topic(world, TOPIC, PARTITIONS)
         yield world
         await check_quiet(world)
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 async def cut_one(world: ClusterWorld, done: Callable[[], list[int]], led: Callable[[], set[int]]) -> None:

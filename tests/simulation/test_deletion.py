@@ -188,7 +188,7 @@ def test_rule_10_a_log_start_that_no_journal_tells_is_that_of_the_first_file() -
         first = int(logs(await names(world))[0].split("-")[0])
         assert 0 < first <= 15, "the story needs deleted files"
         await _delete_journals(world)
-        world.judge.start_told = first  # the rest of what was confirmed is lost with the journal
+        world.judge.start_confirmed = first  # the rest of what was confirmed is lost with the journal
         heir = await owner(world)
         assert writer_of(heir).machine.log_start == first
         assert any("log start" in report for report in heir.broker.reports)

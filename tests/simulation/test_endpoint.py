@@ -68,7 +68,7 @@ async def history(seed: int, *, is_calm: bool = False) -> int:
     for outcome in await asyncio.gather(*clients, return_exceptions=True):
         if isinstance(outcome, Exception):
             raise outcome
-    return sum(map(len, world.told.acked.values()))
+    return sum(map(len, world.observed.acked.values()))
 
 
 async def disturb(world: KafkaWorld, rng: Random) -> None:
@@ -98,25 +98,25 @@ async def disturb(world: KafkaWorld, rng: Random) -> None:
 async def verdict(world: KafkaWorld) -> None:
     """End the faults, read everything back, and compare it with the responses that clients got."""
     await world.settle()
-    told = world.told
-    assert not told.errors, told.errors
+    observed = world.observed
+    assert not observed.errors, observed.errors
     for partition in range(PARTITIONS):
         values = await read_all(world, TOPIC, partition)
         assert sorted(values) == list(range(len(values))), f"offsets of {TOPIC}-{partition} have gaps"
-        for offset, value in told.acked[TOPIC, partition].items():
+        for offset, value in observed.acked[TOPIC, partition].items():
             assert values.get(offset) == value, (
                 f"acknowledged {value!r} at {partition}/{offset}: {values.get(offset)!r}"
             )
-        for offset, value in told.seen[TOPIC, partition].items():
+        for offset, value in observed.seen[TOPIC, partition].items():
             assert values.get(offset) == value, f"{value!r} was seen at {partition}/{offset}: {values.get(offset)!r}"
         for name in ("a", "b", "c"):
             own = [int(v.partition(b":")[2]) for _, v in sorted(values.items()) if v.startswith(f"{name}:".encode())]
             assert own == sorted(set(own)), f"{name}: doubled or out of order: {own}"
-    for (group, topic, partition), committed in told.committed.items():
-        missed = set(range(committed)) - told.processed[group, topic, partition]
+    for (group, topic, partition), committed in observed.committed.items():
+        missed = set(range(committed)) - observed.processed[group, topic, partition]
         assert not missed, f"{group} never processed {sorted(missed)[:5]} of {topic}-{partition}, {committed} committed"
     await check_group(world)
-    assert not told.errors, told.errors
+    assert not observed.errors, observed.errors
 
 
 async def check_group(world: KafkaWorld) -> None:

@@ -46,7 +46,7 @@ async def test_one_that_it_chose_itself_is_chosen_anew_and_everybody_told() -> N
     await _until_async(lambda: _write(client, 10), ErrorCode.NONE)
     client.close()
     await world.shut()
-    assert world.told.errors == []
+    assert world.observed.errors == []
 
 
 @pytest.mark.seed(1)
@@ -55,7 +55,7 @@ async def test_without_one_that_it_was_given_it_ends() -> None:
     world.places[0].is_on = False
     await _steal(world, process, 0)
     await process.is_over.wait()
-    (error,) = world.told.errors
+    (error,) = world.observed.errors
     assert "give this one another --node-id" in error
     await world.shut()
 

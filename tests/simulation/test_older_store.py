@@ -101,7 +101,7 @@ def test_rule_3_a_store_from_before_the_last_registration_is_noticed_when_its_fi
         await write(process, range(3, 40))
         world.judge.start_asked = 20
         await writer_of(process).delete_before(20)
-        world.judge.start_told = 20
+        world.judge.start_confirmed = 20
         first = logs(await names(world))[0]
         while first in await names(world):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.5)

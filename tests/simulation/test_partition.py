@@ -97,7 +97,7 @@ async def history(seed: int) -> int:
     try:
         await _play(world, rng, events, is_slow=is_slow)
     except BaseException as error:
-        error.add_note("\n".join(events.told))
+        error.add_note("\n".join(events.lines))
         raise
     return len(world.judge.acked)
 

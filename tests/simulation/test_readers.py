@@ -9,7 +9,7 @@ from typing import Any
 from kafka.protocol.metadata import MetadataResponse
 
 from tests.simulation.kafka_clients import Fetcher, look_for_epochs
-from tests.simulation.kafka_world import Told
+from tests.simulation.kafka_world import Observed
 
 NAMES = {"topic_id": None, "error_code": 0}
 
@@ -19,7 +19,7 @@ class Server:
 
     def __init__(self) -> None:
         self.rng = Random(1)
-        self.told = Told()
+        self.observed = Observed()
         self.is_over = False
         self.epoch = -1
         self.sent: list[int] = []
@@ -42,10 +42,10 @@ class Server:
 async def test_an_epoch_in_metadata_is_an_error_and_is_not_sent() -> None:
     server = Server()
     await look_for_epochs(server, "orders")
-    assert server.told.errors == []
+    assert server.observed.errors == []
     server.epoch = 0
     await look_for_epochs(server, "orders")
-    assert server.told.errors == ["Metadata gave orders-0 leader epoch 0"]
+    assert server.observed.errors == ["Metadata gave orders-0 leader epoch 0"]
     fetcher = Fetcher(server, server, "orders")
     fetcher.version, fetcher.offsets = 12, {0: 0}
     await fetcher.poll()

@@ -168,7 +168,7 @@ async def history(seed: int) -> int:
     for outcome in await asyncio.gather(*clients, return_exceptions=True):
         if isinstance(outcome, Exception):
             raise outcome
-    return sum(map(len, world.told.acked.values()))
+    return sum(map(len, world.observed.acked.values()))
 
 
 def play(seed: int) -> int:
@@ -195,15 +195,15 @@ async def story(world: KafkaWorld) -> None:
     await create_topic(world, "gone", 1)
     group = asyncio.create_task(Member(world, "g", TOPIC, PARTITIONS).run())
     await asyncio.gather(produce(world, "a", TOPIC, 0, 40), produce(world, "b", TOPIC, 1, 40))
-    await until(lambda: bool(world.told.committed))
+    await until(lambda: bool(world.observed.committed))
     group.cancel()
     world.server.crash()
     world.store = MemoryStore()
 
 
 async def judge(world: KafkaWorld) -> None:
-    assert world.told.committed
-    assert sum(map(len, world.told.acked.values())) == 80
+    assert world.observed.committed
+    assert sum(map(len, world.observed.acked.values())) == 80
     await verdict(world)
     assert not world.starts_failed
 
@@ -417,5 +417,5 @@ async def test_a_zombie_of_the_lost_store_is_fenced_by_the_takeover() -> None:
         late = asyncio.create_task(produce(world, "c", TOPIC, 0, 1))
         await asyncio.sleep(60.0)
         assert not late.done()
-        assert len(world.told.acked[TOPIC, 0]) == 20
+        assert len(world.observed.acked[TOPIC, 0]) == 20
         late.cancel()

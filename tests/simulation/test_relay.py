@@ -85,7 +85,7 @@ async def _story(seed: int) -> None:
     assert [producer.errors for producer in producers] == [[]] * PARTITIONS
     assert max(producer.longest_s for producer in producers) < 5
     await world.shut()
-    assert world.told.errors == []
+    assert world.observed.errors == []
 
 
 def _request(partition: int, batch: bytes) -> Any:

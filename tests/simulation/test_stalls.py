@@ -184,7 +184,7 @@ async def load(seed: int, **config: Any) -> AsyncIterator[Load]:
         one.is_over = True
         await asyncio.gather(*working)
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 @pytest.mark.parametrize("seconds", STALLS_S)

@@ -44,9 +44,9 @@ async def three_nodes(seed: int) -> AsyncIterator[ClusterWorld]:
         world.is_over = True
         await world.heal()
         await check_quiet(world)
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 def process_of(place: Place) -> Process:

@@ -47,7 +47,7 @@ class Storm:
     """A cluster, two producers, a reader of each partition and a group of one member, and what is broken."""
 
     def __init__(self, world: ClusterWorld, rng: Random) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self._world = world
         self._rng = rng
         self._paused: set[Process] = set()
@@ -61,10 +61,10 @@ class Storm:
         return f"{self._world!r}\n{self.producers}\nreader: {self.reader.leaders}"
 
     def _committed(self, partition: int) -> int:
-        return self._world.told.committed.get((GROUP, TOPIC, partition), -1)
+        return self._world.observed.committed.get((GROUP, TOPIC, partition), -1)
 
     def _tell(self, text: str) -> None:
-        self.told.append(f"{self._world.loop.time():7.3f} {text}")
+        self.lines.append(f"{self._world.loop.time():7.3f} {text}")
 
     def strike(self) -> None:
         """Break up to one process of each role, and at times a datanode."""
@@ -159,7 +159,7 @@ class Storm:
             uncommitted = [p for p in range(PARTITIONS) if self._committed(p) <= committed[p]]
             if not waiting and not unread and not uncommitted:
                 break
-            assert not self._world.told.errors, self._world.told.errors
+            assert not self._world.observed.errors, self._world.observed.errors
             passed = self._world.loop.time() - begun
             assert passed < GROUP_GOES_ON_S, (
                 f"after {passed:.0f} s nothing more is committed of {uncommitted}\n{self!r}"
@@ -214,9 +214,9 @@ async def history(seed: int) -> ClusterWorld:
                 await check_groups(world, place.host, TOPIC, PARTITIONS)
             await check_quiet(world)
             await world.shut()
-            assert not world.told.errors, world.told.errors
+            assert not world.observed.errors, world.observed.errors
     except BaseException as error:
-        error.add_note("\n".join(storm.told))
+        error.add_note("\n".join(storm.lines))
         raise
     return world
 
@@ -255,7 +255,7 @@ async def sent_back(seed: int) -> None:
         producer.close()
         await check_logs(world, "proxy0", {TOPIC: 1}, set())
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 async def _acknowledged(producer: MetadataProducer, count: int) -> None:

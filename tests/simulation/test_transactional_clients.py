@@ -109,7 +109,7 @@ class History:
                     await pause(world)
         for partition in range(INPUTS):
             await produce(world, f"i{partition}", INPUT, partition, RECORDS)
-            known.input[partition] = dict(sorted(world.told.acked[INPUT, partition].items()))
+            known.input[partition] = dict(sorted(world.observed.acked[INPUT, partition].items()))
 
     async def _is_served(self, kind: int, key: str) -> bool:
         nodes = [place.process.node for place in self.world.places if place.process is not None]
@@ -170,7 +170,7 @@ class History:
         await asyncio.sleep(self.rng.choice((0.0, 5.0)))
         world.is_over = True
         hosts = [place.host for place in world.with_role("proxy")]
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
         await check_decided(world, self.known, hosts, healed)
         _, pending = await asyncio.wait(clients, timeout=CLIENTS_S)
         assert not pending, f"clients wait for ever: {pending}"
@@ -179,9 +179,9 @@ class History:
         for host in hosts:
             await check_records(world, self.known, host)
         await check_replays(world)
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
         await world.shut()
-        assert not world.told.errors, world.told.errors
+        assert not world.observed.errors, world.observed.errors
 
 
 def build(world: ClusterWorld, rng: Random) -> None:
@@ -237,7 +237,7 @@ async def history(
             await played.verdict(clients)
     except BaseException as error:
         error.add_note(f"{fault.__name__} {point}")
-        error.add_note("\n".join(events.told))
+        error.add_note("\n".join(events.lines))
         if played is not None:
             error.add_note("\n".join(map(str, played.known.attempts.values())))
             error.add_note("\n".join(played.known.refused))

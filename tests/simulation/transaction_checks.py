@@ -172,6 +172,6 @@ async def check_replays(world: ClusterWorld) -> int:
         gaps = {key for key in live.keys() | replayed.keys() if live.get(key) != replayed.get(key)}
         if gaps:
             values = {key: (live.get(key), replayed.get(key)) for key in gaps}
-            world.told.errors.append(f"{shard.id}: live and replayed state differ (rule 14): {values}")
+            world.observed.errors.append(f"{shard.id}: live and replayed state differ (rule 14): {values}")
         compared += 1
     return compared

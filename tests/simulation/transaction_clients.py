@@ -406,7 +406,7 @@ class Instance:
             if any(code in _FENCED for code in codes):
                 if not self._may_be_fenced():
                     text = f"{self.name} is fenced by nobody: {response.__name__} {codes[0].name}"
-                    self.world.told.errors.append(text)
+                    self.world.observed.errors.append(text)
                 raise Dead(f"{response.__name__}: {codes[0].name}")
             final = [code for code in codes if code in ends or not (code.is_retriable or code in _AGAIN)]
             if final:
@@ -432,7 +432,7 @@ async def position_of(world: World, known: Applications, client: Client, partiti
         else:
             if offset < least or offset not in known.may_be_committed(partition):
                 allowed = f"{least} is acknowledged, {sorted(known.may_be_committed(partition))} may be committed"
-                world.told.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {allowed}")
+                world.observed.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {allowed}")
             return offset
     raise Dead("the world is over")
 
@@ -489,7 +489,7 @@ class CommittedReader:
             return
         except Refused as refused:
             if not refused.code.is_retriable:
-                self.world.told.errors.append(f"reader of {OUTPUT}-{self.partition}: {refused}")
+                self.world.observed.errors.append(f"reader of {OUTPUT}-{self.partition}: {refused}")
             return
         self.last_stable_offset, self.high_watermark = part.last_stable_offset, part.high_watermark
         self._take(part)
@@ -514,10 +514,10 @@ class CommittedReader:
         """Note a record, whose transaction must have been asked to commit by now."""
         known = self.values.setdefault(offset, value)
         if known != value:
-            self.world.told.errors.append(f"{OUTPUT}-{self.partition}: offset {offset} was {known!r}, is {value!r}")
+            self.world.observed.errors.append(f"{OUTPUT}-{self.partition}: offset {offset} was {known!r}, is {value!r}")
         attempt = self.known.attempts[value.partition(b"|")[0].decode()]
         if attempt.outcome not in (Outcome.COMMITTING, Outcome.COMMITTED):
-            self.world.told.errors.append(
+            self.world.observed.errors.append(
                 f"{OUTPUT}-{self.partition}: a reader of committed records sees {value!r} at {offset}, whose"
                 f" transaction is {attempt.outcome.value} (rule 13)"
             )

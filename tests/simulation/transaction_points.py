@@ -98,7 +98,7 @@ class Points:
 
     def __init__(self, world: ClusterWorld) -> None:
         self.passed: Counter[str] = Counter()
-        self.decisions = Decisions(world.told.errors.append)
+        self.decisions = Decisions(world.observed.errors.append)
         self.chosen, self.count = "", 1
         self.befall: Callable[[Process], None] | None = None
         self.is_over = False

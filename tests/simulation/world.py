@@ -73,7 +73,7 @@ ROUNDS_S = 4 * 1.2 * BUSY.interval_ms / 1000
 PROCESSES_MAX = 8
 
 
-class Told:
+class Witness:
     """Notes for the judge what one process shows to its readers."""
 
     def __init__(self, process: Process) -> None:
@@ -84,8 +84,8 @@ class Told:
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
         assert log_start <= self._judge.start_moved, f"opened at log start {log_start}, where nobody had moved it"
         if epoch == self._process.world.epoch:
-            told = self._judge.start_told
-            assert log_start >= told, f"{self._process.name} opened at log start {log_start}, {told} was confirmed"
+            least = self._judge.start_confirmed
+            assert log_start >= least, f"{self._process.name} opened at log start {log_start}, {least} was confirmed"
 
     def flushed(
         self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
@@ -143,7 +143,7 @@ class Process:
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
             config=world.config, janitor_config=BUSY,
         )  # fmt: skip
-        self.broker.context.flush_listener = Told(self)
+        self.broker.context.flush_listener = Witness(self)
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
@@ -373,7 +373,7 @@ class World:
 
     def confirm_start(self, offset: int) -> None:
         """Note that an owner has confirmed a DeleteRecords: the partition's present owner must have that log start."""
-        self.judge.start_told = max(self.judge.start_told, offset)
+        self.judge.start_confirmed = max(self.judge.start_confirmed, offset)
         for process in self.processes:
             partition = process.driver.machine if process.is_serving and process.driver else None
             if partition is not None and partition.epoch == self.epoch:
@@ -421,7 +421,7 @@ class World:
         assert last.is_serving, f"the log is not available after the faults: {last.driver}"
         assert last.driver is not None
         partition = last.driver.machine
-        assert self.judge.start_told <= partition.log_start <= self.judge.start_moved
+        assert self.judge.start_confirmed <= partition.log_start <= self.judge.start_moved
         async with asyncio.timeout(OPENS_S):
             await last.driver.append(make(999, 0, pid=-1, size=10, timestamp=self.clock.now_ms()))
         self.log_start = partition.log_start

@@ -44,8 +44,8 @@ def member(name: str, port: int = 1) -> Any:
 
 def node(answers: dict[str, Any] | None = None, metrics: Metrics | None = None) -> Any:
     members = {name: member(name) for name in answers or ()} | {"own": member("own"), "silent": member("silent", 0)}
-    shared = SimpleNamespace(flush_ms=Histogram())
-    broker = SimpleNamespace(broker=SimpleNamespace(shared=shared))
+    context = SimpleNamespace(flush_ms=Histogram())
+    broker = SimpleNamespace(broker=SimpleNamespace(context=context))
     view = SimpleNamespace(own="own", members=members)
     joined = SimpleNamespace(endpoint=Endpoint(), peers=Peers(answers or {}), view=view)
     return SimpleNamespace(metrics=metrics or Metrics(), joined=joined, broker=broker)
