@@ -1,7 +1,7 @@
 """One pass of a fence: the stop of a block's writer on all datanodes, under a single generation stamp.
 
-A datanode gets its own pipeline (op 80). The stage of op 80 fits the datanode's replica. ``fencing.py`` has the steps (3
-and 4) and the replicas that cannot be opened for streaming.
+A datanode gets its own pipeline (op 80). The stage of op 80 fits the datanode's replica. ``fencing.py`` has the steps
+(3 and 4) and the replicas that cannot be opened for streaming.
 """
 
 from __future__ import annotations

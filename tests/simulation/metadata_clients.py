@@ -243,7 +243,7 @@ class MetadataProducer:
         except Refused as refused:
             self._note(partition, refused)
             if not refused.code.is_retriable:
-                self._world.learned.errors.append(f"{self._name}: {refused} for partition {partition}")
+                self._world.observed.errors.append(f"{self._name}: {refused} for partition {partition}")
 
     def _note(self, partition: int, error: Exception) -> None:
         now = asyncio.get_running_loop().time()
