@@ -137,11 +137,9 @@ class _Describe(SeveralKeys):
 
 
 def _has_moved(topics: Sequence[Any]) -> bool:
-    return any(
-        each.partition_error_code == ErrorCode.NOT_COORDINATOR
-        for topic in topics
-        for each in topic.results_by_partition
-    )
+    """Return whether a transaction's shard is not served there: then all partitions have this error."""
+    first = next((topic.results_by_partition[0] for topic in topics if topic.results_by_partition), None)
+    return first is not None and bool(first.partition_error_code == ErrorCode.NOT_COORDINATOR)
 
 
 async def _refused_partitions(request: Any, code: ErrorCode) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 from bmq.coordinator.api import GroupListing
 from bmq.coordinator.group.members import GroupMember
 from bmq.coordinator.group.states import GroupState
-from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.active import OFFSET_ELEMENTS, OFFSETS_A_TURN, ActiveGroups
 from bmq.coordinator.group_shard.manager import GroupShards
-from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, map_in_turns, next_turn
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import NO_ROOM, ResponseRoom
@@ -153,7 +153,7 @@ async def list_groups(shards: GroupShards, request: m.ListGroupsRequest, only: S
 async def delete_groups(shards: GroupShards, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
     """Serve a DeleteGroups.  A group and its offsets are deleted in one step.
 
-    If a group has more than ``ELEMENTS_A_TURN`` offsets, they are deleted first, over several turns of the event loop.
+    More than ``OFFSETS_A_TURN`` offsets of a group, committed or pending, are deleted first, in several turns.
     """
     names = list(dict.fromkeys(request.groups_names))
     found = await shards.serving_each(names)
@@ -163,10 +163,11 @@ async def delete_groups(shards: GroupShards, request: m.DeleteGroupsRequest) -> 
         try:
             if isinstance(serving, RequestError):
                 raise serving
-            count = serving.state.offsets.count_of_group(group_id)
-            if count > ELEMENTS_A_TURN:
+            state = serving.state
+            count = state.offsets.count_of_group(group_id) + state.pending.count_of_group(group_id)
+            if count > OFFSETS_A_TURN:
                 await serving.delete_many_offsets(group_id, turns)
-            elif turns.is_over(1 + count):
+            elif turns.is_over(1 + count * OFFSET_ELEMENTS):
                 await next_turn()
             await serving.room()
             codes[group_id] = _delete(serving, group_id)

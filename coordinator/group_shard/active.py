@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
@@ -31,8 +32,9 @@ from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.writer import Writer
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.steps import Steps
 from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
+from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue, Turns, next_turn, room_in_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records.control import EndMarker, TransactionMarker, end_record
@@ -41,6 +43,11 @@ A = TypeVar("A", JoinResponse, SyncResponse)
 T = TypeVar("T")
 EXPIRED_A_TURN = 500
 """Timers handled in one turn of the event loop: requests must still be served when very many members time out."""
+OFFSETS_A_TURN = 500
+"""Offsets that are stored or deleted in a turn: an offset is applied, encoded, and put into a batch."""
+OFFSET_ELEMENTS = ELEMENTS_A_TURN // OFFSETS_A_TURN
+MARKER_ELEMENTS = 4
+"""Work with a marker's batch, in elements of a turn (``core.aio.turns``)."""
 _TIMER_MIN_S = 0.001  # the loop's clock and the shard's may differ by a tick
 
 
@@ -66,6 +73,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         bounds: GroupBounds,
         verifier: CommitVerifier,
         partition: int,
+        ends: StepQueue,
     ) -> None:
         super().__init__(state, writer, clock, settings, freshness)
         self._verified = VerifiedCommits(verifier, partition, state.pending)
@@ -77,7 +85,8 @@ class ActiveGroups(ActiveShard[GroupsState]):
         self._timer_ms = 0
         self._parked: dict[asyncio.Future[Any], _Parked] = {}
         self._answers = answers
-        self._ending: dict[int, asyncio.Future[None]] = {}  # markers that are being written, by producer id
+        self._ending: dict[int, asyncio.Future[None]] = {}  # markers being written or applied, by producer id
+        self._ends = ends
 
     async def go_live(self) -> None:
         turns = Turns()
@@ -317,6 +326,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         """
         deadline = self._deadline()
         while True:
+            await room_in_turn(MARKER_ELEMENTS)  # a request has a thousand markers, which come at once
             await self.room(deadline)
             ending = self._ending.get(marker.producer_id)
             if ending is None:
@@ -330,10 +340,12 @@ class ActiveGroups(ActiveShard[GroupsState]):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: RequestError | None) -> None:
-            del self._ending[marker.producer_id]
             if error is None:
-                self.state.end_transaction(producer, end)
-            _complete(future, error)
+                count = self.state.pending.count_of_producer(marker.producer_id)
+                self._ends.run(min(count + 1, ELEMENTS_A_TURN), self._end(producer, end, future))
+            else:
+                del self._ending[marker.producer_id]
+                _complete(future, error)
 
         record = end_record(end)
         assert record.key is not None
@@ -343,6 +355,19 @@ class ActiveGroups(ActiveShard[GroupsState]):
         future.add_done_callback(_retrieve)  # nobody may be left to wait for it
         await self._in_time(asyncio.shield(future), deadline)
         return ErrorCode.NONE
+
+    def _end(self, producer: BatchProducer, end: EndMarker, future: asyncio.Future[None]) -> Steps[None]:
+        """Apply a marker that is durable.  Further records of the producer wait meanwhile."""
+        error: RequestError | None = RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the end")
+        try:
+            for _ in self.state.end_transaction(producer, end, self._clock.monotonic()):
+                yield
+                if self._is_closed:
+                    return
+            error = None
+        finally:
+            del self._ending[producer.producer_id]
+            _complete(future, error)
 
     def open_transactions(self) -> Iterable[PendingTransaction]:
         return self.state.pending.open.values()
@@ -370,19 +395,24 @@ class ActiveGroups(ActiveShard[GroupsState]):
             self._write(records, [encode(each) for each in records], group_id)
 
     async def delete_many_offsets(self, group_id: str, turns: Turns) -> None:
-        """Delete the offsets of a group that is to be deleted, in several turns of the event loop.
+        """Delete a group's offsets before the group, pending offsets too, in several turns of the event loop.
 
         Stops early if the group gets members.  Raises RequestError if the log has no room.
         """
-        for topic in list(self.state.offsets.of_group(group_id)):
-            for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
-                if turns.is_over(len(partitions)):
-                    await next_turn()
-                await self.room()
-                group = self.state.groups.get(group_id)
-                if group is None or group.state is not GroupState.EMPTY:
-                    return
-                self.delete(group_id, [OffsetRecord(group_id, topic, each, None) for each in partitions])
+        committed = (
+            [(topic, each) for each in partitions]
+            for topic in list(self.state.offsets.of_group(group_id))
+            for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic)))
+        )
+        pending = (keys for _ in range(1) for keys in _slices(self.state.pending.keys(group_id)))  # as they are then
+        for keys in chain(committed, pending):
+            if turns.is_over(len(keys) * OFFSET_ELEMENTS):
+                await next_turn()
+            await self.room()
+            group = self.state.groups.get(group_id)
+            if group is None or group.state is not GroupState.EMPTY:
+                return
+            self.delete(group_id, [OffsetRecord(group_id, *key, None) for key in keys])
 
     def delete_group(self, group: Group) -> None:
         """Delete an empty group with its offsets, in this turn, without waiting until that is durable."""
@@ -399,7 +429,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         for group_id in list(self.state.groups):
             for topic in list(self.state.offsets.of_group(group_id)):
                 for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
-                    await self._breathe(turns, len(partitions))
+                    await self._breathe(turns, len(partitions) * OFFSET_ELEMENTS)
                     now_ms, retention_ms = self._clock.now_ms(), self._settings.retention_ms
                     records = self.state.expired_offsets(group_id, topic, partitions, now_ms, retention_ms)
                     count += await self._remove(group_id, records)
@@ -421,7 +451,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
             return 0
         for group_id in offsets.group_ids:
             for partitions in _slices(list(offsets.of_topic(group_id, topic))):
-                await self._breathe(turns, len(partitions))
+                await self._breathe(turns, len(partitions) * OFFSET_ELEMENTS)
                 records = offsets.tombstones_of_topic(group_id, topic, topic_id, partitions)
                 pending = self.state.pending
                 records = [each for each in records if not pending.has(each[:3])]  # a later round deletes them
@@ -534,7 +564,7 @@ def _now_of(clock: Clock) -> Now:
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Split ``items`` into slices of one turn of the event loop each."""
-    return (items[at : at + ELEMENTS_A_TURN] for at in range(0, len(items), ELEMENTS_A_TURN))
+    return (items[at : at + OFFSETS_A_TURN] for at in range(0, len(items), OFFSETS_A_TURN))
 
 
 def _java_length(text: str) -> int:

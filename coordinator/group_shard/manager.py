@@ -15,6 +15,7 @@ from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.turns import StepQueue
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.control import TransactionMarker
@@ -48,6 +49,7 @@ class GroupShards(Shards[ActiveGroups]):
         self._logs = logs
         self._budget = ByteBudget(settings.membership_bytes_max)
         self._answers = ResponseQueue()
+        self._ends = StepQueue()
 
     def drain(self) -> None:
         """Respond to parked requests and park no more: the process shuts down, and its clients must find another."""
@@ -124,4 +126,5 @@ class GroupShards(Shards[ActiveGroups]):
             answers=self._answers,
             bounds=self.bounds,
             verifier=self.verifier,
+            ends=self._ends,
         )

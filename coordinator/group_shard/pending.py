@@ -20,7 +20,9 @@ unstable like any other until the marker comes, since records of the same transa
 
 from __future__ import annotations
 
+import math
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -31,6 +33,14 @@ from bmq.core.records.control import EndMarker, Marker, TransactionMarker
 
 PRODUCERS_KEPT = 10_000
 """Producers without an open transaction whose epochs are kept.  The owner of the log's partition checks epochs too."""
+KEPT_S = 5.0
+"""A producer is kept for so long after its last marker, also past ``PRODUCERS_KEPT``.
+
+A coordinator that has lost its shard may respond for ``FRESH_S`` yet (``coordinator.shard.freshness``).  By the kept
+epoch the group's shard knows its answer for outdated.  A later question gets an answer of the present coordinator.
+Markers are batches of their own, and a log flushes some thousands of batches in this time.
+"""
+_LONG_AGO = -math.inf
 _EPOCH_MAX = 0x7FFF
 _NO_COORDINATOR = -1
 
@@ -43,14 +53,20 @@ class Epochs(NamedTuple):
 
     producer: int
     coordinator: int = _NO_COORDINATOR
+    seen_s: float = _LONG_AGO
+    """Time of the last marker, monotonic; before all times if a replay has found it."""
+
+
+_UNSEEN = Epochs(-1)
 
 
 class PendingTransaction:
     """An open transaction's part in one shard: a producer's offsets by key, None for an overtaken offset."""
 
-    __slots__ = ("first_offset", "offsets")
+    __slots__ = ("epochs", "first_offset", "offsets")
 
-    def __init__(self, first_offset: int) -> None:
+    def __init__(self, first_offset: int, epochs: Epochs) -> None:
+        self.epochs = epochs
         self.first_offset = first_offset
         """The base offset of the transaction's first batch; -1 until the batch is durable."""
         self.offsets: dict[OffsetKey, Offset | None] = {}
@@ -63,7 +79,7 @@ class PendingOffsets:
         self._open: dict[int, PendingTransaction] = {}
         self._producers: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
         """Producers of each key with a pending offset, by group; in the order of their records."""
-        self._epochs: dict[int, Epochs] = {}  # the one that was seen last is the last
+        self._epochs: OrderedDict[int, Epochs] = OrderedDict()  # of the others, in the order of their ends
 
     @property
     def open(self) -> Mapping[int, PendingTransaction]:
@@ -75,8 +91,10 @@ class PendingOffsets:
         """Note an offset that a producer's transaction commits."""
         transaction = self._open.get(producer.producer_id)
         if transaction is None:
-            transaction = self._open[producer.producer_id] = PendingTransaction(producer.base_offset)
-        self._see(producer.producer_id, producer.producer_epoch)
+            known = self._epochs.pop(producer.producer_id, _UNSEEN)
+            transaction = self._open[producer.producer_id] = PendingTransaction(producer.base_offset, known)
+        if transaction.epochs.producer < producer.producer_epoch:
+            transaction.epochs = transaction.epochs._replace(producer=producer.producer_epoch)
         transaction.offsets[record[:3]] = value
         keys = self._producers.setdefault(record.group_id, {})
         producers = keys.setdefault((record.topic, record.partition), {})
@@ -94,22 +112,32 @@ class PendingOffsets:
             del self._open[producer_id].offsets[key]
             self._forget(key, producer_id)
 
-    def end(self, producer: BatchProducer, marker: EndMarker) -> list[OffsetRecord]:
-        """End the producer's transaction, if any is open here, and return the offsets that become committed."""
-        self._see(producer.producer_id, producer.producer_epoch, marker.coordinator_epoch)
-        transaction = self._open.pop(producer.producer_id, None)
-        committed: list[OffsetRecord] = []
-        if transaction is None:
-            return committed
-        for key, value in transaction.offsets.items():
-            if value is not None and marker.marker is Marker.COMMIT:
-                committed.append(OffsetRecord(*key, value))
+    def end(self, producer: BatchProducer, marker: EndMarker, now_s: float = _LONG_AGO) -> Iterator[OffsetRecord]:
+        """End the producer's transaction, if any is open here; yield its offsets.
+
+        An offset that becomes committed has its value, any other has none.  Other records may be applied between two
+        steps, as if they were behind the marker in the log.  Only the producer's own records must wait: its
+        transaction is open until the end.  ``now_s``: monotonic time.
+        """
+        transaction = self._open.get(producer.producer_id)
+        while transaction is not None and transaction.offsets:
+            key, value = transaction.offsets.popitem()
+            is_committed = value is not None and marker.marker is Marker.COMMIT
+            if is_committed:
                 for earlier in self._of(key):
                     if earlier == producer.producer_id:
                         break
                     self._open[earlier].offsets[key] = None
             self._forget(key, producer.producer_id)
-        return committed
+            yield OffsetRecord(*key, value if is_committed else None)
+        known = self._known(producer.producer_id) or _UNSEEN
+        self._open.pop(producer.producer_id, None)
+        self._epochs[producer.producer_id] = Epochs(
+            max(known.producer, producer.producer_epoch), max(known.coordinator, marker.coordinator_epoch), now_s
+        )
+        self._epochs.move_to_end(producer.producer_id)
+        while len(self._epochs) > PRODUCERS_KEPT and not now_s - KEPT_S < next(iter(self._epochs.values())).seen_s:
+            self._epochs.popitem(last=False)
 
     def began_at(self, producer_id: int, offset: int) -> None:
         """Note that a batch of the producer's transaction is durable at ``offset``."""
@@ -138,6 +166,15 @@ class PendingOffsets:
         """Return topic and partition of the group's pending offsets."""
         return list(self._producers.get(group_id, ()))
 
+    def count_of_group(self, group_id: str) -> int:
+        """Return how many keys of the group have a pending offset."""
+        return len(self._producers.get(group_id, ()))
+
+    def count_of_producer(self, producer_id: int) -> int:
+        """Return how many pending offsets the producer's transaction has."""
+        transaction = self._open.get(producer_id)
+        return 0 if transaction is None else len(transaction.offsets)
+
     @property
     def group_ids(self) -> list[str]:
         return list(self._producers)
@@ -154,18 +191,19 @@ class PendingOffsets:
 
     def check(self, producer_id: int, producer_epoch: int) -> None:
         """Check the producer of a commit.  Raises RequestError INVALID_PRODUCER_EPOCH if the log has a higher epoch."""
-        known = self._epochs.get(producer_id)
+        known = self._known(producer_id)
         if known is not None and producer_epoch < known.producer:
             message = f"producer {producer_id} sent epoch {producer_epoch}, current is {known.producer}"
             raise RequestError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
 
     def is_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the producer's transaction is open here, with this epoch."""
-        return producer_id in self._open and self._epochs[producer_id].producer == producer_epoch
+        transaction = self._open.get(producer_id)
+        return transaction is not None and transaction.epochs.producer == producer_epoch
 
     def coordinator_epoch(self, producer_id: int) -> int:
         """Return the highest epoch of the producer's coordinator in the log; -1 if none is known."""
-        known = self._epochs.get(producer_id)
+        known = self._known(producer_id)
         return _NO_COORDINATOR if known is None else known.coordinator
 
     def verdict(self, marker: TransactionMarker) -> ErrorCode | None:
@@ -177,7 +215,7 @@ class PendingOffsets:
         """
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             return ErrorCode.INVALID_REQUEST
-        known = self._epochs.get(marker.producer_id)
+        known = self._known(marker.producer_id)
         if known is None:
             return None
         if marker.producer_epoch < known.producer:
@@ -218,10 +256,6 @@ class PendingOffsets:
             if not keys:
                 del self._producers[group_id]
 
-    def _see(self, producer_id: int, producer_epoch: int, coordinator_epoch: int = _NO_COORDINATOR) -> None:
-        known = self._epochs.pop(producer_id, Epochs(-1))
-        self._epochs[producer_id] = Epochs(
-            max(known.producer, producer_epoch), max(known.coordinator, coordinator_epoch)
-        )
-        if len(self._epochs) > PRODUCERS_KEPT + len(self._open):
-            del self._epochs[next(each for each in self._epochs if each not in self._open)]
+    def _known(self, producer_id: int) -> Epochs | None:
+        transaction = self._open.get(producer_id)
+        return self._epochs.get(producer_id) if transaction is None else transaction.epochs

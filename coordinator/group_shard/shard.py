@@ -21,6 +21,7 @@ from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.coordinator.shard.shard import Phase, Shard, Spawn
 from bmq.coordinator.shard.writer import Writer
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.turns import StepQueue
 from bmq.core.clock import Clock
 from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
@@ -47,6 +48,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         answers: ResponseQueue,
         bounds: GroupBounds,
         verifier: CommitVerifier,
+        ends: StepQueue,
     ) -> None:
         super().__init__(shard, ownership, logs, clock, settings, loads, spawn)
         self._catalog = catalog
@@ -54,6 +56,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         self._answers = answers
         self._bounds = bounds
         self._verifier = verifier
+        self._ends = ends
         self._unsure: set[TopicRef] = set()  # topics of offsets that may exist, though the catalog does not show them
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
@@ -98,7 +101,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
             )
         return ActiveGroups(
             state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds,
-            self._verifier, self.id.number,
+            self._verifier, self.id.number, self._ends,
         )  # fmt: skip
 
     def _served(self, serving: ActiveGroups) -> None:

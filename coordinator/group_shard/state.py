@@ -6,6 +6,7 @@ stored generation; the ``Group`` beside it is rebuilt from that when the replay 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bmq.coordinator.group.group import Group
@@ -16,6 +17,8 @@ from bmq.coordinator.group_shard.pending import OffsetKey, PendingOffsets
 from bmq.coordinator.offsets.committed import Offsets, TopicRef, is_expired
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, OffsetRecord, StoredGroup, Unknown, decode, encode
 from bmq.coordinator.shard.log_records import REPEATING, BatchProducer, KeyValue, Repeated
+from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.records.control import EndMarker, end_marker_of_record
 
 
@@ -63,30 +66,39 @@ class GroupsState:
         if self._is_live and value is not None and record.group_id not in self._groups:
             self.create(record.group_id, value.commit_timestamp)
 
-    def end_transaction(self, producer: BatchProducer, marker: EndMarker) -> None:
-        """Apply a transaction's end: its pending offsets are committed, or dropped."""
-        transaction = self.pending.open.get(producer.producer_id)
-        groups = {key[0] for key in transaction.offsets} if transaction is not None and self._is_live else ()
-        for record in self.pending.end(producer, marker):
-            self.offsets.apply(record)
-        for group_id in groups:
+    def end_transaction(self, producer: BatchProducer, marker: EndMarker, now_s: float = -math.inf) -> Steps[None]:
+        """Apply a transaction's end: its pending offsets are committed, or dropped.
+
+        ``now_s``: monotonic time.  A step is of ``ELEMENTS_A_TURN`` offsets at most.
+        """
+        groups: set[str] = set()
+        for count, record in enumerate(self.pending.end(producer, marker, now_s), 1):
+            if record.value is not None:
+                self.offsets.apply(record)
+            groups.add(record.group_id)
+            if not count % ELEMENTS_A_TURN:
+                yield
+        for count, group_id in enumerate(groups if self._is_live else (), 1):
             self.forget_unused(group_id)
+            if not count % ELEMENTS_A_TURN:
+                yield
 
     @property
     def is_by_key(self) -> bool:
         return True
 
-    def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
+    def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> Steps[None] | None:
         if producer is None:
             self.apply(decode(key, value))
         elif producer.is_control:
             end = end_marker_of_record(key, value)
             if end is not None:
-                self.end_transaction(producer, end)
+                return self.end_transaction(producer, end)
         elif producer is REPEATING:
             self._apply_repeated(decode(key, value))
         else:
             self.apply(decode(key, value), producer)
+        return None
 
     def _apply_repeated(self, record: CoordinatorRecord) -> None:
         """Apply a committed offset that a snapshot repeats, unless the log has another record of its key."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bmq.coordinator.shard.log import ShardLog
 from bmq.coordinator.shard.log_records import REPEATING, BatchProducer, producer_of
 from bmq.coordinator.shard.state import ShardState
+from bmq.core.aio.steps import run_in_steps
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import Batch
@@ -77,11 +78,13 @@ class Replay:
             if self._turns.is_over():
                 await next_turn()
             if record.offset >= self.offset and record.key is not None:
-                self._apply_record(record, REPEATING if producer is None and record.headers else producer)
+                await self._apply_record(record, REPEATING if producer is None and record.headers else producer)
 
-    def _apply_record(self, record: StoredRecord, producer: BatchProducer | None) -> None:
+    async def _apply_record(self, record: StoredRecord, producer: BatchProducer | None) -> None:
         assert record.key is not None
-        self._state.replay(record.key, record.value, producer)
+        steps = self._state.replay(record.key, record.value, producer)
+        if steps is not None:
+            await run_in_steps(steps)
         self._note_size(record.key, record.value)
 
     def _note_size(self, key: bytes, value: bytes | None) -> None:
@@ -97,7 +100,7 @@ class Replay:
             if record.offset >= self.offset and record.key is not None:
                 if record.headers:
                     await self._apply_last_values()
-                    self._apply_record(record, REPEATING)
+                    await self._apply_record(record, REPEATING)
                     continue
                 if record.value is None and self._has_producers:
                     self._deleted.add(record.key)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
+from bmq.core.aio.steps import Steps
 
 
 class ShardState(Protocol):
@@ -22,8 +23,10 @@ class ShardState(Protocol):
         for a state whose replay is of every record.
         """
 
-    def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
-        """Apply a record of a batch.  ``producer`` is None if the batch names no producer.
+    def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> Steps[None] | None:
+        """Apply a record of a batch; return the steps of the work, None if it is done.
+
+        ``producer`` is None if the batch names no producer.
 
         For a record that a snapshot repeats (``Repeated``) it is ``REPEATING``.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import ELEMENTS_A_TURN, room_in_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 
@@ -15,14 +16,14 @@ _Partition = _Topic.AddPartitionsToTxnPartitionResult
 
 async def partition_errors(topics: Sequence[Any], code_of: Callable[[str, int], ErrorCode]) -> list[Any]:
     """Return the results of a request's topics, in turns of the loop; ``code_of`` a topic's name and a partition."""
-    turns, results = Turns(), []
+    results = []
     for topic in topics:
+        await room_in_turn(1)
         partitions = []
-        for index in topic.partitions:
-            if turns.is_over():
-                await next_turn()
-            partitions.append(_Partition(partition_index=index, partition_error_code=code_of(topic.name, index)))
-        if turns.is_over():
-            await next_turn()
+        for some in batched(topic.partitions, ELEMENTS_A_TURN):
+            await room_in_turn(len(some))
+            partitions += [
+                _Partition(partition_index=index, partition_error_code=code_of(topic.name, index)) for index in some
+            ]
         results.append(_Topic(name=topic.name, results_by_partition=partitions))
     return results

@@ -18,10 +18,11 @@ from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.writer import Writer
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.machine import Transaction
+from bmq.coordinator.transaction.partitions import Partitions, work_of
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
 from bmq.coordinator.transaction_shard.markers import Ending, MarkerSender, WriteMarkers
 from bmq.coordinator.transaction_shard.state import TransactionsState
-from bmq.core.aio.turns import Turns, next_turn
+from bmq.core.aio.turns import Turns, next_turn, room_in_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.meta.catalog import Catalog
@@ -130,7 +131,10 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         return response
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
-        """Handle an add as ``handle`` does; wait ``ADD_WAIT_S`` for the end of the transaction before."""
+        """Handle an add as ``handle`` does; wait ``ADD_WAIT_S`` for the end of the transaction before.
+
+        Each add merges and encodes the whole transaction: adds that come at once take turns.
+        """
         until = asyncio.get_running_loop().time() + ADD_WAIT_S
         while self._is_ending(transactional_id):
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,7 +150,12 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
                     waiting.remove(ended)
                 if not waiting and self._waiting_for_end.get(transactional_id) is waiting:
                     del self._waiting_for_end[transactional_id]
+        await room_in_turn(self._work_of(transactional_id, event.partitions))
         return await self.handle(transactional_id, event)
+
+    def _work_of(self, transactional_id: str, partitions: Partitions) -> int:
+        value = self.state.get(transactional_id)
+        return work_of(partitions) + work_of(() if value is None else value.partitions)
 
     async def settled(self, transactional_id: str, deadline: float | None = None) -> None:
         """Wait until the id's value is durable, and the ownership of this process proven.

@@ -18,14 +18,14 @@ from uuid import UUID
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.id_pattern import IdPattern
-from bmq.coordinator.transaction.partitions import ordered
+from bmq.coordinator.transaction.partitions import has, numbers_of, ordered
 from bmq.coordinator.transaction.records import NO_EPOCH, NO_PRODUCER_ID, StoredTransaction, TopicPartitions
 from bmq.coordinator.transaction.results import partition_errors
 from bmq.coordinator.transaction.states import KAFKA_NAMES
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.aio.steps import batched
-from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn, room_in_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
@@ -161,23 +161,22 @@ class TransactionApis:
         )
 
     async def _add_to_one(self, addition: _Addition, version: int, ids: Mapping[str, UUID]) -> list[Any]:
-        turns = Turns()
-        unknown: set[tuple[str, int]] = set()
+        counts: dict[str, int] = {}
         found: list[TopicPartitions] = []
+        is_known = True
         for topic in addition.topics:
+            await room_in_turn(1)
             known, numbers = await self._topic(topic.name, ids.get(topic.name)), set[int]()
-            count = 0 if known is None else known.partitions
-            if turns.is_over():
-                await next_turn()
+            count = counts[topic.name] = 0 if known is None else known.partitions
             for some in batched(topic.partitions, ELEMENTS_A_TURN):
-                if turns.is_over(len(some)):
-                    await next_turn()
-                numbers.update(some)
-                unknown.update((topic.name, number) for number in some if not 0 <= number < count)
-            if known is not None:
+                await room_in_turn(len(some))
+                is_known = is_known and min(some) >= 0 and max(some) < count
+                if is_known:
+                    numbers.update(some)
+            if known is not None and is_known:
                 found.append(TopicPartitions(topic.name, known.topic_id, tuple(sorted(numbers))))
-        if unknown:
-            code_of = _refused_for(unknown)
+        if not is_known:
+            code_of = _refused_for(counts)
         else:
             code_of = await self._add_known(addition, ordered(found), version)
         return await partition_errors(addition.topics, code_of)
@@ -345,23 +344,24 @@ async def _verify(serving: ActiveTransactions, addition: _Addition, topics: tupl
     event = ev.Verify(producer_id=addition.producer_id, epoch=addition.epoch)
     code = (await serving.handle(addition.transactional_id, event)).error
     value = serving.state.get(addition.transactional_id)
-    asked = {(topic, topic_id) for topic, topic_id, _ in topics}
     present = () if value is None else value.partitions
-    added = {each.topic: frozenset(each.partitions) for each in present if each[:2] in asked}
+    added = {topic: numbers_of(present, topic, topic_id) for topic, topic_id, _ in topics}
 
     def code_of(topic: str, number: int) -> ErrorCode:
-        is_there = number in added.get(topic, ())
-        return code or (ErrorCode.NONE if is_there else ErrorCode.TRANSACTION_ABORTABLE)
+        return code or (ErrorCode.NONE if has(added[topic], number) else ErrorCode.TRANSACTION_ABORTABLE)
 
     return code_of
 
 
-def _refused_for(unknown: Set[tuple[str, int]]) -> _CodeOf:
-    """Return the results of a transaction to which nothing is added, since these partitions do not exist."""
+def _refused_for(counts: Mapping[str, int]) -> _CodeOf:
+    """Return the results of a transaction to which nothing is added, since partitions do not exist.
+
+    ``counts``: the number of partitions by topic, 0 of an unknown topic.
+    """
 
     def code_of(topic: str, number: int) -> ErrorCode:
-        is_unknown = (topic, number) in unknown
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+        is_there = 0 <= number < counts[topic]
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     return code_of
 

@@ -56,6 +56,21 @@ async def next_turn() -> None:
     await line.join(loop)
 
 
+async def room_in_turn(elements: int) -> None:
+    """Wait until this turn of the loop has room for so many elements of all callers of this function.
+
+    For pieces of work that cannot be cut, from many tasks at once: ``Turns`` counts the elements of a single task.
+    A piece of more than ``ELEMENTS_A_TURN`` elements is alone in its turn.
+    """
+    loop = asyncio.get_running_loop()
+    room = _rooms.get(loop)
+    if room is None:
+        room = _rooms[loop] = _Room()
+    while room.taken and room.taken + elements > ELEMENTS_A_TURN:
+        await next_turn()
+    room.take(loop, elements)
+
+
 async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int = ELEMENTS_A_TURN) -> list[R]:
     """Return ``work`` of every item, ``per_turn`` of them in one turn at most.
 
@@ -190,4 +205,22 @@ class _Line:
             loop.call_soon(self._let_one, loop)
 
 
+class _Room:
+    """The elements that callers of ``room_in_turn`` handle in the present turn of a loop."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, loop: asyncio.AbstractEventLoop, elements: int) -> None:
+        if not self.taken:
+            loop.call_soon(self._turn_ended)
+        self.taken += max(elements, 1)
+
+    def _turn_ended(self) -> None:
+        self.taken = 0
+
+
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = WeakKeyDictionary()

@@ -17,6 +17,7 @@ from bmq.coordinator.records import Offset, OffsetRecord, encode
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.replay import Replay
 from bmq.coordinator.shard.writer import Writer
+from bmq.core.aio.steps import finish_steps
 from bmq.core.clock import LoopClock
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import EndMarker, Marker, end_record
@@ -66,7 +67,7 @@ async def write(make: Callable[[], Any], operations: Sequence[Operation]) -> tup
     for number, (records, producer) in enumerate(operations):
         writer.write(records, "", done.append, producer)
         for key, value in records:
-            state.replay(key, value, producer)
+            finish_steps(state.replay(key, value, producer) or iter(()))
         facts.append(state.facts())
         if number % 3 == 2:
             await asyncio.sleep(0.0005)

@@ -1,7 +1,9 @@
-"""The largest AddPartitionsToTxn: no stop of the loop."""
+"""The largest AddPartitionsToTxn: no stop of the loop, whatever shape the request has."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,38 +12,94 @@ from bmq.core.errors import ErrorCode as E
 from bmq.core.wire import messages as m
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.unit.coordinator.fakes import CLIENT, topic
-from tests.unit.coordinator.transaction_shard.world import World, running
+from tests.unit.coordinator.transaction_shard.world import Producer, World, running
 
 pytestmark = pytest.mark.slow
-COUNT = 5_000
+COUNT = 100_000
 """Partitions of a transaction."""
-REPEATED = 200_000
+REPEATED = 400_000
 """Numbers in a request: a client may name a partition again and again."""
 
 
-def request_of(producer: tuple[int, int], numbers: list[int], *, verify: bool) -> Any:
-    added = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="wide", partitions=numbers)
-    one = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-        transactional_id="tx", producer_id=producer[0], producer_epoch=producer[1], verify_only=verify, topics=[added]
+Topics = list[tuple[str, list[int]]]
+
+
+def one_of(tid: str, producer: Producer, topics: Topics, *, verify: bool = False) -> Any:
+    made = [m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=each, partitions=some) for each, some in topics]
+    return m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id=tid, producer_id=producer[0], producer_epoch=producer[1], verify_only=verify, topics=made
     )
-    return m.AddPartitionsToTxnRequest(version=5, transactions=[one])
+
+
+async def send(world: World, *transactions: Any) -> list[Any]:
+    """Send a request; return the results of each transaction, once it is sure that no turn was long."""
+    request = m.AddPartitionsToTxnRequest(version=5, transactions=list(transactions))
+    with loop_stops() as stops:
+        response = await world.a.apis.add_partitions(request, CLIENT)
+    assert is_short(stops.longest_s), stops.longest_s
+    return list(response.results_by_transaction)
+
+
+def codes_of(result: Any) -> set[E]:
+    return {each.partition_error_code for topic in result.topic_results for each in topic.results_by_partition}
+
+
+@asynccontextmanager
+async def wide_world() -> AsyncIterator[World]:
+    async with running(World()) as world:
+        world.a.catalog.topics["wide"] = topic("wide", COUNT)
+        yield world
 
 
 async def test_many_partitions_are_added_and_verified_without_a_stop() -> None:
-    async with running(World()) as world:
-        world.a.catalog.topics["wide"] = topic("wide", COUNT)
+    async with wide_world() as world:
         producer = await world.a.begin(0)
 
-        async def send(numbers: list[int], *, verify: bool = False) -> set[int]:
-            request = request_of(producer, numbers, verify=verify)
-            with loop_stops() as stops:
-                response = await world.a.apis.add_partitions(request, CLIENT)
-            assert is_short(stops.longest_s), stops.longest_s
-            (found,) = response.results_by_transaction[0].topic_results
+        async def send_one(numbers: list[int], *, verify: bool = False) -> set[E]:
+            (result,) = await send(world, one_of("tx", producer, [("wide", numbers)], verify=verify))
+            (found,) = result.topic_results
             assert [each.partition_index for each in found.results_by_partition] == numbers
-            return {each.partition_error_code for each in found.results_by_partition}
+            return codes_of(result)
 
-        assert await send(list(range(COUNT))) == {E.NONE}
-        assert await send(list(range(COUNT)), verify=True) == {E.NONE}
-        assert await send([0] * REPEATED) == {E.NONE}
-        assert await send([0, COUNT] * REPEATED) == {E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION}
+        assert await send_one(list(range(COUNT))) == {E.NONE}
+        assert await send_one(list(range(COUNT))) == {E.NONE}
+        assert await send_one(list(range(COUNT)), verify=True) == {E.NONE}
+        assert await send_one([0] * REPEATED) == {E.NONE}
+        assert await send_one([0] * REPEATED, verify=True) == {E.NONE}
+        assert await send_one([0, COUNT] * 100_000) == {E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION}
+        assert await send_one(list(range(COUNT, COUNT + REPEATED))) == {E.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_many_adds_to_one_transaction_at_once_take_turns() -> None:
+    async with wide_world() as world:
+        producer = await world.a.begin(0)
+        parts = [list(range(at, at + 200)) for at in range(0, COUNT, 200)]
+        results = await send(world, *(one_of("tx", producer, [("wide", part)]) for part in parts))
+        assert len(results) == 500
+        assert set.union(*map(codes_of, results)) == {E.NONE}
+        (result,) = await send(world, one_of("tx", producer, [("wide", list(range(COUNT)))], verify=True))
+        assert codes_of(result) == {E.NONE}
+        results = await send(world, *(one_of("tx", producer, [("wide", [n, n])], verify=True) for n in range(500)))
+        assert set.union(*map(codes_of, results)) == {E.NONE}
+
+
+async def test_many_transactions_at_once_take_turns() -> None:
+    async with wide_world() as world:
+        producers = [await world.a.begin(0, tid=f"tx-{number}") for number in range(200)]
+        part = list(range(1_000))
+        many = [one_of(f"tx-{at}", producer, [("wide", part)]) for at, producer in enumerate(producers)]
+        results = await send(world, *many)
+        assert [each.transactional_id for each in results] == [f"tx-{number}" for number in range(200)]
+        assert set.union(*map(codes_of, results)) == {E.NONE}
+
+
+async def test_many_topics_are_added_and_verified_without_a_stop() -> None:
+    async with running(World()) as world:
+        names = [f"topic-{number}" for number in range(5_000)]
+        world.a.catalog.topics.update((name, topic(name, 10)) for name in names)
+        producer = await world.a.begin(0)
+        topics: Topics = [(name, list(range(10))) for name in names]
+        for verify in (False, True, False):
+            (result,) = await send(world, one_of("tx", producer, topics, verify=verify))
+            assert [each.name for each in result.topic_results] == names
+            assert codes_of(result) == {E.NONE}

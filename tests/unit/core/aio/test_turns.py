@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.core.aio.steps import Steps
-from bmq.core.aio.turns import StepQueue, Turns, map_in_turns, next_turn
+from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue, Turns, map_in_turns, next_turn, room_in_turn
 from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, is_short, run_measured
 
 
@@ -53,6 +53,22 @@ async def test_one_goes_on_in_a_turn_whoever_it_belongs_to() -> None:
     await asyncio.gather(*(work(name) for name in "abcdefghij"))
     assert len({turn for turn, _ in begun}) == 50, "two went on in one turn"
     assert [name for _, name in begun[:10]] == list("abcdefghij"), "each in its turn"
+
+
+async def test_many_tasks_share_the_room_of_a_turn() -> None:
+    counter = TurnCounter()
+
+    async def work(elements: int) -> None:
+        for _ in range(3):
+            await room_in_turn(elements)
+            for _ in range(elements):
+                counter.count()
+
+    await asyncio.gather(*(work(ELEMENTS_A_TURN // 4) for _ in range(20)), work(5), work(3 * ELEMENTS_A_TURN))
+    counts = counter.take()
+    assert sum(counts) == 3 * (20 * (ELEMENTS_A_TURN // 4) + 5 + 3 * ELEMENTS_A_TURN)
+    assert sorted(counts)[-3:] == [3 * ELEMENTS_A_TURN] * 3, "one that is too large has a turn for itself"
+    assert sorted(counts)[-4] <= ELEMENTS_A_TURN
 
 
 async def test_who_is_cancelled_stops_nobody() -> None:
