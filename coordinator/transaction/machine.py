@@ -2,12 +2,14 @@
 
 Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and sends markers; the decisions are here.
 ``TABLE`` has a function for each (state, event) pair (``core.transitions``).  The rules are those of Kafka 4.3's
-``TransactionCoordinator`` and ``TransactionMetadata``, with two differences:
+``TransactionCoordinator`` and ``TransactionMetadata``, with three differences:
 
 * A state is in force once its record is handed to the log, and its response waits until the record is durable.  Kafka
   keeps a pending state beside the state meanwhile, and refuses requests with CONCURRENT_TRANSACTIONS.
 * A transaction that is aborted for its producer (time-out, InitProducerId) ends by the version of its own client.
   Kafka ends it by the level of the feature transaction.version.
+* InitProducerId of a fenced epoch leaves the open transaction of its successor alone.  Kafka aborts the transaction,
+  refuses the fenced producer after the abort, and fences the successor by the abort's epoch.
 
 **Epochs.**  Three events bump a producer's epoch, each once: a first InitProducerId, an end by EndTxn 5, and an abort
 without a request for it.  Epoch 32,766 is a producer's last.  Only markers have 32,767.  An end with
@@ -100,10 +102,18 @@ class Transaction:
         return [made, ev.Respond(ErrorCode.NONE, self.value.producer_id, self.value.epoch)]
 
     def _on_init_while_open(self, event: ev.InitProducerId, now_ms: int) -> list[Effect]:
-        """Abort the open transaction of the producer before; the client asks again."""
-        if event.is_resumed and not self._is_known(event):
+        """Abort the open transaction of the producer before; the client asks again.
+
+        The producer with the open transaction knows the present epoch.  A resumed producer with another epoch was
+        fenced, or its request is a late one: such a request must not end the transaction.
+        """
+        if event.is_resumed and not self._is_present(event):
             return [ev.Respond(ErrorCode.PRODUCER_FENCED)]
         return self._abort_for_producer(event, now_ms, [ev.Respond(ErrorCode.CONCURRENT_TRANSACTIONS)])
+
+    def _is_present(self, event: ev.InitProducerId) -> bool:
+        """Return True for the present producer id and epoch."""
+        return event.producer_id == self.value.producer_id and event.epoch == self.value.epoch
 
     def _is_known(self, event: ev.InitProducerId) -> bool:
         """Return True for the present producer id, and for the id before it: the client may not know the new id yet."""
