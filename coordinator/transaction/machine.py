@@ -2,7 +2,7 @@
 
 Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and sends markers; the decisions are here.
 ``TABLE`` has a function for each (state, event) pair (``core.transitions``).  The rules are those of Kafka 4.3's
-``TransactionCoordinator`` and ``TransactionMetadata``, with three differences:
+``TransactionCoordinator`` and ``TransactionMetadata``, with four differences:
 
 * A state is in force once its record is handed to the log, and its response waits until the record is durable.  Kafka
   keeps a pending state beside the state meanwhile, and refuses requests with CONCURRENT_TRANSACTIONS.
@@ -10,6 +10,8 @@ Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and 
   Kafka ends it by the level of the feature transaction.version.
 * InitProducerId of a fenced epoch leaves the open transaction of its successor alone.  Kafka aborts the transaction,
   refuses the fenced producer after the abort, and fences the successor by the abort's epoch.
+* A commit by EndTxn 5 that comes after an abort in the producer's stead (time-out) is PRODUCER_FENCED, as in Kafka
+  after 4.3 (KAFKA-20785).  Kafka 4.3 says INVALID_TXN_STATE, which ends a thread of Kafka Streams.
 
 **Epochs.**  Three events bump a producer's epoch, each once: a first InitProducerId, an end by EndTxn 5, and an abort
 without a request for it.  Epoch 32,766 is a producer's last.  Only markers have 32,767.  An end with
@@ -217,10 +219,14 @@ class Transaction:
         return [self._done()] if self._is_repeated_v2(event) else self._on_empty_abort(event, now_ms)
 
     def _on_commit_v2_of_aborted(self, event: ev.CommitV2, now_ms: int) -> list[Effect]:
-        """Refuse: the transaction was aborted, or nothing was begun since."""
-        is_repeated = self._is_repeated_v2(event)
-        refusal = None if is_repeated else self._refusal(event)
-        return [ev.Respond(refusal or ErrorCode.INVALID_TXN_STATE)]
+        """Refuse: the transaction was aborted in the producer's stead, or nothing was begun since.
+
+        A client repeats its own EndTxn with the same decision.  Before a commit of the epoch before, only a time-out or
+        another producer can have aborted.
+        """
+        if self._is_repeated_v2(event):
+            return [ev.Respond(ErrorCode.PRODUCER_FENCED)]
+        return [ev.Respond(self._refusal(event) or ErrorCode.INVALID_TXN_STATE)]
 
     def _on_abort_v2_of_committed(self, event: ev.AbortV2, now_ms: int) -> list[Effect]:
         """Refuse if it is of the epoch before the bump, which was committed; else abort, though nothing was begun."""

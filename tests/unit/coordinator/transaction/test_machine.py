@@ -137,7 +137,7 @@ def test_each_request_of_another_producer_id(event: type[Any], state: S) -> None
     ("event", "state", "expected"),
     [
         (ev.CommitV2, S.COMPLETE_COMMIT, ("", E.NONE)),
-        (ev.CommitV2, S.COMPLETE_ABORT, ("", WRONG)),
+        (ev.CommitV2, S.COMPLETE_ABORT, ("", FENCED)),
         (ev.AbortV2, S.COMPLETE_ABORT, ("", E.NONE)),
         (ev.AbortV2, S.COMPLETE_COMMIT, ("", WRONG)),
         (ev.CommitV2, S.EMPTY, ("", FENCED)),
@@ -232,7 +232,7 @@ def test_an_abort_by_time_out_bumps_once() -> None:
     done = after(new, ev.MarkersWritten(), late)
     assert done.epoch == EPOCH + 1
     assert response(done, of(ev.AbortV2)) == ev.Respond(E.NONE, ID, EPOCH + 1), "its producer goes on"
-    assert response(done, of(ev.CommitV2)).error is WRONG
+    assert response(done, of(ev.CommitV2)).error is FENCED, "the commit came too late"
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -293,6 +293,7 @@ def test_epochs_run_out_by_fencing(event: Any) -> None:
     assert (made.producer_id, made.epoch, made.next_id) == (ID, EPOCH_MAX, NEXT)
     done = after(made, ev.MarkersWritten())
     assert (done.producer_id, done.epoch) == (NEXT, 0)
+    assert response(done, of(ev.CommitV2, epoch=PRODUCER_EPOCH_MAX)).error is FENCED, "the commit came too late"
     old = after(stored(S.ONGOING, epoch=PRODUCER_EPOCH_MAX), event, late)
     assert (old.epoch, old.next_id) == (EPOCH_MAX, -1)
     done = after(old, ev.MarkersWritten())
