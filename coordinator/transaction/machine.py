@@ -2,12 +2,16 @@
 
 Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and sends markers; the decisions are here.
 ``TABLE`` has a function for each (state, event) pair (``core.transitions``).  The rules are those of Kafka 4.3's
-``TransactionCoordinator`` and ``TransactionMetadata``, with two differences:
+``TransactionCoordinator`` and ``TransactionMetadata``, with four differences:
 
 * A state is in force once its record is handed to the log, and its response waits until the record is durable.  Kafka
   keeps a pending state beside the state meanwhile, and refuses requests with CONCURRENT_TRANSACTIONS.
 * A transaction that is aborted for its producer (time-out, InitProducerId) ends by the version of its own client.
   Kafka ends it by the level of the feature transaction.version.
+* InitProducerId of a fenced epoch leaves the open transaction of its successor alone.  Kafka aborts the transaction,
+  refuses the fenced producer after the abort, and fences the successor by the abort's epoch.
+* A commit by EndTxn 5 that comes after an abort in the producer's stead (time-out) is PRODUCER_FENCED, as in Kafka
+  after 4.3 (KAFKA-20785).  Kafka 4.3 says INVALID_TXN_STATE, which ends a thread of Kafka Streams.
 
 **Epochs.**  Three events bump a producer's epoch, each once: a first InitProducerId, an end by EndTxn 5, and an abort
 without a request for it.  Epoch 32,766 is a producer's last.  Only markers have 32,767.  An end with
@@ -100,10 +104,18 @@ class Transaction:
         return [made, ev.Respond(ErrorCode.NONE, self.value.producer_id, self.value.epoch)]
 
     def _on_init_while_open(self, event: ev.InitProducerId, now_ms: int) -> list[Effect]:
-        """Abort the open transaction of the producer before; the client asks again."""
-        if event.is_resumed and not self._is_known(event):
+        """Abort the open transaction of the producer before; the client asks again.
+
+        The producer with the open transaction knows the present epoch.  A resumed producer with another epoch was
+        fenced, or its request is a late one: such a request must not end the transaction.
+        """
+        if event.is_resumed and not self._is_present(event):
             return [ev.Respond(ErrorCode.PRODUCER_FENCED)]
         return self._abort_for_producer(event, now_ms, [ev.Respond(ErrorCode.CONCURRENT_TRANSACTIONS)])
+
+    def _is_present(self, event: ev.InitProducerId) -> bool:
+        """Return True for the present producer id and epoch."""
+        return event.producer_id == self.value.producer_id and event.epoch == self.value.epoch
 
     def _is_known(self, event: ev.InitProducerId) -> bool:
         """Return True for the present producer id, and for the id before it: the client may not know the new id yet."""
@@ -207,10 +219,14 @@ class Transaction:
         return [self._done()] if self._is_repeated_v2(event) else self._on_empty_abort(event, now_ms)
 
     def _on_commit_v2_of_aborted(self, event: ev.CommitV2, now_ms: int) -> list[Effect]:
-        """Refuse: the transaction was aborted, or nothing was begun since."""
-        is_repeated = self._is_repeated_v2(event)
-        refusal = None if is_repeated else self._refusal(event)
-        return [ev.Respond(refusal or ErrorCode.INVALID_TXN_STATE)]
+        """Refuse: the transaction was aborted in the producer's stead, or nothing was begun since.
+
+        A client repeats its own EndTxn with the same decision.  Before a commit of the epoch before, only a time-out or
+        another producer can have aborted.
+        """
+        if self._is_repeated_v2(event):
+            return [ev.Respond(ErrorCode.PRODUCER_FENCED)]
+        return [ev.Respond(self._refusal(event) or ErrorCode.INVALID_TXN_STATE)]
 
     def _on_abort_v2_of_committed(self, event: ev.AbortV2, now_ms: int) -> list[Effect]:
         """Refuse if it is of the epoch before the bump, which was committed; else abort, though nothing was begun."""

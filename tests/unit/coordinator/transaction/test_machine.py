@@ -122,8 +122,6 @@ def test_each_request_of_the_present_producer_in_each_state(event: type[Any], st
 def test_each_request_with_another_epoch_is_fenced_or_asks_again(event: type[Any], state: S, epoch: int) -> None:
     waits = state.is_prepare and event not in (ev.Verify, ev.Commit, ev.Abort)
     expected = ("", RETRY) if waits else ("", FENCED)
-    if event is ev.InitProducerId and state is S.ONGOING:
-        expected = ("PREPARE_ABORT", RETRY)  # Kafka compares the epoch once the transaction has ended
     assert outcome(stored(state), of(event, epoch=epoch)) == expected
 
 
@@ -139,7 +137,7 @@ def test_each_request_of_another_producer_id(event: type[Any], state: S) -> None
     ("event", "state", "expected"),
     [
         (ev.CommitV2, S.COMPLETE_COMMIT, ("", E.NONE)),
-        (ev.CommitV2, S.COMPLETE_ABORT, ("", WRONG)),
+        (ev.CommitV2, S.COMPLETE_ABORT, ("", FENCED)),
         (ev.AbortV2, S.COMPLETE_ABORT, ("", E.NONE)),
         (ev.AbortV2, S.COMPLETE_COMMIT, ("", WRONG)),
         (ev.CommitV2, S.EMPTY, ("", FENCED)),
@@ -234,7 +232,7 @@ def test_an_abort_by_time_out_bumps_once() -> None:
     done = after(new, ev.MarkersWritten(), late)
     assert done.epoch == EPOCH + 1
     assert response(done, of(ev.AbortV2)) == ev.Respond(E.NONE, ID, EPOCH + 1), "its producer goes on"
-    assert response(done, of(ev.CommitV2)).error is WRONG
+    assert response(done, of(ev.CommitV2)).error is FENCED, "the commit came too late"
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -247,6 +245,16 @@ def test_an_abort_by_init_producer_id_bumps_once_and_the_next_one_bumps_again(ve
     assert (again.epoch, again.last_epoch, again.timeout_ms, again.started_ms) == (EPOCH + 2, -1, 1, -1)
     assert response(again, of(ev.AbortV2)).error is FENCED
     assert response(again, of(ev.InitProducerId)).error is FENCED
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_producer_that_is_fenced_cannot_abort_the_transaction_of_its_successor(version: int) -> None:
+    """InitProducerId of the epoch before, late or of a fenced producer, while a transaction is open."""
+    for last_epoch in (-1, EPOCH - 1):
+        value = stored(S.ONGOING, client_version=version, last_epoch=last_epoch)
+        assert outcome(value, of(ev.InitProducerId, epoch=EPOCH - 1)) == ("", FENCED)
+    first = stored(S.ONGOING, epoch=0, client_version=version, previous_id=OTHER, last_epoch=PRODUCER_EPOCH_MAX)
+    assert outcome(first, of(ev.InitProducerId, OTHER, PRODUCER_EPOCH_MAX)) == ("", FENCED), "of the id before"
 
 
 def test_a_repeated_init_producer_id_gets_the_same_epoch_for_ever() -> None:
@@ -285,6 +293,7 @@ def test_epochs_run_out_by_fencing(event: Any) -> None:
     assert (made.producer_id, made.epoch, made.next_id) == (ID, EPOCH_MAX, NEXT)
     done = after(made, ev.MarkersWritten())
     assert (done.producer_id, done.epoch) == (NEXT, 0)
+    assert response(done, of(ev.CommitV2, epoch=PRODUCER_EPOCH_MAX)).error is FENCED, "the commit came too late"
     old = after(stored(S.ONGOING, epoch=PRODUCER_EPOCH_MAX), event, late)
     assert (old.epoch, old.next_id) == (EPOCH_MAX, -1)
     done = after(old, ev.MarkersWritten())

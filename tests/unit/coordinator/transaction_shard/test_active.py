@@ -231,7 +231,7 @@ async def test_an_open_transaction_is_aborted_after_its_time_out(version: int, f
         ((marker, _),) = world.partitions.taken
         assert (marker.producer_epoch, marker.marker) == (1, Marker.ABORT)
         commit = await world.a.end(producer, commit=True, version=version)
-        assert commit.error_code == (E.PRODUCER_FENCED if fenced else E.INVALID_TXN_STATE)
+        assert commit.error_code == E.PRODUCER_FENCED
         assert (await world.a.init(producer_id=producer[0], epoch=0)).error_code == (E.PRODUCER_FENCED if fenced else 0)
 
 
