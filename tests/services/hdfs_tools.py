@@ -17,6 +17,9 @@ HEAP_MB = 256
 CLASSES = {
     "dfs": "org.apache.hadoop.fs.FsShell",
     "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+    "crypto": "org.apache.hadoop.hdfs.tools.CryptoAdmin",
+    "ec": "org.apache.hadoop.hdfs.tools.ECAdmin",
+    "key": "org.apache.hadoop.crypto.key.KeyShell",
 }
 
 
