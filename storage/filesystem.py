@@ -76,7 +76,7 @@ class CorruptData(StorageError):
 
 
 class Unsupported(StorageError):
-    """The root cannot do this (read-only root, encryption zone, erasure-coded folder, SASL).
+    """The root cannot do this (read-only root, encryption zone, erasure-coded file, SASL).
 
     The message says what to do.
     """

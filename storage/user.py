@@ -16,12 +16,12 @@ class HasUser(Protocol):
     """A ``FileSystem`` whose files have an owner that all processes of a cluster must be."""
 
     async def user(self) -> str:
-        """Return the owner of what this process makes.  Raises StorageError, NotAllowed without the right to write."""
+        """Return the owner of what this process makes.  Raises StorageError as ``user_of``."""
 
 
 async def user_of(fs: FileSystem) -> str:
     """Return the user of this process; empty where files of one user are open to the cluster's other processes.
 
-    Raises StorageError as ``HasUser.user``.
+    Raises StorageError: NotAllowed without the right to write, Unsupported if the root cannot keep segments.
     """
     return await fs.user() if isinstance(fs, HasUser) else ""

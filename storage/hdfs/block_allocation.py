@@ -35,6 +35,7 @@ from bmq.storage.hdfs.errors import is_no_nodes
 from bmq.storage.hdfs.fencing import fence_path
 from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of, open_pipeline
+from bmq.storage.hdfs.zones import policy_name, refuse_zone
 
 _log = logging.getLogger(__name__)
 _LEFT_OUT_MAX = 8
@@ -384,10 +385,9 @@ def _with_length(block: pb.Block, length: int) -> pb.Block:
 
 
 def _refuse_unflushable(path: str, info: pb.FileInfo) -> None:
-    if info.HasField("encryption"):
-        raise Unsupported(f"{path} is in an encryption zone; choose a root outside of it")
-    if info.HasField("erasure_coding"):
-        raise Unsupported(f"{path} is erasure-coded and cannot be flushed; choose a replicated folder")
+    refuse_zone(path, info)
+    if policy := policy_name(info):
+        raise Unsupported(f"{path} is erasure-coded by {policy}, and HDFS cannot flush such files: it is only read")
 
 
 async def _abandon(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> None:

@@ -17,6 +17,7 @@ from bmq.storage.filesystem import (
     StorageUnavailable,
     Unsupported,
 )
+from bmq.storage.hdfs.zones import ZONE_ADVICE
 
 
 class RemoteError(Exception):
@@ -66,7 +67,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
 }
 
 _HINTS = {
-    "UnknownCryptoProtocolVersionException": "the folder is an encryption zone; choose a root outside of it",
+    "UnknownCryptoProtocolVersionException": f"it is in an encryption zone: {ZONE_ADVICE}",
     "NSQuotaExceededException": "the folder's quota of names is used up: raise it with hdfs dfsadmin -setQuota, or "
     "delete topics",
     "DSQuotaExceededException": "the folder's quota of space is used up: raise it with hdfs dfsadmin -setSpaceQuota,"

@@ -33,6 +33,7 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.delegation_token import StorageToken
 from bmq.storage.hdfs.encryption_keys import EncryptionKeys
+from bmq.storage.hdfs.erasure_coded import ErasureCodedReader
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.handshake import TransferSecurity
 from bmq.storage.hdfs.health import read_health
@@ -43,6 +44,7 @@ from bmq.storage.hdfs.own_user import own_user
 from bmq.storage.hdfs.security import ENCRYPTION
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.transfer_check import check_datanodes
+from bmq.storage.hdfs.zones import policy_name, refuse_zone
 from bmq.storage.health import LoginStep, StorageHealth
 
 T = TypeVar("T")
@@ -60,10 +62,13 @@ class HdfsFileSystem:
     Make it with ``open``, within the loop that is to use it.
     """
 
-    def __init__(self, address: HdfsAddress, client: HdfsClient, known_files: KnownFiles) -> None:
+    def __init__(
+        self, address: HdfsAddress, client: HdfsClient, known_files: KnownFiles, coded: ErasureCodedReader
+    ) -> None:
         self._address = address
         self._client = client
         self._known_files = known_files
+        self._coded = coded
 
     @classmethod
     async def open(
@@ -105,7 +110,8 @@ class HdfsFileSystem:
                     f"{address}: the NameNode has {ENCRYPTION}=false, and {security.source} has true: nothing is sent"
                     " without encryption"
                 )
-            return cls(address, client, KnownFiles(settings))
+            coded = ErasureCodedReader(address, security, login, settings.call_deadline_s)
+            return cls(address, client, KnownFiles(settings), coded)
         except BaseException:
             await client.close()
             raise
@@ -221,7 +227,7 @@ class HdfsFileSystem:
         if length <= 0:
             return b""
         return await self._read_located(
-            path, position, length, lambda file: self._read_blocks(file, position, length), len
+            path, position, length, lambda full, file: self._read_blocks(full, file, position, length), len
         )
 
     async def read_parts(self, path: str, position: int, lengths: Sequence[int]) -> Sequence[memoryview]:
@@ -231,7 +237,7 @@ class HdfsFileSystem:
             return _split(memoryview(await self.read(path, position, length)), lengths)
         parts = [allocate(length) for length in lengths]
         filled = await self._read_located(
-            path, position, length, lambda file: self._fill(file, position, parts), lambda count: count
+            path, position, length, lambda full, file: self._fill(full, file, position, parts), lambda count: count
         )
         return fill(parts, filled)
 
@@ -240,7 +246,7 @@ class HdfsFileSystem:
         path: str,
         position: int,
         length: int,
-        read: Callable[[KnownFile], Awaitable[T]],
+        read: Callable[[str, KnownFile], Awaitable[T]],
         size_of: Callable[[T], int],
     ) -> T:
         """Return the result of ``read`` by the locations that are kept; if these fail, by those of the NameNode."""
@@ -249,7 +255,7 @@ class HdfsFileSystem:
         short: tuple[KnownFile, T] | None = None
         if known is not None:
             try:
-                result = await read(known)
+                result = await read(full, known)
             except StorageError:  # blocks may have moved: their locations are requested below
                 self._known_files.forget(full)
             else:
@@ -264,7 +270,7 @@ class HdfsFileSystem:
         full: str,
         position: int,
         length: int,
-        read: Callable[[KnownFile], Awaitable[T]],
+        read: Callable[[str, KnownFile], Awaitable[T]],
         short: tuple[KnownFile, T] | None,
     ) -> T:
         """Read by the block locations that the NameNode has now, and keep them for a large file.
@@ -283,7 +289,7 @@ class HdfsFileSystem:
                 file = KnownFile(everything)
                 self._known_files.remember(full, file, now())
         try:
-            result = await read(file)
+            result = await read(full, file)
         except StorageError:
             self._known_files.forget(full)
             raise
@@ -297,13 +303,19 @@ class HdfsFileSystem:
 
         async def read() -> int:
             locations = await self._client.namenode.block_locations(full, position, len(out))
-            return await self._fill(KnownFile(locations), position, [out])
+            return await self._fill(full, KnownFile(locations), position, [out])
 
         return await _again_if_refused(read)
 
-    async def _fill(self, file: KnownFile, position: int, parts: Sequence[memoryview]) -> int:
+    async def _fill(self, full: str, file: KnownFile, position: int, parts: Sequence[memoryview]) -> int:
         """Fill ``parts``, and return how many bytes were read."""
         filled = 0
+        if policy := _policy(full, file):
+            data = memoryview(await self._coded.read(full, policy, position, sum(map(len, parts))))
+            for place in cut(parts, 0, len(data)):
+                place[:] = data[filled : filled + len(place)]
+                filled += len(place)
+            return filled
         for located, start, stop, is_open in _stretches(file, position, position + sum(map(len, parts))):
             places = cut(parts, start - position, stop - position)
             offset, shown = start - located.offset, file.shown
@@ -383,7 +395,9 @@ class HdfsFileSystem:
             await self._client.namenode.mkdirs(full_target.rpartition("/")[0] or "/")
             await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
 
-    async def _read_blocks(self, file: KnownFile, position: int, length: int) -> bytes:
+    async def _read_blocks(self, full: str, file: KnownFile, position: int, length: int) -> bytes:
+        if policy := _policy(full, file):
+            return await self._coded.read(full, policy, position, length)
         parts = []
         for located, start, stop, is_open in _stretches(file, position, position + length):
             is_large = stop - start >= self._client.settings.thread_read_min_bytes
@@ -391,6 +405,12 @@ class HdfsFileSystem:
             offset, shown = start - located.offset, file.shown
             parts.append(await read(self._client, located, offset, stop - start, is_open=is_open, shown=shown))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _policy(full: str, file: KnownFile) -> str:
+    """Return the erasure-coding policy of a file, empty if it is replicated.  Raises Unsupported if it is encrypted."""
+    refuse_zone(full, file.locations)
+    return policy_name(file.locations)
 
 
 def _split(data: memoryview, lengths: Sequence[int]) -> list[memoryview]:

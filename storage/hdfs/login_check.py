@@ -12,7 +12,8 @@ rights             this process's user, and whether the user may write to the ro
 datanode h:p       the handshake succeeds, and its level and cipher
 =================  ==================================================================================
 
-After a failed step the steps behind it are not checked.
+The three steps before the NameNodes show the credentials, and depend on the way of the log-in (``way_of``).  After a
+failed step the steps behind it are not checked.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.filesystem import StorageError
+from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, make_authenticator
 from bmq.storage.hdfs.errors import RemoteError
@@ -44,12 +46,33 @@ from bmq.storage.health import FAILED, NOT_CHECKED, OK, LoginStep
 SKEW_MOST_S = 300.0
 """Kerberos's usual bound of the difference between two clocks (``clockskew``)."""
 T = TypeVar("T")
+Check = Callable[[], Awaitable[bool]]
+"""A step, or some: whether the next one can be checked."""
+
+
+class LoginWay(Enum):
+    """What proves this process's identity to a secure HDFS."""
+
+    KEYTAB = "keytab"
+    TICKET_CACHE = "ticket cache"
+
+
+def way_of(login: HdfsLogin) -> LoginWay:
+    """Return the way of the log-in, by which the doctor chooses the steps of the credentials.  Pure."""
+    return LoginWay.KEYTAB if login.keytab else LoginWay.TICKET_CACHE
+
 
 _ASK_CONF = (
     "ask the Kerberos administrator for the realm's krb5.conf; KRB5_CONFIG names another file than /etc/krb5.conf"
 )
 _ASK_CLOCK = "run an NTP client (chrony) here and on the KDC: Kerberos allows 5 minutes"
 _ASK_KDC = "ask the Kerberos administrator whether the KDC is up, and whether this machine may reach its port 88 (TCP)"
+_ASK_PRINCIPAL = (
+    "ask the Kerberos administrator whether the principal exists, is not locked, and has the keytab's key version"
+    " number (kadmin: getprinc PRINCIPAL)"
+)
+_ASK_TICKET = "run kinit as this process's user, or give hdfs_keytab and hdfs_principal"
+_ASK_ROOT = "choose another root (docs/operations/hdfs.md)"
 _ASK_SITE = (
     "ask the Hadoop administrator for core-site.xml and hdfs-site.xml of this cluster: above all"
     " dfs.namenode.kerberos.principal and hadoop.rpc.protection. The NameNode's log has the reason of a refusal"
@@ -75,10 +98,20 @@ class LoginCheck:
         if not security.is_kerberos:
             return []
         principal = own_principal(self._login.principal)
-        checks: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
-            ("krb5.conf, clock", lambda: self._check_realm(principal)),
-            ("keytab", lambda: self._check_keytab(principal)),
-            ("ticket", lambda: self._check_ticket(security)),
+        credentials: dict[LoginWay, list[tuple[str, Check]]] = {
+            LoginWay.KEYTAB: [
+                ("krb5.conf, clock", lambda: self._check_realm(principal)),
+                ("keytab", lambda: self._check_keytab(principal)),
+                ("ticket", lambda: self._check_ticket(_ASK_PRINCIPAL)),
+            ],
+            LoginWay.TICKET_CACHE: [
+                ("krb5.conf, clock", lambda: self._check_realm(principal)),
+                ("keytab", self._name_cache),
+                ("ticket", lambda: self._check_ticket(_ASK_TICKET)),
+            ],
+        }
+        checks: list[tuple[str, Check]] = [
+            *credentials[way_of(self._login)],
             ("NameNodes", lambda: self._check_namenodes(address, security)),
             ("rights, datanodes", self._check_files),
         ]
@@ -121,12 +154,13 @@ class LoginCheck:
             else:
                 self._passed("clock", difference.text)
 
+    async def _name_cache(self) -> bool:
+        cache = os.environ.get("KRB5CCNAME", "that krb5.conf names")
+        self._steps.append(LoginStep("keytab", NOT_CHECKED, f"hdfs_keytab is not set: the ticket cache is {cache}"))
+        return True
+
     async def _check_keytab(self, principal: str) -> bool:
         path = self._login.keytab
-        if not path:
-            cache = os.environ.get("KRB5CCNAME", "that krb5.conf names")
-            self._steps.append(LoginStep("keytab", NOT_CHECKED, f"hdfs_keytab is not set: the ticket cache is {cache}"))
-            return True
         remedy = (
             f"ask the Kerberos administrator for a keytab of {principal or 'the principal'} (kadmin: ktadd -k FILE)"
         )
@@ -143,14 +177,7 @@ class LoginCheck:
         self._passed("keytab", f"{path}: {found[0].principal}, key version number {newest}, {kinds}")
         return True
 
-    async def _check_ticket(self, security: HdfsSecurity) -> bool:
-        if self._login.keytab:
-            remedy = (
-                "ask the Kerberos administrator whether the principal exists, is not locked, and has the keytab's key"
-                " version number (kadmin: getprinc PRINCIPAL)"
-            )
-        else:
-            remedy = "run kinit as this process's user, or give hdfs_keytab and hdfs_principal"
+    async def _check_ticket(self, remedy: str) -> bool:
         try:
             from bmq.storage.hdfs.kerberos import KerberosLogin
             from bmq.storage.hdfs.keytab_tickets import life_s
@@ -223,6 +250,8 @@ class LoginCheck:
         try:
             user = await self._bounded(fs.user())
             root = await self._bounded(fs.status("/"))
+        except Unsupported as error:
+            return self._failed("rights", str(error), _ASK_ROOT)
         except (StorageError, TimeoutError) as error:
             text = str(error) or f"no answer within {self._timeout_s:g} s"
             remedy = (

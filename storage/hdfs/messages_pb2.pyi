@@ -183,13 +183,23 @@ class LocatedBlocks(_message.Message):
     under_construction: bool
     last_block: LocatedBlock
     last_block_complete: bool
-    encryption: Opaque
-    erasure_coding: Opaque
-    def __init__(self, file_length: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[LocatedBlock, _Mapping]]] = ..., under_construction: _Optional[bool] = ..., last_block: _Optional[_Union[LocatedBlock, _Mapping]] = ..., last_block_complete: _Optional[bool] = ..., encryption: _Optional[_Union[Opaque, _Mapping]] = ..., erasure_coding: _Optional[_Union[Opaque, _Mapping]] = ...) -> None: ...
+    encryption: EncryptionInfo
+    erasure_coding: ErasureCodingPolicy
+    def __init__(self, file_length: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[LocatedBlock, _Mapping]]] = ..., under_construction: _Optional[bool] = ..., last_block: _Optional[_Union[LocatedBlock, _Mapping]] = ..., last_block_complete: _Optional[bool] = ..., encryption: _Optional[_Union[EncryptionInfo, _Mapping]] = ..., erasure_coding: _Optional[_Union[ErasureCodingPolicy, _Mapping]] = ...) -> None: ...
 
-class Opaque(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class EncryptionInfo(_message.Message):
+    __slots__ = ("key_name",)
+    KEY_NAME_FIELD_NUMBER: _ClassVar[int]
+    key_name: str
+    def __init__(self, key_name: _Optional[str] = ...) -> None: ...
+
+class ErasureCodingPolicy(_message.Message):
+    __slots__ = ("name", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Permission(_message.Message):
     __slots__ = ("mode",)
@@ -198,7 +208,7 @@ class Permission(_message.Message):
     def __init__(self, mode: _Optional[int] = ...) -> None: ...
 
 class FileInfo(_message.Message):
-    __slots__ = ("kind", "path", "length", "permission", "owner", "group", "modification_time", "access_time", "replication", "block_size", "file_id", "encryption", "erasure_coding")
+    __slots__ = ("kind", "path", "length", "permission", "owner", "group", "modification_time", "access_time", "replication", "block_size", "file_id", "encryption", "erasure_coding", "flags")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DIRECTORY: _ClassVar[FileInfo.Kind]
@@ -220,6 +230,7 @@ class FileInfo(_message.Message):
     FILE_ID_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
     ERASURE_CODING_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
     kind: FileInfo.Kind
     path: bytes
     length: int
@@ -231,9 +242,10 @@ class FileInfo(_message.Message):
     replication: int
     block_size: int
     file_id: int
-    encryption: Opaque
-    erasure_coding: Opaque
-    def __init__(self, kind: _Optional[_Union[FileInfo.Kind, str]] = ..., path: _Optional[bytes] = ..., length: _Optional[int] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., owner: _Optional[str] = ..., group: _Optional[str] = ..., modification_time: _Optional[int] = ..., access_time: _Optional[int] = ..., replication: _Optional[int] = ..., block_size: _Optional[int] = ..., file_id: _Optional[int] = ..., encryption: _Optional[_Union[Opaque, _Mapping]] = ..., erasure_coding: _Optional[_Union[Opaque, _Mapping]] = ...) -> None: ...
+    encryption: EncryptionInfo
+    erasure_coding: ErasureCodingPolicy
+    flags: int
+    def __init__(self, kind: _Optional[_Union[FileInfo.Kind, str]] = ..., path: _Optional[bytes] = ..., length: _Optional[int] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., owner: _Optional[str] = ..., group: _Optional[str] = ..., modification_time: _Optional[int] = ..., access_time: _Optional[int] = ..., replication: _Optional[int] = ..., block_size: _Optional[int] = ..., file_id: _Optional[int] = ..., encryption: _Optional[_Union[EncryptionInfo, _Mapping]] = ..., erasure_coding: _Optional[_Union[ErasureCodingPolicy, _Mapping]] = ..., flags: _Optional[int] = ...) -> None: ...
 
 class DirectoryListing(_message.Message):
     __slots__ = ("entries", "remaining")

@@ -1,4 +1,7 @@
-"""The HDFS user of this process: the owner of an empty folder that it makes in the root, and deletes."""
+"""The HDFS user of this process: the owner of an empty folder that it makes in the root, and deletes.
+
+The folder also shows whether the root can keep segments: it inherits the root's encryption zone and erasure coding.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,31 @@ import uuid
 
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.namenode import NameNode
+from bmq.storage.hdfs.zones import policy_name, refuse_zone
 
 _log = logging.getLogger(__name__)
 
 
 async def own_user(namenode: NameNode, root: str) -> str:
-    """Return the name that the NameNode has for this process.  Raises NotAllowed without the right to write to root."""
+    """Return the name that the NameNode has for this process.
+
+    Raises NotAllowed without the right to write to ``root``, and Unsupported if the root is in an encryption zone.
+    """
+    info = await _own_folder(namenode, root)
+    refuse_zone(root, info)
+    if policy := policy_name(info):
+        _log.info(
+            "the root has an erasure-coding policy: segments are replicated there all the same, since erasure-coded"
+            " files cannot be flushed",
+            extra=fields(path=root, policy=policy),
+        )
+    return str(info.owner)
+
+
+async def _own_folder(namenode: NameNode, root: str) -> pb.FileInfo:
+    """Make a folder in the root, delete it, and return its entry."""
     path = f"{root.rstrip('/')}/.user-{uuid.uuid4().hex}"
     await namenode.mkdirs(path)
     try:
@@ -25,4 +46,4 @@ async def own_user(namenode: NameNode, root: str) -> str:
             _log.warning("an empty folder of the start stays behind", extra=fields(path=path, error=error))
     if info is None:
         raise NoSuchFile(f"{path} was deleted by another process")
-    return str(info.owner)
+    return info

@@ -79,6 +79,10 @@ def test_the_check_sees_what_is_wrong() -> None:
         ("storage.root=", "storage.root is not set"),
         ("etcd.endpoints=null", "etcd.endpoints is not set"),
         ("etcd.trial.enabled=true", "etcd.endpoints and etcd.trial.enabled are both set"),
+        ("hdfs.kerberos.principal=bmq@EXAMPLE.ORG", "needs hdfs.kerberos.keytabSecret.name"),
+        ("hdfs.kerberos.keytabSecret.name=s", "hdfs.kerberos.keytabSecret.name needs Hadoop's configuration"),
+        ("hdfs.kerberos.krb5ConfigMap.name=a,sasl.gssapi.krb5ConfigMap.name=b,sasl.gssapi.keytabSecret.name=s",
+         "hdfs.kerberos.krb5ConfigMap and sasl.gssapi.krb5ConfigMap differ"),
         ("etcd.user=bmq", "etcd.user needs etcd.passwordSecret.name"),
         ("etcd.tls.enabled=true", "etcd.tls.enabled needs etcd.tls.secret"),
         ("etcd.tls.enabled=true,etcd.tls.secret=s,etcd.tls.certKey=c", "go together"),
@@ -211,6 +215,34 @@ def test_the_store_s_url_has_no_password() -> None:
     assert environment(broker)["HADOOP_CONF_DIR"] == "/etc/hadoop/conf"
 
 
+def test_every_pod_logs_in_to_hdfs_by_the_keytab_and_krb5_conf_of_its_mounts() -> None:
+    secured = CHART / "ci" / "secured-values.yaml"
+    plain = ("--set", "sasl.gssapi.krb5ConfigMap.name=")
+    for objects in (template(values=[secured]), template(*plain, values=[secured])):
+        for pod in pods_of(objects):
+            env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+            names = [each["name"] for each in pod["containers"][0]["env"]]
+            assert len(names) == len(set(names)), names
+            assert env["BMQ_HDFS_KEYTAB"] == "/etc/bmq/hdfs-keytab/keytab"
+            assert env["BMQ_HDFS_PRINCIPAL"] == "bmq@EXAMPLE.ORG"
+            assert env["KRB5_CONFIG"] == "/etc/bmq/krb5/krb5.conf"
+            assert env["HADOOP_CONF_DIR"] == "/etc/hadoop/conf"
+            mounts = {each["mountPath"]: each["name"] for each in pod["containers"][0]["volumeMounts"]}
+            assert len(mounts) == len(pod["containers"][0]["volumeMounts"])
+            volumes = {each["name"]: each for each in pod["volumes"]}
+            keytab = volumes[mounts["/etc/bmq/hdfs-keytab"]]["secret"]
+            assert keytab["secretName"] == "hdfs-keytab"
+            assert keytab["items"] == [{"key": "keytab", "path": "keytab"}]
+            krb5 = volumes[mounts["/etc/bmq/krb5"]]["configMap"]
+            assert krb5 == {"name": "krb5", "items": [{"key": "krb5.conf", "path": "krb5.conf"}]}
+
+
+def test_without_kerberos_no_pod_has_a_keytab() -> None:
+    for pod in pods_of(template(values=[MINIMAL])):
+        names = {each["name"] for each in pod["containers"][0]["env"]}
+        assert not {"BMQ_HDFS_KEYTAB", "BMQ_HDFS_PRINCIPAL", "KRB5_CONFIG"} & names
+
+
 def test_logs_and_traces_are_set_for_all_pods() -> None:
     everything = CHART / "ci" / "everything-values.yaml"
     for name in ("queue-broker", "queue-controller"):
@@ -286,7 +318,7 @@ def pods_of(objects: list[Object]) -> list[Object]:
 SECURED = CHART / "ci" / "secured-values.yaml"
 SECRETS = (
     "kafka-tls", "kafka-outside-tls", "clients-ca", "plain-users", "issuer-ca", "kafka-keytab", "delegation-tokens",
-    "http-tls", "internal-tls", "internal-secret", "etcd-user", "etcd-tls",
+    "http-tls", "internal-tls", "internal-secret", "etcd-user", "etcd-tls", "hdfs-keytab",
 )  # fmt: skip
 
 

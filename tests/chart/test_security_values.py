@@ -14,7 +14,7 @@ from tests.chart.render import NAMESPACE, RELEASE, run_helm
 
 SECTIONS = (
     "authorization", "etcd.passwordSecret", "etcd.tls", "etcd.user", "external.mechanisms", "external.protocol",
-    "external.tls", "firstUser", "http", "insecure", "internalSecret", "internalTls", "listener",
+    "external.tls", "firstUser", "hdfs.kerberos", "http", "insecure", "internalSecret", "internalTls", "listener",
     "metrics.serviceMonitor.basicAuth", "metrics.serviceMonitor.bearer", "metrics.serviceMonitor.serverName",
     "moreListeners", "sasl",
 )  # fmt: skip
@@ -78,6 +78,11 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "sasl.gssapi.krb5ConfigMap.key": ("other", 'key: "other", path: krb5.conf'),
     "sasl.gssapi.principalToLocalRules": ("RULE:[1:$1]", "RULE:[1:$1]"),
     "sasl.delegationTokens.secret": ("other", "secretName: other"),
+    "hdfs.kerberos.principal": ("other@EXAMPLE.ORG", 'value: "other@EXAMPLE.ORG"'),
+    "hdfs.kerberos.keytabSecret.name": ("other", "secretName: other"),
+    "hdfs.kerberos.keytabSecret.key": ("other", 'key: "other", path: keytab'),
+    "hdfs.kerberos.krb5ConfigMap.name": ("other", "name: other"),
+    "hdfs.kerberos.krb5ConfigMap.key": ("other", 'key: "other", path: krb5.conf'),
     "sasl.delegationTokens.key": ("other", 'key: "other", path: secret'),
 } | {
     f"{listener}.tls.{key}": change
@@ -97,6 +102,10 @@ WITH = {
     "listener.protocol": ("listener.mechanisms=[]", "insecure=true"),
     "authorization.enabled": ("authorization.superUsers=[]",),
     "metrics.serviceMonitor.bearer.secret": ('metrics.serviceMonitor.basicAuth.secret=""',),
+    "hdfs.kerberos.krb5ConfigMap.name": ('sasl.gssapi.krb5ConfigMap.name=""',),
+    "hdfs.kerberos.krb5ConfigMap.key": ('sasl.gssapi.krb5ConfigMap.name=""',),
+    "sasl.gssapi.krb5ConfigMap.name": ('hdfs.kerberos.krb5ConfigMap.name=""',),
+    "sasl.gssapi.krb5ConfigMap.key": ('hdfs.kerberos.krb5ConfigMap.name=""',),
     "metrics.serviceMonitor.bearer.key": (
         'metrics.serviceMonitor.basicAuth.secret=""', 'metrics.serviceMonitor.bearer.secret="token"',
     ),

@@ -19,6 +19,9 @@ CLASSES = {
     "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
     "fetchdt": "org.apache.hadoop.hdfs.tools.DelegationTokenFetcher",
     "dtutil": "org.apache.hadoop.security.token.DtUtilShell",
+    "crypto": "org.apache.hadoop.hdfs.tools.CryptoAdmin",
+    "ec": "org.apache.hadoop.hdfs.tools.ECAdmin",
+    "key": "org.apache.hadoop.crypto.key.KeyShell",
 }
 
 

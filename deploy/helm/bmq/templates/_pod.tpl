@@ -309,6 +309,19 @@ most, after its drain, to close what could not be handed over. */}}
 - name: HADOOP_CONF_DIR
   value: /etc/hadoop/conf
 {{- end }}
+{{- with $root.Values.hdfs.kerberos }}
+{{- if .keytabSecret.name }}
+- name: BMQ_HDFS_KEYTAB
+  value: /etc/bmq/hdfs-keytab/keytab
+{{- end }}
+{{- if .principal }}
+- name: BMQ_HDFS_PRINCIPAL
+  value: {{ .principal | quote }}
+{{- end }}
+{{- end }}
+{{- if (include "bmq.krb5" . | fromJson).name }}
+- {name: KRB5_CONFIG, value: /etc/bmq/krb5/krb5.conf}
+{{- end }}
 - name: HOME
   value: /tmp
 {{- end -}}

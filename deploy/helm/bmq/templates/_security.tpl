@@ -131,10 +131,18 @@ the port between processes, {{ .Values.service.internalPort }}: set internalSecr
   value: {{ printf "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true keyTab=\"/etc/bmq/keytab/keytab\" principal=\"%s\";" $gssapi.principal | quote }}
 {{- end }}
 {{- end }}
-{{- if and $gssapi.keytabSecret.name $gssapi.krb5ConfigMap.name }}
-- {name: KRB5_CONFIG, value: /etc/bmq/krb5/krb5.conf}
 {{- end }}
-{{- end }}
+{{- end -}}
+
+{{/* The ConfigMap with krb5.conf, {name, key}: a process has one for its log-in to HDFS and for its listeners.  Takes root
+and component. */}}
+{{- define "bmq.krb5" -}}
+{{- $gssapi := .root.Values.sasl.gssapi -}}
+{{- if and .component.isProxy $gssapi.keytabSecret.name $gssapi.krb5ConfigMap.name -}}
+{{- $gssapi.krb5ConfigMap | toJson -}}
+{{- else -}}
+{{- .root.Values.hdfs.kerberos.krb5ConfigMap | toJson -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Files of Secrets and ConfigMaps, {all: [{name, path, kind, from, items}]}: items are keys by file.  Takes root and
@@ -158,10 +166,15 @@ component. */}}
 {{- with $values.sasl.delegationTokens -}}
 {{- if .secret -}}{{- $all = append $all (dict "name" "delegation-tokens" "path" "delegation-tokens" "from" .secret "items" (dict "secret" .key)) -}}{{- end -}}
 {{- end -}}
+{{- with $values.hdfs.kerberos.keytabSecret -}}
+{{- if .name -}}{{- $all = append $all (dict "name" "hdfs-keytab" "path" "hdfs-keytab" "from" .name "items" (dict "keytab" .key)) -}}{{- end -}}
+{{- end -}}
+{{- with include "bmq.krb5" . | fromJson -}}
+{{- if .name -}}{{- $all = append $all (dict "name" "krb5" "path" "krb5" "isConfigMap" true "from" .name "items" (dict "krb5.conf" .key)) -}}{{- end -}}
+{{- end -}}
 {{- if .component.isProxy -}}
 {{- with $values.sasl.gssapi -}}
 {{- if .keytabSecret.name -}}{{- $all = append $all (dict "name" "keytab" "path" "keytab" "from" .keytabSecret.name "items" (dict "keytab" .keytabSecret.key)) -}}{{- end -}}
-{{- if and .keytabSecret.name .krb5ConfigMap.name -}}{{- $all = append $all (dict "name" "krb5" "path" "krb5" "isConfigMap" true "from" .krb5ConfigMap.name "items" (dict "krb5.conf" .krb5ConfigMap.key)) -}}{{- end -}}
 {{- end -}}
 {{- range (include "bmq.listeners" .root | fromJson).all -}}
 {{- if include "bmq.hasTls" . -}}
@@ -243,6 +256,17 @@ component. */}}
 {{- end -}}
 {{- if and .superUsers (not .enabled) -}}
 {{- fail "authorization.superUsers are set, and authorization.enabled is false: everybody may do everything; set it to true" -}}
+{{- end -}}
+{{- end -}}
+{{- with $values.hdfs.kerberos -}}
+{{- if and .principal (not .keytabSecret.name) -}}
+{{- fail "hdfs.kerberos.principal needs hdfs.kerberos.keytabSecret.name, the Secret with its keytab; of a ticket cache that others renew, config.hdfs_principal is the principal" -}}
+{{- end -}}
+{{- if and .keytabSecret.name (not (include "bmq.hasHdfsConf" $)) -}}
+{{- fail "hdfs.kerberos.keytabSecret.name needs Hadoop's configuration, as hadoop.security.authentication=kerberos and the NameNodes' principal: hdfs.configMap, or hdfs.coreSite and hdfs.hdfsSite" -}}
+{{- end -}}
+{{- if and .krb5ConfigMap.name $values.sasl.gssapi.keytabSecret.name $values.sasl.gssapi.krb5ConfigMap.name (ne (.krb5ConfigMap | toJson) ($values.sasl.gssapi.krb5ConfigMap | toJson)) -}}
+{{- fail "hdfs.kerberos.krb5ConfigMap and sasl.gssapi.krb5ConfigMap differ, and a process reads one krb5.conf: name one of them, with all realms" -}}
 {{- end -}}
 {{- end -}}
 {{- if and $values.firstUser.name (not $values.firstUser.passwordSecret.name) -}}

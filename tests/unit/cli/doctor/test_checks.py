@@ -62,6 +62,15 @@ def test_missing_roles_versions_and_drains_of_members_are_found() -> None:
     assert subjects == ["proxy", "broker", "controller", "coordinator", "n"]
 
 
+def test_several_hdfs_users_are_found_by_their_names() -> None:
+    one = Member(incarnation="m", roles=ALL, hdfs_user="bmq")
+    unknown = Member(incarnation="o", roles=ALL)  # of storage without users, or that did not show it
+    assert check_members([one, unknown, Member(incarnation="n", roles=ALL, hdfs_user="bmq")], "m") == []
+    (found,) = check_members([one, unknown, Member(incarnation="n", roles=ALL, hdfs_user="alice")], "m")
+    assert (found.area, found.what) == ("members", "processes of 2 HDFS users: alice, bmq")
+    assert "end those of all users but one" in found.remedy
+
+
 ALIVE = StoreMember("e1:2379", version="3.5.12", has_leader=True)
 
 

@@ -235,3 +235,48 @@ async def test_a_small_open_file_is_asked_for_each_time(monkeypatch: pytest.Monk
         for _ in range(3):
             assert sum(map(len, await fs.read_parts("/f", 0, [MB // 2]))) == MB // 2
         assert [call.method for call in fake.calls].count("getBlockLocations") == 3
+
+
+def located_as(form: dict[str, Any]) -> Answer:
+    """Return the responses of a NameNode whose file has ``form``: encrypted, or erasure-coded."""
+
+    def respond(call: Call) -> bytes:
+        response = located(call)
+        if call.method == "getBlockLocations":
+            changed = pb.GetBlockLocationsResponse.FromString(response)
+            changed.locations.MergeFrom(
+                pb.LocatedBlocks(file_length=4, under_construction=False, last_block_complete=True, **form)
+            )
+            return changed.SerializeToString()
+        return response
+
+    return respond
+
+
+async def test_a_file_that_is_erasure_coded_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, int, int]] = []
+
+    async def read(path: str, policy: str, position: int, length: int) -> bytes:
+        asked.append((path, policy, position, length))
+        return b"data"[position : position + length]
+
+    async with opened(located_as({"erasure_coding": pb.ErasureCodingPolicy(id=4)})) as (fs, _):
+        monkeypatch.setattr(fs._coded, "read", read)
+        assert await fs.read("/f", 1, 9) == b"ata"
+        assert [bytes(part) for part in await fs.read_parts("/f", 0, [3, 2])] == [b"dat", b"a"]
+        parts = [memoryview(bytearray(3)), memoryview(bytearray(2))]
+        assert (
+            await fs._fill("/f", filesystem.KnownFile(await fs._client.namenode.block_locations("/f")), 0, parts) == 4
+        )
+        assert [bytes(part) for part in parts] == [b"dat", b"a\0"]
+        out = bytearray(6)
+        assert await fs.read_into("/f", 0, memoryview(out)) == 4
+        assert out == b"data\0\0"
+    assert {call[:2] for call in asked} == {("/f", "XOR-2-1-1024k")}
+
+
+async def test_a_file_of_a_zone_is_never_read_as_it_lies() -> None:
+    async with opened(located_as({"encryption": pb.EncryptionInfo(key_name="k1")})) as (fs, _):
+        for work in (fs.read("/f", 0, 4), fs.read_into("/f", 0, memoryview(bytearray(4)))):
+            with pytest.raises(Unsupported, match=r"^/f is encrypted by the key k1"):
+                await work

@@ -1,0 +1,88 @@
+"""Reads of erasure-coded files, through hdfs-native where it is installed.
+
+BMQ's own files are replicated: HDFS cannot flush others.  An administrator may have coded closed ones, by ``distcp``
+into a folder with a policy.  Such a file has stripes over many datanodes, and lost cells are computed from others, so
+the reads are left to a library that does both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.filesystem import StorageUnavailable, Unsupported
+from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.principals import own_principal
+from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity
+
+if TYPE_CHECKING:
+    from hdfs_native import AsyncClient, AsyncFileReader
+
+_SERVICE = "bmq"  # the name service of the NameNodes, within the library's configuration
+
+
+class ErasureCodedReader:
+    """The reader of one root's erasure-coded files.  The library is imported at the first read."""
+
+    def __init__(self, address: HdfsAddress, security: HdfsSecurity, login: HdfsLogin, timeout_s: float) -> None:
+        """``timeout_s`` bounds a read."""
+        self._address = address
+        self._security = security
+        self._login = login
+        self._timeout_s = timeout_s
+        self._client: AsyncClient | None = None
+
+    async def read(self, path: str, policy: str, position: int, length: int) -> bytes:
+        """Return the bytes of a closed file with ``policy``, at most up to its end.
+
+        Raises Unsupported without the library, and StorageUnavailable if a read fails or takes too long.
+        """
+        if self._client is None:
+            self._client = self._connect(path, policy)
+        try:
+            return await asyncio.wait_for(_read(self._client, path, position, length), self._timeout_s)
+        except TimeoutError:
+            raise StorageUnavailable(
+                f"read {path}, erasure-coded by {policy}: no bytes within {self._timeout_s:g} s"
+            ) from None
+        except Exception as error:  # the library has no class of its own: RuntimeError, OSError, others of Rust's
+            raise StorageUnavailable(f"read {path}, erasure-coded by {policy}, through hdfs-native: {error}") from error
+
+    def _connect(self, path: str, policy: str) -> AsyncClient:
+        try:
+            import hdfs_native
+        except ImportError as error:
+            raise Unsupported(
+                f"{path} is erasure-coded by {policy}, and hdfs-native, which reads such files, is not installed"
+                f" ({error}): pip install 'hdfs-native>=0.14', or replicate the file again, by hdfs dfs -cp through a"
+                " folder with hdfs ec -setPolicy -replicate"
+            ) from error
+        login: dict[str, str | None] = {}
+        if self._security.is_kerberos:
+            principal = own_principal(self._login.principal) or None
+            login = {"kerberos_principal": principal, "kerberos_keytab": self._login.keytab or None}
+        try:
+            return hdfs_native.AsyncClient(f"hdfs://{_SERVICE}", client_config(self._address, self._security), **login)
+        except Exception as error:  # as above
+            raise StorageUnavailable(f"{path} is erasure-coded by {policy}: hdfs-native: {error}") from error
+
+
+def client_config(address: HdfsAddress, security: HdfsSecurity) -> dict[str, str]:
+    """Return the library's configuration: the NameNodes as a name service, and the protection."""
+    names = [f"nn{number}" for number in range(len(address.namenodes))]
+    config = {"dfs.nameservices": _SERVICE, f"dfs.ha.namenodes.{_SERVICE}": ",".join(names)}
+    for name, (host, port) in zip(names, address.namenodes, strict=True):
+        shown = f"[{host}]" if ":" in host else host
+        config[f"dfs.namenode.rpc-address.{_SERVICE}.{name}"] = f"{shown}:{port}"
+    if address.use_datanode_hostname:
+        config["dfs.client.use.datanode.hostname"] = "true"
+    if security.is_kerberos:
+        config[AUTHENTICATION] = "kerberos"
+    return config
+
+
+async def _read(client: AsyncClient, path: str, position: int, length: int) -> bytes:
+    reader: AsyncFileReader = await client.read(path)
+    length = min(length, len(reader) - position)
+    return bytes(await reader.read_range(position, length)) if length > 0 else b""

@@ -1,0 +1,120 @@
+"""Reads of erasure-coded files: through hdfs-native, or an error that names the file and the way on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.filesystem import StorageUnavailable, Unsupported
+from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.erasure_coded import ErasureCodedReader, client_config
+from bmq.storage.hdfs.security import HdfsSecurity
+
+pytestmark = pytest.mark.loops("asyncio")
+ADDRESS = HdfsAddress.parse("hdfs://nn1:8020,[::1]:8021/bmq?dfs.client.use.datanode.hostname=true")
+DATA = b"0123456789"
+
+
+class Reader:
+    """A file of the library, of ten bytes; a read beyond its end is an error there."""
+
+    def __len__(self) -> int:
+        return len(DATA)
+
+    async def read_range(self, offset: int, length: int) -> bytes:
+        assert length > 0
+        assert offset + length <= len(DATA)
+        return DATA[offset : offset + length]
+
+
+class Library:
+    """Stand-in for hdfs-native: its clients, and what reads by them do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.failure: Exception | None = None
+        self.is_silent = False
+        monkeypatch.setitem(sys.modules, "hdfs_native", SimpleNamespace(AsyncClient=self.connect))
+
+    def connect(self, url: str, config: dict[str, str], **login: Any) -> Library:
+        self.made.append((url, config, login))
+        return self
+
+    async def read(self, path: str) -> Reader:
+        if self.failure is not None:
+            raise self.failure
+        if self.is_silent:
+            await asyncio.get_running_loop().create_future()
+        return Reader()
+
+
+def reader(
+    security: HdfsSecurity | None = None, login: HdfsLogin | None = None, timeout_s: float = 30.0
+) -> ErasureCodedReader:
+    return ErasureCodedReader(ADDRESS, security or HdfsSecurity(), login or HdfsLogin(), timeout_s)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    return Library(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("position", "length", "expected"), [(0, 4, b"0123"), (8, 4, b"89"), (10, 1, b""), (12, 1, b""), (3, 0, b"")]
+)
+async def test_a_range_ends_at_the_end_of_the_file(
+    library: Library, position: int, length: int, expected: bytes
+) -> None:
+    assert await reader().read("/bmq/f", "XOR-2-1-1024k", position, length) == expected
+
+
+async def test_one_client_is_made_with_the_namenodes_of_the_root(library: Library) -> None:
+    coded = reader()
+    for _ in range(2):
+        await coded.read("/bmq/f", "XOR-2-1-1024k", 0, 1)
+    ((url, config, login),) = library.made
+    assert url == "hdfs://bmq"
+    assert config == {
+        "dfs.nameservices": "bmq",
+        "dfs.ha.namenodes.bmq": "nn0,nn1",
+        "dfs.namenode.rpc-address.bmq.nn0": "nn1:8020",
+        "dfs.namenode.rpc-address.bmq.nn1": "[::1]:8021",
+        "dfs.client.use.datanode.hostname": "true",
+    }
+    assert login == {}
+
+
+async def test_the_log_in_is_by_this_process_s_keytab_and_principal(library: Library) -> None:
+    security = HdfsSecurity(is_kerberos=True, namenode_principal="nn/_HOST@R")
+    await reader(security, HdfsLogin("/k", "bmq@R")).read("/bmq/f", "p", 0, 1)
+    await reader(security).read("/bmq/f", "p", 0, 1)
+    assert [made[2] for made in library.made] == [
+        {"kerberos_principal": "bmq@R", "kerberos_keytab": "/k"},
+        {"kerberos_principal": None, "kerberos_keytab": None},
+    ]
+    assert client_config(ADDRESS, security)["hadoop.security.authentication"] == "kerberos"
+
+
+async def test_without_the_library_the_error_names_file_policy_and_the_ways_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    with pytest.raises(Unsupported, match=r"^/bmq/f is erasure-coded by RS-6-3-1024k, and hdfs-native") as caught:
+        await reader().read("/bmq/f", "RS-6-3-1024k", 0, 1)
+    assert "pip install 'hdfs-native>=0.14'" in str(caught.value)
+    assert "hdfs ec -setPolicy -replicate" in str(caught.value)
+
+
+async def test_a_failure_of_the_library_is_storage_that_is_away(library: Library) -> None:
+    library.failure = RuntimeError("not enough cells")
+    with pytest.raises(StorageUnavailable, match="read /bmq/f, erasure-coded by p, through hdfs-native: not enough"):
+        await reader().read("/bmq/f", "p", 0, 1)
+
+
+async def test_a_library_that_never_responds_is_left(library: Library) -> None:
+    library.is_silent = True
+    with pytest.raises(StorageUnavailable, match=r"no bytes within 0\.01 s"):
+        await reader(timeout_s=0.01).read("/bmq/f", "p", 0, 1)
