@@ -88,8 +88,13 @@ REMEDY = (
 )
 """The remedy for a level beyond the version's own."""
 TRANSACTION_VERSION = "transaction.version"
-"""The feature of transactions: at level 0 nothing transactional is written."""
-FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 1)),))
+"""The feature of transactions: at level 0 nothing transactional is written.
+
+At level 2 clients add partitions by Produce 12 and TxnOffsetCommit 5, and each end bumps the epoch (KIP-890).  The
+request's version decides so, not the level: a transaction goes on through a change of the level.  Processes at level 1
+read all that is written at level 2.
+"""
+FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2), frozenset({(2, 1)})),))
 """The features of this version."""
 
 

@@ -7,9 +7,9 @@ sends it again.
 Version notes: 3 carries the client's software name and version; a name that Kafka would refuse gets INVALID_REQUEST.
 4 may list features whose lowest version is 0; version 3 leaves them out (KAFKA-17492).
 
-Features (KIP-584): those whose highest level is above 0 in this version's table (``core.features``), none today.
-Without any the epoch is -1.  Clients count an absent feature as level 0.  Without ``transaction.version`` a producer
-assumes transactions of version 1.  Without ``group.version`` clients do not use the consumer protocol of KIP-848.
+Features (KIP-584): those whose highest level is above 0 in this version's table (``core.features``).  Without any the
+epoch is -1.  Clients count an absent feature as level 0.  At a level of ``transaction.version`` below 2 a producer adds
+partitions by requests of their own.  Without ``group.version`` clients do not use the consumer protocol of KIP-848.
 ``metadata.version`` is between Kafka's own processes.
 """
 

@@ -127,13 +127,14 @@ class Transaction:
         return [made, ev.Respond(ErrorCode.NONE)]
 
     def _on_add(self, event: ev.AddPartitions, now_ms: int) -> list[Effect]:
-        """Add the partitions that are new to the transaction."""
+        """Add the partitions that are new to the transaction; its version never falls."""
         if (refusal := self._refusal(event)) is not None:
             return [ev.Respond(refusal)]
-        if contains(self.value.partitions, event.partitions):
+        version = max(self.value.client_version, event.client_version)
+        if version == self.value.client_version and contains(self.value.partitions, event.partitions):
             return [ev.Respond(ErrorCode.NONE)]
         partitions = merged(self.value.partitions, event.partitions)
-        made = self._store(now_ms, partitions=partitions, client_version=event.client_version)
+        made = self._store(now_ms, partitions=partitions, client_version=version)
         return [made, ev.Respond(ErrorCode.NONE)]
 
     def _on_verify(self, event: ev.Verify, now_ms: int) -> list[Effect]:

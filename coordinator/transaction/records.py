@@ -70,7 +70,7 @@ class StoredTransaction(NamedTuple):
     | ``last_epoch`` | epoch before the last bump, to know a repeated request; -1 if none is allowed |
     | ``previous_id`` | producer id before the last change of the record |
     | ``next_id`` | producer id that follows once the markers are written, if the epochs of this one have run out |
-    | ``client_version`` | transaction.version of the request that wrote the record: 2 if each end bumps the epoch |
+    | ``client_version`` | 2 if each end bumps the epoch, else 0: the highest of the adds, then the end's |
     """
 
     producer_id: int

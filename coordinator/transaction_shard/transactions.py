@@ -37,9 +37,12 @@ from bmq.meta.shard_kinds import ShardId
 FENCED_SINCE = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
 """First version of each API with PRODUCER_FENCED."""
 BATCHED_SINCE = 4
-"""First version of AddPartitionsToTxn with several transactions, and with questions (``verify_only``)."""
+"""First version of AddPartitionsToTxn with several transactions, and with questions (``verify_only``).
+
+A partition that a broker adds with it is of a transaction of version 2, as in Kafka.
+"""
 BUMPING_SINCE = 5
-"""First version of AddPartitionsToTxn and EndTxn with a new epoch at every end (KIP-890)."""
+"""First version of EndTxn with a new epoch at every end (KIP-890)."""
 AT_ONCE_MAX = 100
 """Transactions of an AddPartitionsToTxn under way at the same time."""
 
@@ -202,7 +205,7 @@ class TransactionApis:
             serving = await self._shards.serving(addition.transactional_id)
             if addition.is_question:
                 return await _verify(serving, addition, topics)
-            client_version = 2 if version >= BUMPING_SINCE else 0
+            client_version = 2 if version >= BATCHED_SINCE else 0
             code = await _add(serving, addition, topics, client_version)
         except RequestError as error:
             code = error.code
@@ -210,7 +213,11 @@ class TransactionApis:
         return lambda topic, number: code
 
     async def add_offsets(self, request: m.AddOffsetsToTxnRequest, client: ClientInfo) -> m.AddOffsetsToTxnResponse:
-        """Add the group's partition of ``__consumer_offsets`` to the transaction."""
+        """Add the group's partition of ``__consumer_offsets`` to the transaction.
+
+        The request is of clients before version 2, whose TxnOffsetCommit adds the partition.  As in Kafka it is served
+        at every level, and an open transaction of version 2 remains one.
+        """
         try:
             if not request.transactional_id or not request.group_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id or no group id")

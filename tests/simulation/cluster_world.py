@@ -303,6 +303,8 @@ class ClusterWorld:
         self.told = Told()
         self.acks = OneOwner(self.told.errors.append)
         self.is_over = False
+        self.rebuilding: asyncio.Task[None] | None = None
+        """The rebuilding of a store that was lost."""
         self.are_versions_mixed = are_versions_mixed
         self.versions: dict[str, Version] = {}
         """By incarnation."""

@@ -7,20 +7,25 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness.loop import run
-from tests.simulation import transaction_clients
+from tests.simulation import transaction_clients, transaction_points
 from tests.simulation.test_transactional_clients import (
     History,
     committed,
-    dies,
     history,
+)
+from tests.simulation.transaction_faults import (
+    deletes_a_topic,
+    dies,
     is_drained,
+    loses_the_store_for_good,
+    moves_and_loses_the_store,
     stands_still,
 )
 
 
-def play(seed: int, point: str, fault: Callable[..., None]) -> History:
+def play(seed: int, point: str, fault: Callable[..., None], *, switches: bool = False) -> History:
     """Run a history in which the fault befalls a process at the point; it is judged at its end."""
-    played = run(history(seed, point, fault), seed)
+    played = run(history(seed, point, fault, switches=switches), seed)
     assert played.points.passed[point] > 0, "nobody came to the point"
     assert committed(played) > 0, "nothing was committed"
     return played
@@ -42,12 +47,45 @@ def test_rule_12_a_batch_that_comes_after_the_end_of_its_transaction_is_refused(
     assert play(0, "after Verify", stands_still).known.late > 0
 
 
+def test_rule_12_produce_and_commits_of_version_2_add_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_clients, "KINDS", (transaction_clients.Kind.FOLLOWS,))
+    played = play(10, "before Verify", is_drained)
+    assert not played.points.passed["before AddOffsetsToTxn"]
+
+
 def test_rule_13_readers_of_committed_records_see_them_once_all_are_decided() -> None:
     play(5, "before PartitionMarker", dies)
 
 
 def test_rule_13_offsets_of_a_transaction_are_pending_until_its_end() -> None:
     play(7, "before GroupMarker", is_drained)
+
+
+def test_a_marker_for_a_deleted_topic_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_clients, "SIDES", 1.0)
+    assert play(3, "before SendMarkers", deletes_a_topic).known.sides > 0
+
+
+@pytest.mark.parametrize("point", ["after Append", "after PrepareCommit"])
+def test_transactions_go_on_in_a_store_that_was_rebuilt_while_they_were_open(point: str) -> None:
+    played = play(4, point, loses_the_store_for_good)
+    assert played.world.rebuilding is not None
+
+
+def test_rule_11_a_rebuilt_store_gives_higher_ownership_numbers_than_any_marker_has() -> None:
+    assert play(4, "after PrepareCommit", moves_and_loses_the_store).world.rebuilding is not None
+
+
+def test_transactions_go_on_while_the_level_changes() -> None:
+    """Levels 2 and 1 in turn: each transaction ends as it began, and clients follow with the next one."""
+    played = play(6, "before Append", stands_still, switches=True)
+    assert played.level_changes > 0
+    assert played.known.switched > 0
+
+
+def test_a_producer_whose_epochs_run_out_goes_on_under_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_points, "SOON", 1.0)
+    assert play(8, "after PrepareAbort", is_drained).points.ran_out > 0
 
 
 def test_rule_14_a_shard_is_at_any_time_what_its_replay_gives() -> None:

@@ -2,10 +2,12 @@
 
 ``BMQ_SIM_SEEDS`` says how many; ``BMQ_SIM_SEED`` replays the one that a failure printed.  Applications consume,
 transform and produce while a process dies, stands still, is cut off or is drained before or after one of the steps in
-``transaction_points``.  What must hold:
+``transaction_points``, or the store is lost and rebuilt, or a topic is deleted.  In some histories the level of
+``transaction.version`` changes all the time, and epochs begin shortly before they run out.  What must hold:
 
 * readers of committed records get all records of a committed transaction once, and none of any other, never early;
 * the consumed offsets move exactly with the output;
+* a producer is fenced only by another one of its id, or by its time-out;
 * no marker arrives without a durable Prepare; a shard is at any time what its replay gives;
 * ``DECIDED_S`` after the faults each transaction is decided, and all records are stable.
 """
@@ -21,12 +23,11 @@ from random import Random
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from bmq.core.config import ROLES
-from bmq.core.errors import RequestError
-from bmq.core.features import TRANSACTION_VERSION, Feature, FeatureTable, LevelRange
+from bmq.core.features import TRANSACTION_VERSION
 from tests.harness.network import Disconnected
 from tests.simulation.cluster_checks import BugsTold
-from tests.simulation.cluster_events import DOWN_S, Events, run_in
-from tests.simulation.cluster_world import ClusterWorld, Process
+from tests.simulation.cluster_events import Events
+from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import Refused, check, create_topic, pause, produce
 from tests.simulation.kafka_world import CONFIG
@@ -36,16 +37,28 @@ from tests.simulation.transaction_clients import (
     INPUT,
     OUTPUT,
     OUTPUTS,
+    SIDE,
     Applications,
     CommittedReader,
     Dead,
     Instance,
     position_of,
 )
+from tests.simulation.transaction_faults import (
+    all_die,
+    delete_and_create,
+    deletes_a_topic,
+    dies,
+    is_drained,
+    loses_the_others,
+    loses_the_store,
+    loses_the_store_for_good,
+    stands_still,
+    switch_levels,
+)
 from tests.simulation.transaction_points import POINTS, Points, watched
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 60 or 1, blocks=10)
-FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2)),))
 TRANSACTIONAL = replace(CONFIG, transaction_state_log_num_partitions=2)
 INPUTS, RECORDS = 2, 8
 """Partitions of the input, each of an application of its own, and their records."""
@@ -56,56 +69,16 @@ STRIDE = 101
 CLIENTS_S = 120.0
 """A client's own longest time-out, twice."""
 
-
-# --------------------------------------------------------------------------------------------------------------- faults
-
-
-def _after(world: ClusterWorld, delay_s: float, call: Callable[..., None], *arguments: object) -> None:
-    world.loop.call_later(delay_s, call, *arguments)
-
-
-def dies(world: ClusterWorld, rng: Random, process: Process) -> None:
-    process.place.crash(rng.choice(DOWN_S))
-
-
-def all_die(world: ClusterWorld, rng: Random, process: Process) -> None:
-    for place in world.places:
-        place.crash(rng.choice(DOWN_S))
-
-
-def stands_still(world: ClusterWorld, rng: Random, process: Process) -> None:
-    process.stop()
-    _after(world, rng.choice((1.4, 6.0, 14.0, 25.0)), process.resume)
-
-
-def loses_the_store(world: ClusterWorld, rng: Random, process: Process) -> None:
-    """Let the process go on as a zombie, whose shards and partitions others get."""
-    place = process.place
-    place.cut_store(True)
-    _after(world, rng.choice((8.0, 20.0)), place.cut_store, False)
-
-
-def loses_the_others(world: ClusterWorld, rng: Random, process: Process) -> None:
-    for place in world.places:
-        if place is not process.place:
-            world.network.cut(process.place.host, place.host)
-            _after(world, 12.0, world.network.heal, process.place.host, place.host)
-
-
-def is_drained(world: ClusterWorld, rng: Random, process: Process) -> None:
-    """Move all partitions and shards of the process away."""
-    if process.node is not None and process.node.admin is not None:
-        run_in(process, _drain(process))
-
-
-async def _drain(process: Process) -> None:
-    assert process.node is not None
-    assert process.node.admin is not None
-    with suppress(RequestError):  # an operator reads the reason
-        await process.node.admin.drain(process.incarnation)
-
-
-FAULTS = (dies, all_die, stands_still, loses_the_store, loses_the_others, is_drained)
+FAULTS = (
+    dies,
+    all_die,
+    stands_still,
+    loses_the_store,
+    loses_the_others,
+    is_drained,
+    loses_the_store_for_good,
+    deletes_a_topic,
+)
 KINDS = len(POINTS) * len(FAULTS)
 
 
@@ -122,12 +95,14 @@ class History:
     known: Applications
     replays: int = 0
     """Shards that were compared with the replay of their log."""
+    level_changes: int = 0
 
     async def begin(self) -> None:
         """Wait until the cluster serves transactions, and write the input."""
         world, known = self.world, self.known
         await create_topic(world, INPUT, INPUTS)
         await create_topic(world, OUTPUT, OUTPUTS)
+        await create_topic(world, SIDE, 1)
         async with asyncio.timeout(STARTED_S):
             for kind, key in ((0, GROUP), *((1, f"t{each}") for each in range(INPUTS))):
                 while not await self._is_served(kind, key):
@@ -176,6 +151,9 @@ class History:
             await pause(self.world, 1.0)
         client.close()
 
+    async def switch_levels(self) -> None:
+        self.level_changes = await switch_levels(self.world, Random(self.rng.random()))
+
     async def compare_replays(self) -> None:
         while not self.world.is_over:
             self.replays += await check_replays(self.world)
@@ -185,6 +163,8 @@ class History:
         """End the faults; each transaction is decided in time, and all records and offsets are as they must be."""
         world = self.world
         self.points.is_over = True
+        if world.rebuilding is not None:
+            await world.rebuilding
         await world.heal()
         healed = world.loop.time()
         await asyncio.sleep(self.rng.choice((0.0, 5.0)))
@@ -219,16 +199,19 @@ def build(world: ClusterWorld, rng: Random) -> None:
                 world.place(f"all{number}", *ROLES)
 
 
-async def history(seed: int, point: str = "", fault: Callable[..., None] | None = None) -> History:
-    """One history, judged."""
+async def history(
+    seed: int, point: str = "", fault: Callable[..., None] | None = None, *, switches: bool | None = None
+) -> History:
+    """One history, judged.  ``switches``: the level of ``transaction.version`` changes while clients run."""
     rng = Random(seed)
-    world = ClusterWorld(seed, config=TRANSACTIONAL, latency_s=rng.choice((0.001, 0.02)), features=FEATURES)
+    world = ClusterWorld(seed, config=TRANSACTIONAL, latency_s=rng.choice((0.001, 0.02)))
     events = Events(world, rng)
     kind = seed * STRIDE % KINDS
     point, fault = point or POINTS[kind % len(POINTS)], fault or FAULTS[kind // len(POINTS)]
+    switches = rng.random() < 0.4 if switches is None else switches
     played = None
     try:
-        with BugsTold(world), watched(world) as points:
+        with BugsTold(world), watched(world, rng) as points:
             build(world, rng)
             played = History(world, rng, points, Applications())
             await played.begin()
@@ -243,6 +226,8 @@ async def history(seed: int, point: str = "", fault: Callable[..., None] | None 
                     *(reader.follow() for reader in readers),
                     played.ask_positions(),
                     played.compare_replays(),
+                    *([delete_and_create(world, Random(rng.random()))] if rng.random() < 0.3 else []),
+                    *([played.switch_levels()] if switches else []),
                 )
             ]
             await asyncio.sleep(rng.uniform(3.0, 9.0))

@@ -3,11 +3,21 @@
 An ``Application`` has a transactional id and a partition of the input.  Its instances come and go: one dies in the
 middle of anything, a second begins while the first goes on and is fenced, one leaves its transaction open until the
 time-out.  An ``Attempt`` is one transaction as its client knows it.
+
+Clients are of three ``Kind``s.  The version of a client's transactions follows the cluster's level of
+``transaction.version``, as in the library that the kind is named after:
+
+| | adds partitions by | adds offsets by | ends by | after the end |
+|---|---|---|---|---|
+| 1 | AddPartitionsToTxn 3 | AddOffsetsToTxn 3 | EndTxn 3 | same epoch, the sequences go on |
+| 2 | Produce 12 | TxnOffsetCommit 5 | EndTxn 5 | the epoch of the response, sequences from 0 |
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +25,7 @@ from random import Random
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse, OffsetFetchRequest, OffsetFetchResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -31,6 +42,7 @@ from kafka.protocol.producer import (
 )
 
 from bmq.core.errors import ErrorCode
+from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, marker_of
 from bmq.core.records.cursor import read_batches
@@ -40,11 +52,28 @@ from tests.simulation.kafka_clients import BYTES_MAX, Client, Refused, World, ch
 
 GROUP, INPUT, OUTPUT = "g", "in", "out"
 OUTPUTS = 2
+SIDE = "side"
+"""A topic of one partition that is deleted and created again: some transactions write to it."""
 TIMEOUTS_MS = (700, 4_000, 15_000)
 LATE = 0.3
 """Share of the transactions aborted by a client of version 1 that a late batch follows."""
+SIDES = 0.15
+"""Share of the transactions with a record in ``SIDE``."""
 _AGAIN = {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS}
+_DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+
+
+class Kind(Enum):
+    """Kinds of clients, by the version of their transactions."""
+
+    OLD = "version 1 always"
+    FOLLOWS = "version 2 while the level is 2, as Java's"
+    RISES = "version 2 once the level was 2, as franz-go's"
+
+
+KINDS = (Kind.OLD, Kind.FOLLOWS, Kind.FOLLOWS, Kind.RISES)
+"""The kinds that instances are drawn from."""
 
 
 class Outcome(Enum):
@@ -74,8 +103,25 @@ class Dead(Exception):
 
 
 @dataclass
+class Claim:
+    """One InitProducerId, sent until it is answered.  Without an answer it may still be on its way, and fence later."""
+
+    sent_s: float
+    answered_s: float = math.inf
+    sends: int = 0
+    answers: int = 0
+
+
+@dataclass
 class Applications:
     """All that the clients of a history know."""
+
+    claims: dict[str, list[Claim]] = field(default_factory=lambda: defaultdict(list))
+    """By transactional id."""
+    switched: int = 0
+    """Changes of a client from one version to the other."""
+    sides: int = 0
+    """Records acknowledged in ``SIDE``."""
 
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """By name, in the order of their beginning."""
@@ -105,23 +151,29 @@ class Instance:
         self.transactional_id = f"t{partition}"
         self.partition = partition
         self.rng = rng
-        self.version = rng.choice((1, 1, 2))
-        """Of the client: 2 adds partitions by Produce 12, and gets a new epoch with each end."""
+        self.kind = rng.choice(KINDS)
+        self.version = 1
+        """Of the present transaction."""
+        self.claim = Claim(0.0)
+        self.began_s = math.inf
+        """When its transaction may have begun."""
         self.timeout_ms = rng.choice(TIMEOUTS_MS)
         self.client = world.client()
         self.producer_id = self.epoch = -1
-        self.sequences: dict[int, int] = {}
+        self.sequences: dict[tuple[str, int], int] = {}
         self.count = 0
         self.is_killed = False
 
     async def run(self, transactions: int) -> None:
         """Run until that many transactions were committed, or until it is fenced or dies."""
         try:
+            self.version = await self._next_version()
             await self._init()
             position = await position_of(self.world, self.known, self.client, self.partition)
             while transactions > 0:
                 position, is_done = await self._transaction(position)
                 transactions -= is_done
+                await self._follow()
                 await asyncio.sleep(self.rng.choice((0.0, 0.05, 0.4)))
         except Dead as dead:
             self.known.refused.append(f"{self.name}: {dead}")
@@ -140,6 +192,7 @@ class Instance:
         attempt = Attempt(f"{self.name}.{self.count}", self.partition, position, end)
         self.count += 1
         self.known.attempts[attempt.name] = attempt
+        self.began_s = asyncio.get_running_loop().time()
         try:
             if end > position and self.rng.random() < 0.5:
                 await self._send_offsets(attempt)
@@ -163,7 +216,8 @@ class Instance:
             return await position_of(self.world, self.known, self.client, self.partition), False
         if commits:
             attempt.outcome = Outcome.COMMITTED
-        elif self.version == 1 and self.rng.random() < LATE:
+        self.began_s = math.inf
+        if not commits and self.version == 1 and self.rng.random() < LATE:
             await self._append_late(attempt)
         return (end, True) if commits else (position, False)
 
@@ -187,29 +241,77 @@ class Instance:
         inputs = self.known.input[self.partition]
         values = [inputs[offset] for offset in range(attempt.begin, attempt.end)] or [b"nothing"]
         partitions = {self.rng.randrange(OUTPUTS) for _ in values}
+        has_side = self.rng.random() < SIDES
         if self.version == 1:
-            await self._add(partitions)
+            await self._add(partitions, has_side=has_side)
+        if has_side:
+            await self._append(0, attempt.name.encode(), SIDE)
+            self.known.sides += 1
         for value in values:
             partition = self.rng.choice(sorted(partitions))
             record = b"%s|%s" % (attempt.name.encode(), value)
             await self._append(partition, record)
             attempt.records.setdefault(partition, []).append(record)
 
-    async def _init(self) -> None:
+    async def _follow(self) -> None:
+        """Let the version of the next transaction follow the level.
+
+        On its way to 2 a client takes a new epoch, if it sees the level at the end of a transaction.  franz-go may see
+        the level at the beginning of one, and keeps the epoch then.
+        """
+        before, self.version = self.version, await self._next_version()
+        self.known.switched += before != self.version
+        keeps_epoch = self.kind is Kind.RISES and self.rng.random() < 0.5
+        if before < self.version and not keeps_epoch:
+            await self._init(self.producer_id, self.epoch)
+
+    async def _next_version(self) -> int:
+        if self.kind is Kind.OLD or (self.kind is Kind.RISES and self.version == 2):
+            return self.version
+        request = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
+        response = await self._ask(lambda: request, ApiVersionsResponse, 4, lambda each: [each.error_code])
+        levels = {each.name: each.max_version_level for each in response.finalized_features or ()}
+        return 2 if levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
+
+    async def _init(self, producer_id: int = -1, epoch: int = -1) -> None:
+        """Get a producer id and an epoch; with those of before, as a client that goes on."""
         request = InitProducerIdRequest(
-            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms, producer_id=-1,
-            producer_epoch=-1,
+            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms, producer_id=producer_id,
+            producer_epoch=epoch,
         )  # fmt: skip
-        response = await self._ask(lambda: request, InitProducerIdResponse, 4, lambda each: [each.error_code])
+        claim = self.claim = Claim(asyncio.get_running_loop().time())
+        self.known.claims[self.transactional_id].append(claim)
+
+        def make() -> Any:
+            claim.sends += 1
+            return request
+
+        def codes_of(response: Any) -> list[int]:
+            claim.answers += 1
+            return [response.error_code]
+
+        response = await self._ask(make, InitProducerIdResponse, 4, codes_of)
+        claim.answered_s = asyncio.get_running_loop().time()
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self.sequences = {}
 
-    async def _add(self, partitions: set[int]) -> None:
+    def _may_be_fenced(self) -> bool:
+        """Return whether another InitProducerId, or the time-out, may have fenced this producer."""
+        own = self.claim
+        if asyncio.get_running_loop().time() - self.began_s >= self.timeout_ms / 1000:
+            return True
+        claims = self.known.claims[self.transactional_id]
+        return any(each.sends > each.answers or (each is not own and each.answered_s >= own.sent_s) for each in claims)
+
+    async def _add(self, partitions: set[int], *, has_side: bool) -> None:
         Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id, v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[Topic(name=OUTPUT, partitions=sorted(partitions))],
+            v3_and_below_topics=[
+                Topic(name=OUTPUT, partitions=sorted(partitions)),
+                *([Topic(name=SIDE, partitions=[0])] if has_side else []),
+            ],
         )  # fmt: skip
         await self._ask(
             lambda: request, AddPartitionsToTxnResponse, 3,
@@ -218,10 +320,11 @@ class Instance:
                 for topic in each.results_by_topic_v3_and_below
                 for part in topic.results_by_partition
             ],
+            ends=_DELETED if has_side else frozenset(),
         )  # fmt: skip
 
-    async def _append(self, partition: int, value: bytes) -> None:
-        sequence = self.sequences.get(partition, 0)
+    async def _append(self, partition: int, value: bytes, topic: str = OUTPUT) -> None:
+        sequence = self.sequences.get((topic, partition), 0)
         batch = build_batch(
             [Record(value=value)], producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=sequence,
             attributes=TRANSACTIONAL,
@@ -230,20 +333,25 @@ class Instance:
         part = Topic.PartitionProduceData(index=partition, records=bytes(batch))
         request = ProduceRequest(
             transactional_id=self.transactional_id, acks=-1, timeout_ms=20_000,
-            topic_data=[Topic(name=OUTPUT, partition_data=[part])],
+            topic_data=[Topic(name=topic, partition_data=[part])],
         )  # fmt: skip
         await self._ask(
             lambda: request, ProduceResponse, 12 if self.version == 2 else 9,
             lambda each: [each.responses[0].partition_responses[0].error_code],
+            ends=_DELETED if topic == SIDE else frozenset(),
         )  # fmt: skip
-        self.sequences[partition] = sequence + 1
+        self.sequences[topic, partition] = sequence + 1
 
-    async def _send_offsets(self, attempt: Attempt) -> None:
-        added = AddOffsetsToTxnRequest(
+    async def _add_offsets(self) -> None:
+        request = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id, producer_id=self.producer_id, producer_epoch=self.epoch,
             group_id=GROUP,
         )  # fmt: skip
-        await self._ask(lambda: added, AddOffsetsToTxnResponse, 3, lambda each: [each.error_code])
+        await self._ask(lambda: request, AddOffsetsToTxnResponse, 3, lambda each: [each.error_code])
+
+    async def _send_offsets(self, attempt: Attempt) -> None:
+        if self.version == 1:
+            await self._add_offsets()
         Topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         part = Topic.TxnOffsetCommitRequestPartition(
             partition_index=self.partition, committed_offset=attempt.end, committed_leader_epoch=-1,
@@ -254,7 +362,7 @@ class Instance:
             producer_epoch=self.epoch, topics=[Topic(name=INPUT, partitions=[part])],
         )  # fmt: skip
         await self._ask(
-            lambda: request, TxnOffsetCommitResponse, 3,
+            lambda: request, TxnOffsetCommitResponse, 5 if self.version == 2 else 3,
             lambda each: [part.error_code for topic in each.topics for part in topic.partitions],
         )  # fmt: skip
 
@@ -270,9 +378,18 @@ class Instance:
             self.sequences = {}
 
     async def _ask(
-        self, make: Callable[[], Any], response: type[Any], version: int, codes_of: Callable[[Any], list[int]]
+        self,
+        make: Callable[[], Any],
+        response: type[Any],
+        version: int,
+        codes_of: Callable[[Any], list[int]],
+        *,
+        ends: frozenset[ErrorCode] = frozenset(),
     ) -> Any:
-        """Ask until the answer is final.  Raises Refused, and Dead if the producer is fenced or killed."""
+        """Ask until the answer is final.  Raises Refused, and Dead if the producer is fenced or killed.
+
+        ``ends``: codes after which it does not ask again, though others would.
+        """
         while True:
             if self.is_killed or self.world.is_over:
                 raise Dead("killed")
@@ -287,8 +404,11 @@ class Instance:
             if not codes:
                 return found
             if any(code in _FENCED for code in codes):
+                if not self._may_be_fenced():
+                    text = f"{self.name} is fenced by nobody: {response.__name__} {codes[0].name}"
+                    self.world.told.errors.append(text)
                 raise Dead(f"{response.__name__}: {codes[0].name}")
-            final = [code for code in codes if not code.is_retriable and code not in _AGAIN]
+            final = [code for code in codes if code in ends or not (code.is_retriable or code in _AGAIN)]
             if final:
                 raise Refused(final[0])
             await pause(self.world)

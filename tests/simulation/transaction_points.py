@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
+from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -25,7 +26,8 @@ from bmq.coordinator.shard import shard as shard_module
 from bmq.coordinator.shard.snapshot import take_snapshot
 from bmq.coordinator.shard.writer import Writer
 from bmq.coordinator.transaction import events as ev
-from bmq.coordinator.transaction.records import StoredTransaction
+from bmq.coordinator.transaction.machine import PRODUCER_EPOCH_MAX, TABLE, Transaction
+from bmq.coordinator.transaction.records import NO_PRODUCER_ID, StoredTransaction
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.markers import MarkerSender
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 SNAPSHOT_BYTES = 3_000
 """Bytes appended to a shard's log between two snapshots: some ten transactions."""
+SOON = 0.5
+"""Share of the histories in which producers begin shortly before their last epoch."""
 REQUESTS = {
     "init_producer_id": "InitProducerId",
     "add_partitions": "AddPartitionsToTxn",
@@ -98,6 +102,8 @@ class Points:
         self.chosen, self.count = "", 1
         self.befall: Callable[[Process], None] | None = None
         self.is_over = False
+        self.ran_out = 0
+        """Decisions after which a producer goes on under another id, since its epochs have run out."""
         self.writing: StoredTransaction | None = None
         """The value of the record that is being handed to a writer."""
         self._world = world
@@ -170,6 +176,7 @@ def _write(points: Points, call: Any) -> Any:
         def durable(error: RequestError | None) -> None:
             if error is None:
                 points.decisions.note(value)
+                points.ran_out += value.next_id != NO_PRODUCER_ID
                 points.reach(f"after {value.state.kafka_name}")
             done(error)
 
@@ -226,9 +233,30 @@ def _marked(points: Points, step: str, call: Any) -> Any:
     return marked
 
 
+def _with_few_epochs(rng: Random) -> Any:
+    """Return ``Transaction._on_new`` with a first epoch that leaves a few ends until epochs run out."""
+
+    def on_new(transaction: Transaction, event: ev.InitProducerId, now_ms: int) -> list[ev.Effect]:
+        effects = Transaction._on_new(transaction, event, now_ms)
+        if len(effects) == 1:
+            return effects
+        epoch = PRODUCER_EPOCH_MAX - rng.randrange(6)
+        transaction.value = transaction.value._replace(epoch=epoch)
+        stored, response = effects
+        assert isinstance(stored, ev.Store)
+        assert stored.value is not None
+        assert isinstance(response, ev.Respond)
+        return [ev.Store(stored.value._replace(epoch=epoch)), response._replace(epoch=epoch)]
+
+    return on_new
+
+
 @contextmanager
-def watched(world: ClusterWorld) -> Iterator[Points]:
-    """Serve transactions in all processes of a world, with its points, while a history runs."""
+def watched(world: ClusterWorld, rng: Random) -> Iterator[Points]:
+    """Serve transactions in all processes of a world, with its points, while a history runs.
+
+    In a share of the histories, ``SOON``, epochs run out soon.
+    """
     points = Points(world)
     of = CoordinatorSettings.of.__func__  # type: ignore[attr-defined]
     settings = classmethod(lambda cls, config: replace(of(cls, config), snapshot_bytes=SNAPSHOT_BYTES))
@@ -261,7 +289,10 @@ def watched(world: ClusterWorld) -> Iterator[Points]:
     ]
     for method, step in REQUESTS.items():
         changes.append((TransactionApis, method, _around(points, step, getattr(TransactionApis, method))))
-    patches = [mock.patch.object(*change) for change in changes]
+    patches: list[Any] = [mock.patch.object(*change) for change in changes]
+    if rng.random() < SOON:
+        first = (TransactionState.DEAD, ev.InitProducerId)
+        patches.append(mock.patch.dict(TABLE, {first: _with_few_epochs(Random(rng.random()))}))
     for patch in patches:
         patch.start()
     try:

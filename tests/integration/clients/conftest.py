@@ -9,6 +9,7 @@ for name in ("story", "transaction_story", "wire"):
 
 from tests.integration.clients import endpoint as endpoints  # noqa: E402 - after the registration
 from tests.integration.clients.drivers.base import Driver  # noqa: E402
+from tests.integration.clients.levels import DEFAULT_LEVEL, set_level  # noqa: E402
 from tests.integration.clients.story import Story  # noqa: E402
 from tests.integration.clients.transactional.base import Transactional  # noqa: E402
 
@@ -38,7 +39,9 @@ def driver(request: pytest.FixtureRequest, endpoint: endpoints.Endpoint) -> Iter
 
 @pytest.fixture(scope="class")
 def client(request: pytest.FixtureRequest, endpoint: endpoints.Endpoint) -> Iterator[Transactional]:
-    """Yield the library of this test class of transactions, the same for all its tests."""
+    """Yield the library of this test class of transactions, the same for all its tests, at the level of the class."""
+    set_level(endpoint.bootstrap, request.cls.level)
     made = request.cls.library(endpoint.bootstrap)
     yield made
     made.close()
+    set_level(endpoint.bootstrap, DEFAULT_LEVEL)

@@ -178,16 +178,30 @@ def test_cluster(endpoint: Endpoint, tool: Tool, topic: str) -> None:
 
 
 def test_features(endpoint: Endpoint, tool: Tool) -> None:
-    """Describe lists transactions at level 1. An upgrade beyond is refused, and changes nothing."""
+    """Describe lists transactions at level 2. An upgrade beyond is refused, and changes nothing."""
     described = tool("FeatureCommand", "describe").lines
     (feature,) = [line for line in described if line.startswith("Feature:")]
     assert feature.split()[1] == "transaction.version"
-    assert "SupportedMaxVersion: 1" in feature
-    assert "FinalizedVersionLevel: 1" in feature
-    refused = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2", codes=(1,))
-    assert "Could not upgrade transaction.version to 2." in refused.stdout
-    assert "The controller only supports versions 0 to 1." in refused.stdout
+    assert "SupportedMaxVersion: 2" in feature
+    assert "FinalizedVersionLevel: 2" in feature
+    refused = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=3", codes=(1,))
+    assert "Could not upgrade transaction.version to 3." in refused.stdout
+    assert "The controller only supports versions 0 to 2." in refused.stdout
     assert tool("FeatureCommand", "describe").lines == described
+
+
+def test_a_feature_is_lowered_and_raised(endpoint: Endpoint, tool: Tool) -> None:
+    """Level 1 of transactions is safe to go back to, level 0 is not."""
+    try:
+        lowered = tool("FeatureCommand", "downgrade", "--feature", "transaction.version=1")
+        assert "transaction.version was downgraded to 1." in lowered.stdout
+        assert any("FinalizedVersionLevel: 1" in line for line in tool("FeatureCommand", "describe").lines)
+        refused = tool("FeatureCommand", "downgrade", "--feature", "transaction.version=0", codes=(1,))
+        assert "The downgrade from 1 is not safe, and is refused" in refused.stdout
+    finally:
+        raised = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2")
+    assert "transaction.version was upgraded to 2." in raised.stdout
+    assert any("FinalizedVersionLevel: 2" in line for line in tool("FeatureCommand", "describe").lines)
 
 
 def test_performance(endpoint: Endpoint, tool: Tool, topic: str) -> None:

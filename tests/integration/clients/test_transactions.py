@@ -1,4 +1,7 @@
-"""Each client library with transactions through the story of transactions."""
+"""Each client library with transactions through the story of transactions, at both levels of transaction.version.
+
+At level 2 Java and franz-go use the second part of KIP-890; the other libraries are clients of version 1 at both.
+"""
 
 import pytest
 
@@ -30,3 +33,28 @@ class TestJava(TransactionStory):
 
 class TestFranz(TransactionStory):
     library = FranzTransactional
+
+
+class TestConfluentAtLevel1(TransactionStory):
+    library = ConfluentTransactional
+    level = 1
+
+
+class TestAioAtLevel1(TransactionStory):
+    library = AioTransactional
+    level = 1
+
+
+class TestKafkaPythonAtLevel1(TransactionStory):
+    library = KafkaPythonTransactional
+    level = 1
+
+
+class TestJavaAtLevel1(TransactionStory):
+    library = JavaTransactional
+    level = 1
+
+
+class TestFranzAtLevel1(TransactionStory):
+    library = FranzTransactional
+    level = 1

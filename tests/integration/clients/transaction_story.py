@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.clients.drivers.base import OPERATION_TIMEOUT_S, ClientError
 from tests.integration.clients.endpoint import Endpoint
+from tests.integration.clients.levels import DEFAULT_LEVEL, set_level
 from tests.integration.clients.story import new_name
 from tests.integration.clients.transactional.base import SENTINEL, Fenced, Loop, Transactional, transformed
 from tests.integration.load import create_topic
@@ -81,6 +82,8 @@ class TransactionStory:
     """The tests; a subclass names its library in ``library``."""
 
     library: type[Transactional]
+    level = DEFAULT_LEVEL
+    """The level of transaction.version in these tests."""
 
     @pytest.fixture(autouse=True)
     def skip_lacking(self, request: pytest.FixtureRequest) -> None:
@@ -150,6 +153,26 @@ class TransactionStory:
             producer.commit() if is_commit else producer.abort()
             assert committed(endpoint.bootstrap, group, topic) == dict.fromkeys(range(PARTITIONS), 3)
         producer.close()
+
+    def test_level_changes_while_open(self, client: Transactional, endpoint: Endpoint, topic: str) -> None:
+        """The level changes in the middle of each transaction: the producer ends it, and goes on with the next."""
+        producer, group = client.transactor(new_name("id")), new_name("group")
+        has_offsets = "offsets_move_with_the_transaction" not in client.lacks
+        names = [f"level{number}" for number in range(4)]
+        for number, name in enumerate(names):
+            producer.begin()
+            producer.send(topic, values_of(name))
+            set_level(endpoint.bootstrap, self.level if number % 2 else 3 - self.level)
+            if has_offsets:
+                producer.send_offsets(group, topic, dict.fromkeys(range(PARTITIONS), number))
+            producer.abort() if number == 2 else producer.commit()
+        producer.close()
+        end(endpoint.bootstrap, topic)
+        kept = [values_of(name) for number, name in enumerate(names) if number != 2]
+        assert client.read(topic, PARTITIONS, is_committed=True) == joined(*kept)
+        assert client.read(topic, PARTITIONS, is_committed=False) == joined(*map(values_of, names))
+        if has_offsets:
+            assert committed(endpoint.bootstrap, group, topic) == dict.fromkeys(range(PARTITIONS), 3)
 
     def test_time_out(self, client: Transactional, endpoint: Endpoint, topic: str) -> None:
         """A transaction that nobody ends is aborted in time: readers go on, and its producer can commit nothing."""

@@ -19,8 +19,10 @@ from bmq.core.features import (
 TABLE = FeatureTable((Feature("transaction.version", LevelRange(0, 2)), Feature("x", LevelRange(1, 3))))
 
 
-def test_this_version_supports_transactions_of_version_1_clients() -> None:
-    assert FEATURES.ranges == {"transaction.version": LevelRange(0, 1)}
+def test_this_version_supports_transactions_of_version_2_clients() -> None:
+    assert FEATURES.ranges == {"transaction.version": LevelRange(0, 2)}
+    (feature,) = FEATURES.features
+    assert feature.safe_downgrades == {(2, 1)}
 
 
 @pytest.mark.parametrize(
@@ -41,10 +43,10 @@ def test_a_level_outside_of_the_range_is_found(levels: dict[str, int], names: li
 
 def test_a_process_says_which_level_it_does_not_support_and_what_to_do() -> None:
     with pytest.raises(UnsupportedLevel) as refused:
-        FEATURES.check({"transaction.version": 2}, "file:///root/levels")
+        FEATURES.check({"transaction.version": 3}, "file:///root/levels")
     text = str(refused.value)
     assert text.startswith(
-        "file:///root/levels: transaction.version 2 is in force, this version supports 0 to 1. Use a version of BMQ"
+        "file:///root/levels: transaction.version 3 is in force, this version supports 0 to 2. Use a version of BMQ"
     )
     assert "kafka-features.sh" in text
     assert "\n" not in text

@@ -44,23 +44,12 @@ class Missing:
 
 MISSING = (
     Missing(
-        "KIP-890's second part (`transaction.version` 2)",
-        words=r"KIP-890's second part|`transaction\.version` 2|not there yet|no transactions",
-        settings=r"^transaction\.version$",
-        refusals={"core/features.py": "Feature(TRANSACTION_VERSION, LevelRange(0, 1))"},
-        sentences={
-            "docs/clients.md": ("| KIP-890's second part (`transaction.version` 2) |", "| not there yet | instead |"),
-            "docs/design/endpoint.md": ("**`transaction.version` 2 is missing**",),
-            "docs/spark.md": ("The sink writes at least once and has no transactions.",),
-        },
-    ),
-    Missing(
         "groups of KIP-848",
-        words=r"KIP-848|group\.protocol=consumer",
+        words=r"KIP-848|group\.protocol=consumer|not there yet",
         apis=frozenset({68, 69}),
         settings=r"^group\.consumer\.",
         sentences={
-            "docs/clients.md": ("| KIP-848 groups, share groups, streams groups |",),
+            "docs/clients.md": ("| KIP-848 groups, share groups, streams groups |", "| not there yet | instead |"),
             "docs/operations/migration.md": ("(KIP-848), share groups, streams groups | not served",),
             "docs/operations/troubleshooting.md": ("a request that is not served (KIP-848 groups)",),
         },

@@ -277,12 +277,12 @@ async def test_rule_3_an_old_state_of_the_store_is_refused_before_anything_is_wr
 async def test_a_root_with_a_level_that_this_version_does_not_support_is_refused_by_name() -> None:
     kv, fs = new_store(), new_root()
     await check(kv, fs)
-    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
+    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 3}))
     with pytest.raises(
-        UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1\. Use"
+        UnsupportedLevel, match=r"transaction\.version 3 is in force, this version supports 0 to 2\. Use"
     ):
         await check(kv, fs)
-    table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
-    assert (await RootGuard(kv, fs, CLUSTER, table).check()).levels == {"transaction.version": 2}
+    table = FeatureTable((Feature("transaction.version", LevelRange(0, 3)),))
+    assert (await RootGuard(kv, fs, CLUSTER, table).check()).levels == {"transaction.version": 3}
     await put_feature_levels(fs, StoredLevels(revision=10))
     assert (await check(kv, fs)).levels == {}

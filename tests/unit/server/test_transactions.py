@@ -136,7 +136,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     async with single_node(NodeConfig(), fs, kv) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
         await node.start()
-        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
+        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
         yield World(node, made[0])
 
 
@@ -190,7 +190,7 @@ async def test_clients_wait_while_a_member_is_of_a_version_without_transactions_
             assert (await w.ask(init("tx"), 5)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert TRANSACTIONS_TOPIC not in node.catalog.topics, "the earlier version does not know the topic"
             await earlier.leave()
-            await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
+            await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
             found = await w.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 6)
             assert found.coordinators[0].error_code == 0
             assert (await w.ask(init("tx"), 5)).error_code == 0

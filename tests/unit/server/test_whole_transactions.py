@@ -177,7 +177,7 @@ async def process() -> AsyncIterator[Process]:
     async with single_node(NodeConfig(), fs, kv) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
         await node.start()
-        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 1)
+        await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)
         made = Process(node, cast(Any, None))
         made.storage = storage
         await made.start()

@@ -318,14 +318,14 @@ async def test_files_from_another_root_are_given_their_topics_rights_anew() -> N
 async def test_the_right_root_shows_the_levels_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     kv, right = MemoryKeyValue(MemoryStore()), MemoryFileSystem(MemoryStorage(), "merge")
     record = encode_record(
-        FeatureLevels(epoch=1, levels={"transaction.version": 1}, intended={"transaction.version": 2})
+        FeatureLevels(epoch=1, levels={"transaction.version": 1}, intended={"transaction.version": 3})
     )
     await kv.commit([], [Put(cluster_id_key("c"), b"id"), Put(features_key("c"), record)])
-    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1"):
+    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 3 is in force, this version supports 0 to 2"):
         await check_roots(kv, "c", right, [])
-    table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
+    table = FeatureTable((Feature("transaction.version", LevelRange(0, 3)),))
     monkeypatch.setattr("bmq.cli.cluster.merge_root_run.FEATURES", table)
     assert (await bind(kv, "c", right, ClusterFile(cluster_id="id"))).has_levels
     found = await read_cluster(right, table)
     assert found is not None
-    assert found.levels == {"transaction.version": 2}
+    assert found.levels == {"transaction.version": 3}

@@ -133,12 +133,12 @@ async def test_a_rebuilt_store_is_as_new_as_a_root_whose_cluster_json_came_from_
 async def test_a_rebuild_brings_the_levels_of_features_back(monkeypatch: pytest.MonkeyPatch) -> None:
     fs, kv = MemoryFileSystem(MemoryStorage(), "rebuild"), MemoryKeyValue(MemoryStore())
     await _fill(fs)
-    levels = StoredLevels(revision=9, levels={"transaction.version": 2}, held=frozenset({"transaction.version"}))
+    levels = StoredLevels(revision=9, levels={"transaction.version": 3}, held=frozenset({"transaction.version"}))
     await put_feature_levels(fs, levels)
-    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1"):
+    with pytest.raises(UnsupportedLevel, match=r"transaction\.version 3 is in force, this version supports 0 to 2"):
         await rebuild(fs, kv, NodeConfig(cluster="c"))
     assert await kv.get(cluster_id_key("c")) is None, "nothing was begun"
-    table = FeatureTable((Feature("transaction.version", LevelRange(0, 2)),))
+    table = FeatureTable((Feature("transaction.version", LevelRange(0, 3)),))
     monkeypatch.setattr("bmq.cli.rebuild.run.read_cluster", lambda fs: read_cluster(fs, table))
     outcome = await rebuild(fs, kv, NodeConfig(cluster="c"))
     entry = await kv.get(features_key("c"))

@@ -64,6 +64,6 @@ async def test_a_store_that_is_older_than_its_root_is_refused() -> None:
 
 async def test_a_level_that_this_version_does_not_support_is_refused() -> None:
     kv, fs = await places(in_root="id", in_store="id")
-    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
-    with pytest.raises(NotRepaired, match=r"transaction\.version 2 is in force, this version supports 0 to 1\. Use"):
+    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 3}))
+    with pytest.raises(NotRepaired, match=r"transaction\.version 3 is in force, this version supports 0 to 2\. Use"):
         await check_root(kv, fs, "c")

@@ -137,10 +137,10 @@ def test_two_segments_of_one_registration_are_a_fault(root: Root) -> None:
 def test_a_root_with_a_level_that_this_version_would_misread_is_refused(root: Root, action: str) -> None:
     root.log(0, *THREE)
     (root.folder / "cluster.json").write_text('{"format":2,"cluster_id":"id","incarnation":0}')
-    (root.folder / "levels" / f"{0:05d}-{9:019d},transaction.version=2").mkdir(parents=True)
+    (root.folder / "levels" / f"{0:05d}-{9:019d},transaction.version=3").mkdir(parents=True)
     status, out, err = root.run(action, "--topic", "orders")
     assert (status, out) == (2, "")
-    assert "transaction.version 2 is in force, this version supports 0 to 1. Use a version of BMQ" in err
+    assert "transaction.version 3 is in force, this version supports 0 to 2. Use a version of BMQ" in err
     assert err.count("\n") == 1
 
 

@@ -326,6 +326,23 @@ def test_partitions_that_are_there_are_not_written_again() -> None:
     assert outcome(stored(S.ONGOING), of(ev.AddPartitions, partitions=PARTS)) == ("", E.NONE)
 
 
+def test_a_transaction_of_version_2_remains_one_whatever_else_is_added() -> None:
+    """AddOffsetsToTxn counts as version 0.  The client of version 2 must not be fenced by an abort in its stead."""
+    open_v2 = stored(S.ONGOING, client_version=2)
+    made = after(open_v2, of(ev.AddPartitions, client_version=0))
+    assert (made.client_version, made.partitions[0].partitions) == (2, (0, 1, 2))
+    aborted = after(made, ev.Overdue(), STARTED + TIMEOUT + 1)
+    assert (aborted.epoch, aborted.last_epoch, aborted.client_version) == (EPOCH + 1, EPOCH, 2)
+    assert outcome(open_v2, of(ev.AddPartitions, partitions=PARTS, client_version=0)) == ("", E.NONE)
+
+
+def test_a_request_of_version_2_makes_an_open_transaction_one_of_version_2() -> None:
+    """TxnOffsetCommit 5 may add the partition that AddOffsetsToTxn has added before."""
+    made = after(stored(S.ONGOING), of(ev.AddPartitions, partitions=PARTS, client_version=2))
+    assert (made.client_version, made.partitions, made.started_ms) == (2, PARTS, STARTED)
+    assert after(stored(S.COMPLETE_COMMIT, client_version=2), of(ev.AddPartitions)).client_version == 0
+
+
 # ------------------------------------------------------------------------------------------------------- histories
 
 

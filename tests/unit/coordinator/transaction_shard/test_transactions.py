@@ -137,6 +137,28 @@ async def test_a_groups_offsets_are_a_partition_of_the_offsets_topic() -> None:
             assert (await world.a.apis.add_offsets(request, CLIENT)).error_code == code
 
 
+@pytest.mark.parametrize("adds", [4, 5])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_groups_offsets_leave_a_transaction_of_version_2_as_it_is(adds: int, *, is_first: bool) -> None:
+    """After the time-out the producer goes on; a client before version 2 would be fenced by the same abort."""
+    async with running(World()) as world:
+        made = await world.a.init(timeout_ms=1_000)
+        producer = (made.producer_id, made.producer_epoch)
+        request = m.AddOffsetsToTxnRequest(
+            version=4, transactional_id="tx", producer_id=made.producer_id, producer_epoch=0, group_id="group"
+        )
+        if is_first:
+            assert (await world.a.apis.add_offsets(request, CLIENT)).error_code == 0
+        assert await world.a.add(producer, 1, version=adds) == [E.NONE]
+        if not is_first:
+            assert (await world.a.apis.add_offsets(request, CLIENT)).error_code == 0
+        assert len((await world.a.describe()).topics) == 2
+        await asyncio.sleep(60)
+        assert await world.a.state() == "CompleteAbort"
+        late = await world.a.end(producer, commit=False, version=5)
+        assert (late.error_code, late.producer_epoch) == (0, 1)
+
+
 async def test_a_transaction_is_described() -> None:
     async with running(World()) as world:
         producer = await world.a.begin(3, 1, timeout_ms=30_000)

@@ -143,7 +143,7 @@ async def test_a_root_with_a_level_that_this_version_would_misread_is_refused() 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     await Store(fs, "orders", uuid.uuid4()).create()
     await check_cluster(fs, "id")
-    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 2}))
+    await put_feature_levels(fs, StoredLevels(revision=9, levels={"transaction.version": 3}))
     for subscription in ({"subscribe": "orders"}, {"subscribePattern": ".*"}):
-        with pytest.raises(UnsupportedLevel, match=r"transaction\.version 2 is in force, this version supports 0 to 1"):
+        with pytest.raises(UnsupportedLevel, match=r"transaction\.version 3 is in force, this version supports 0 to 2"):
             await find_topics(fs, ReadOptions.parse({"root": "memory:"} | subscription))
