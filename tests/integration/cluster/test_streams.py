@@ -151,10 +151,8 @@ class Counting:
         self.application.kill()
 
 
-@pytest.mark.parametrize("where", ["single", pytest.param("three", marks=pytest.mark.etcd)])
-def test_streams_count_each_record_once(where: str, request: pytest.FixtureRequest) -> None:
-    """Each process of BMQ is killed, and after each the application, whose state is lost."""
-    place: Place = request.getfixturevalue(where)
+def count_through_faults(place: Place, request: pytest.FixtureRequest) -> None:
+    """Make the place's faults, and after each kill the application, whose state is lost."""
     counting = Counting(place)
     try:
         counting.start()
@@ -173,3 +171,14 @@ def test_streams_count_each_record_once(where: str, request: pytest.FixtureReque
     finally:
         counting.abandon()
     report(request, f"{counting.source.sent} records counted once")
+
+
+def test_streams_count_each_record_once_while_one_process_dies(single: Place, request: pytest.FixtureRequest) -> None:
+    """`bmq serve` is killed and started again."""
+    count_through_faults(single, request)
+
+
+@pytest.mark.etcd
+def test_streams_count_each_record_once_while_each_of_three_dies(three: Place, request: pytest.FixtureRequest) -> None:
+    """Each of three processes is killed and stays away until the application has gone on."""
+    count_through_faults(three, request)
