@@ -90,6 +90,8 @@ clients: setup
 	$(BIN)/python -m tests.services.kafka jars
 	$(BIN)/python -m tests.services.mirror
 	$(BIN)/python -m tests.services.clients
+	$(BIN)/python -m tests.services.streams
+	$(BIN)/python -m tests.services.connect
 
 test: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not soak" \

@@ -237,6 +237,11 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[i
 
 def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[list[bytes]]:
     """Return the values of each partition up to its end at this isolation level."""
+    return [[value for _, value in pairs] for pairs in read_pairs(bootstrap, topic, partitions, isolation)]
+
+
+def read_pairs(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[list[tuple[bytes, bytes]]]:
+    """Return the keys and values of each partition up to its end at this isolation level, b"" for null."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -248,7 +253,7 @@ def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[li
         }
     )
     consumer.assign([TopicPartition(topic, place, OFFSET_BEGINNING) for place in range(partitions)])
-    found: list[list[bytes]] = [[] for _ in range(partitions)]
+    found: list[list[tuple[bytes, bytes]]] = [[] for _ in range(partitions)]
     ended: set[int] = set()
     end = time.monotonic() + LIMIT_S
     while len(ended) < partitions:
@@ -257,7 +262,7 @@ def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[li
             error, place = message.error(), message.partition()
             assert place is not None
             if error is None:
-                found[place].append(message.value() or b"")
+                found[place].append((message.key() or b"", message.value() or b""))
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 ended.add(place)

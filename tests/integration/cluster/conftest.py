@@ -7,8 +7,10 @@ Where the machine allows it each process is a machine of its own on a bridge, so
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,9 @@ SETTINGS = {
     "BMQ_CACHE_BYTES": str(64 << 20),
 }
 LOCALHOST = "127.0.0.1"
+NODES = 3
+"""Processes of ``nodes``, with all roles each."""
+IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,39 @@ def links(site: Site) -> Network:
     return site.network
 
 
+@pytest.fixture
+def etcd_of_three() -> Iterator[EtcdCluster]:
+    with EtcdCluster(members=3) as etcd:
+        yield etcd
+
+
+ON_HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
+
+
+@pytest.fixture(params=["local", *([ON_HDFS] if IS_SOAK else [])])
+def nodes(request: pytest.FixtureRequest, tmp_path: Path, etcd_of_three: EtcdCluster) -> Iterator[BmqCluster]:
+    """Yield three processes with all roles over an etcd of three, with a local root, in a soak on HDFS too."""
+    is_local = request.param == "local"
+    root = (tmp_path / "root").as_uri() if is_local else str(request.getfixturevalue("hdfs_root"))
+    cluster = BmqCluster(
+        root,
+        etcd_of_three,
+        proxies=0,
+        brokers=0,
+        controllers=0,
+        coordinators=0,
+        nodes=NODES,
+        environment=SETTINGS | {"BMQ_TRANSACTION_STATE_LOG_NUM_PARTITIONS": "4"},
+    )
+    cluster.start()
+    yield cluster
+    cluster.stop(keep_logs=request.session.testsfailed > 0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "site" in names:
             item.add_marker("hdfs")
-        if "site" in names or "small" in names:
+        if {"site", "small", "etcd_of_three"}.intersection(names):
             item.add_marker("etcd")

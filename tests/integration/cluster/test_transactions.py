@@ -6,20 +6,16 @@ source's ends; and each loop makes progress soon after the last fault.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
 
 from bmq.meta.shard_kinds import TRANSACTIONS
-from tests.integration.cluster.conftest import SETTINGS
 from tests.integration.history import report
 from tests.integration.load import create_topic
+from tests.integration.source import Source
 from tests.integration.transformer import SESSION_TIMEOUT_MS, Transformer, Work, check_sink, committed, read
 from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
@@ -27,58 +23,14 @@ from tests.services.processes import NotReady, wait_for
 
 pytestmark = pytest.mark.etcd
 
-IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
 PARTITIONS = 4
-NODES = 3
 PROGRESS_S = 60.0
 """Time to as many more records as STEP in each loop, once a fault is over."""
 LIMIT_S = 180.0
 PAUSES_S = (5.0, 20.0)
 """Pauses of a node: one within its lease, one beyond."""
-RECORDS_PER_S = 200
 STEP = 200
 """Records that each loop commits between two faults."""
-
-
-class Source:
-    """An idempotent producer of numbered records, in a thread, until ``finish``."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._bootstrap = bootstrap
-        self._topic = topic
-        self._stop = threading.Event()
-        self._errors: list[object] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.sent = 0
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _run(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-        )
-        while not self._stop.wait(1 / RECORDS_PER_S):
-            producer.produce(
-                self._topic,
-                b"%08d" % self.sent,
-                partition=self.sent % PARTITIONS,
-                on_delivery=lambda error, _: self._errors.append(error) if error else None,
-            )
-            self.sent += 1
-            producer.poll(0)
-        if left := producer.flush(LIMIT_S):
-            self._errors.append(f"{left} records were not answered")
-
-    def abandon(self) -> None:
-        """Stop without a check."""
-        self._stop.set()
-
-    def finish(self) -> None:
-        self._stop.set()
-        self._thread.join(2 * LIMIT_S)
-        assert not self._thread.is_alive()
-        assert not self._errors, self._errors[:5]
 
 
 class Loops:
@@ -86,7 +38,7 @@ class Loops:
 
     def __init__(self, cluster: BmqCluster) -> None:
         self.bootstrap = cluster.bootstrap
-        self.source = Source(self.bootstrap, "source")
+        self.source = Source(self.bootstrap, "source", PARTITIONS)
         self.works = [self._work("confluent", "one"), self._work("confluent", "two"), self._work("aiokafka", "only")]
         for topic in ("source", *sorted({work.sink for work in self.works})):
             create_topic(self.bootstrap, topic, PARTITIONS)
@@ -137,35 +89,6 @@ class Loops:
         self.source.abandon()
         for application in self.applications:
             application.kill()
-
-
-@pytest.fixture
-def etcd_of_three() -> Iterator[EtcdCluster]:
-    with EtcdCluster(members=3) as etcd:
-        yield etcd
-
-
-ON_HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
-
-
-@pytest.fixture(params=["local", *([ON_HDFS] if IS_SOAK else [])])
-def nodes(request: pytest.FixtureRequest, tmp_path: Path, etcd_of_three: EtcdCluster) -> Iterator[BmqCluster]:
-    """Yield three processes with all roles over an etcd of three, with a local root, in a soak on HDFS too."""
-    is_local = request.param == "local"
-    root = (tmp_path / "root").as_uri() if is_local else str(request.getfixturevalue("hdfs_root"))
-    cluster = BmqCluster(
-        root,
-        etcd_of_three,
-        proxies=0,
-        brokers=0,
-        controllers=0,
-        coordinators=0,
-        nodes=NODES,
-        environment=SETTINGS | {"BMQ_TRANSACTION_STATE_LOG_NUM_PARTITIONS": "4"},
-    )
-    cluster.start()
-    yield cluster
-    cluster.stop(keep_logs=request.session.testsfailed > 0)
 
 
 def leader(cluster: BmqCluster) -> str:
