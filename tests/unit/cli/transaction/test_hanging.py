@@ -113,8 +113,8 @@ def test_abort_refuses_a_transaction_that_its_coordinator_ends(
     server.producers["orders", 0] = [FakeProducer(7, start_offset=5)]
     is_ended = state == "CompleteAbort"
     assert bmq("transaction", "abort", "orders", "0", "--start-offset", "5") == (0 if is_ended else 1)
-    told = capsys.readouterr().err
-    assert ("`bmq transaction fence billing-1` ends it now" in told) is not is_ended
+    message = capsys.readouterr().err
+    assert ("`bmq transaction fence billing-1` ends it now" in message) is not is_ended
     assert len(server.producers["orders", 0]) == (0 if is_ended else 1)
 
 
