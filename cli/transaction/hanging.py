@@ -105,10 +105,7 @@ def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
         suspects += [each for each in found if each.last_timestamp < open_since_ms]
         for (topic, partition), text in errors.items():
             status = fail(f"{topic}-{partition} was not looked at: {text}")
-    ids, silent = _transactional_ids(admin, arguments, {each.producer_id for each in suspects})
-    if silent:
-        servers = ", ".join(map(str, sorted(silent)))
-        raise RequestRefused(f"nothing can be said while servers {servers} load their transactions; try again")
+    ids = _transactional_ids(admin, arguments, {each.producer_id for each in suspects})
     known = _known(admin, arguments, ids.values())
     hanging = [each for each in suspects if (each.producer_id, each.topic, each.partition) not in known]
     rows = [(*each, ids.get(each.producer_id)) for each in hanging]
@@ -152,20 +149,18 @@ def open_in(
 
 def _transactional_ids(
     admin: AdminClient, arguments: argparse.Namespace, producer_ids: Iterable[int]
-) -> tuple[dict[int, str], list[int]]:
-    """Return the transactional ids by producer id, and the servers that could not list theirs."""
+) -> dict[int, str]:
+    """Return the transactional ids by producer id.  Raises RequestRefused if a server could not list its ids."""
     wanted = sorted(producer_ids)
-    if not wanted:
-        return {}, []
-
     found = list[coordinators.ListedId]()
     for first in range(0, len(wanted), IDS_A_REQUEST):
         request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted[first : first + IDS_A_REQUEST])
         listed, silent = coordinators.list_ids(admin, arguments, request)
         found += listed
         if silent:
-            return {}, silent
-    return {each.producer_id: each.transactional_id for each in found}, []
+            servers = ", ".join(map(str, sorted(silent)))
+            raise RequestRefused(f"nothing can be said while servers {servers} load their transactions; try again")
+    return {each.producer_id: each.transactional_id for each in found}
 
 
 def _known(
@@ -186,7 +181,11 @@ def _known(
 
 
 def abort(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    """Write an abort marker for the transaction that begins at the offset.  Raises RequestRefused if there is none."""
+    """Write an abort marker for the transaction that begins at the offset.
+
+    Raises RequestRefused if there is none, or if a coordinator has the transaction open: its producer would commit it
+    with success, and lose the records in the partition.
+    """
     key = (arguments.topic, arguments.partition)
     what = f"{arguments.topic}-{arguments.partition}"
     found, errors = open_in(admin, arguments, [key])
@@ -197,6 +196,13 @@ def abort(admin: AdminClient, arguments: argparse.Namespace) -> int:
         starts = ", ".join(str(each.start_offset) for each in sorted(found, key=lambda each: each.start_offset))
         open_now = f"open ones begin at {starts}" if starts else "it has no open transaction"
         raise RequestRefused(f"{what}: no transaction begins at offset {arguments.start_offset}; {open_now}")
+    ids = _transactional_ids(admin, arguments, {transaction.producer_id})
+    if (transaction.producer_id, *key) in _known(admin, arguments, ids.values()):
+        name = ids[transaction.producer_id]
+        raise RequestRefused(
+            f"{what}: the transaction is open at the coordinator of transactional id {name}, which ends it after its "
+            f"time-out; `bmq transaction fence {name}` ends it now, in all its partitions"
+        )
     code = of_coordinator(arguments, _write_marker, admin, transaction)
     check(code, None, f"{what}: the transaction was not aborted", "Alter on the cluster")
     if arguments.json:

@@ -88,7 +88,7 @@ def test_abort_ends_the_transaction_that_begins_there(bmq: Bmq, server: FakeServ
         FakeProducer(7, start_offset=5, epoch=2, coordinator_epoch=9),
         FakeProducer(8, start_offset=6),
     ]
-    server.errors = [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]
+    server.errors = [ErrorCode.NONE] * 3 + [ErrorCode.NOT_COORDINATOR]
     assert bmq("transaction", "abort", "orders", "0", "--start-offset", "5") == 0
     assert capsys.readouterr().out == "orders-0: aborted from offset 5 on, of producer id 7, epoch 2\n"
     (marker,) = server.asked[-1].markers
@@ -105,9 +105,30 @@ def test_abort_refuses_an_offset_at_which_none_begins(bmq: Bmq, server: FakeServ
     assert "open ones begin at 5, 6" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "CompleteAbort"])
+def test_abort_refuses_a_transaction_that_its_coordinator_ends(
+    bmq: Bmq, server: FakeServer, capsys: Told, state: str
+) -> None:
+    server.ids["billing-1"] = FakeTransaction(7, state, partitions={"orders": [0]})
+    server.producers["orders", 0] = [FakeProducer(7, start_offset=5)]
+    is_ended = state == "CompleteAbort"
+    assert bmq("transaction", "abort", "orders", "0", "--start-offset", "5") == (0 if is_ended else 1)
+    message = capsys.readouterr().err
+    assert ("`bmq transaction fence billing-1` ends it now" in message) is not is_ended
+    assert len(server.producers["orders", 0]) == (0 if is_ended else 1)
+
+
+def test_abort_writes_nothing_while_a_coordinator_loads(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
+    server.producers["orders", 0] = [FakeProducer(7, start_offset=5)]
+    server.errors = [ErrorCode.NONE] + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100
+    assert bmq("transaction", "abort", "orders", "0", "--start-offset", "5", "--timeout", "0.01") == 1
+    assert "nothing can be said while servers 1, 2 load their transactions" in capsys.readouterr().err
+    assert len(server.producers["orders", 0]) == 1
+
+
 def test_abort_names_the_right_that_is_missing(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     server.producers["orders", 0] = [FakeProducer(7, start_offset=5)]
-    server.errors = [ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    server.errors = [ErrorCode.NONE] * 3 + [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     assert bmq("transaction", "abort", "orders", "0", "--start-offset", "5") == 1
     assert "orders-0: the transaction was not aborted: not authorised for Alter on the cluster" in (
         capsys.readouterr().err
