@@ -37,9 +37,6 @@ def main() -> None:
     """Run the query that the arguments name."""
     kind, root, folder, count, *given = sys.argv[1:]
     place = Path(folder)
-    python = place / "python"
-    python.write_text(BARE.format(python=sys.executable))
-    python.chmod(0o755)
     (place / "events").mkdir()
     settings = {
         "spark_eventLog_enabled": "true",
@@ -48,12 +45,20 @@ def main() -> None:
         "spark_python_worker_reuse": "false",  # each task logs in
         **dict(setting.split("=", 1) for setting in given),
     }
-    spark = start_spark(str(python), **settings)
+    spark = start_spark(str(bare_python(place)), **settings)
     try:
         show_environment(spark)
         (read_batch if kind == "batch" else read_stream)(spark, root, place, int(count))
     finally:
         spark.stop()
+
+
+def bare_python(folder: Path) -> Path:
+    """Write the program of Python workers that have neither a log-in nor a configuration, and return its path."""
+    python = folder / "python"
+    python.write_text(BARE.format(python=sys.executable))
+    python.chmod(0o755)
+    return python
 
 
 def show_environment(spark: SparkSession) -> None:

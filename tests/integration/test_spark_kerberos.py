@@ -18,6 +18,7 @@ from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import FileSystem
 from bmq.storage.hdfs.token_file import read_token_files
 from bmq.storage.open import open_filesystem
+from tests.integration.secure_spark import bare_python
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_tools import hdfs_tool
 from tests.services.kdc import REALM, Kdc
@@ -182,3 +183,40 @@ async def test_a_stream_outlives_its_tokens(secure: Secure, tmp_path: Path) -> N
         await driver.kill()
         await fs.close()
     assert without_log_in(driver.facts["environment"])
+
+
+async def test_a_job_keeps_a_table(secure: Secure, tmp_path: Path) -> None:
+    """Run the jobs with a keytab: their own reads log in as a server, and their tasks by token."""
+    fs, store = await secure.store("spark-job")
+    await store.segment(series(0, 300))
+    await fs.close()
+    environment = secure.environment(
+        BMQ_HADOOP_CONF_DIR=str(secure.hdfs.conf_folder),
+        BMQ_HDFS_KEYTAB=secure.keytab("bmq"),
+        BMQ_ROOT=f"{secure.hdfs.root}/spark-job",
+        PYSPARK_PYTHON=str(bare_python(tmp_path)),
+    )
+    table = tmp_path / "table"
+    for job, wanted in (["to_parquet", "--table", table.as_uri()], "300 records in"), (["audit"], "300"):
+        command = [
+            sys.executable,
+            "-m",
+            f"bmq.spark.jobs.{job[0]}",
+            "--topic",
+            "orders",
+            "--master",
+            "local[2]",
+            *job[1:],
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, output.decode(errors="replace")[-8000:]
+        assert wanted in output.decode()
+    assert sorted(table.rglob("*.parquet"))

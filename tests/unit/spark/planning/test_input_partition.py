@@ -1,4 +1,4 @@
-"""What goes to an executor: a pickled partition carries its token, and shows none of it."""
+"""A pickled partition, as an executor gets it: with its token, of which it shows nothing."""
 
 from __future__ import annotations
 
