@@ -84,7 +84,7 @@ def logical_names(address: HdfsAddress, config: SiteConfig) -> tuple[str, ...]:
 def rpc_authority(host: str, config: SiteConfig) -> str:
     """Return what an hdfs:// URL has for the configuration's NameNode on ``host``; empty if it has none there.
 
-    That is the name service if there is one, else ``host:port``.
+    The result is a name service, or ``host:port`` for a NameNode without a name service.
     """
     for found in sorted(_configured_namenodes(config)):
         if found[0] == host:
