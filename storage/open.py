@@ -16,7 +16,7 @@ from bmq.storage.health import LoginStep, NameNodeState
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 if TYPE_CHECKING:
-    from bmq.storage.hdfs.delegation_token import StorageToken
+    from bmq.storage.hdfs.delegation_token import StorageToken, TokenGrant
 
 SCHEMES = "file:///dir, hdfs://host[:port]/dir, hdfs://nameservice/dir, webhdfs://host:port/dir, memory:[name]"
 WRITABLE_SCHEMES = "file:///dir, hdfs://host[:port][,host[:port]]/dir, hdfs://nameservice/dir"
@@ -66,7 +66,7 @@ async def open_filesystem(
         case "webhdfs":
             from bmq.storage.hdfs.webhdfs import WebHdfsFileSystem
 
-            return await WebHdfsFileSystem.open(url, holder=holder)
+            return await WebHdfsFileSystem.open(url, holder=holder, conf_folder=hadoop_conf_dir)
         case _:
             raise Unsupported(unknown_root(url, SCHEMES))
 
@@ -82,20 +82,6 @@ def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
     from bmq.storage.hdfs.name_service import read_config, resolve
 
     return str(resolve(url, read_config(url, hadoop_conf_dir)))
-
-
-def has_kerberos(url: str, *, hadoop_conf_dir: str = "") -> bool:
-    """Return whether a root is on an HDFS with Kerberos, by Hadoop's configuration.
-
-    Raises ValueError as ``open_filesystem``.
-    """
-    url = normal_url(url)
-    if scheme_of(url) != "hdfs":
-        return False
-    from bmq.storage.hdfs.name_service import protection, read_config, resolve
-
-    config = read_config(url, hadoop_conf_dir)
-    return protection(resolve(url, config), config).is_kerberos
 
 
 async def namenode_states(
@@ -132,6 +118,21 @@ async def fetch_storage_token(
     from bmq.storage.hdfs.login import fetch_token
 
     return await fetch_token(url, renewer, conf_folder=hadoop_conf_dir, login=hdfs_login)
+
+
+async def grant_storage_token(
+    url: str, owner: str = "", *, hadoop_conf_dir: str = "", hdfs_login: HdfsLogin = NO_HDFS_LOGIN
+) -> TokenGrant | None:
+    """Return a token as ``fetch_storage_token``, with the seconds until its renewal is due.
+
+    ``owner`` is the owner of a former token of this process; if it is empty, two calls more find the name.
+    """
+    url = normal_url(url)
+    if scheme_of(url) != "hdfs":
+        return None
+    from bmq.storage.hdfs.login import grant_token
+
+    return await grant_token(url, owner, conf_folder=hadoop_conf_dir, login=hdfs_login)
 
 
 async def renew_storage_token(

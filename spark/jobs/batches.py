@@ -88,7 +88,7 @@ class _Reader(DataSourceReader):
 
     def _read(self, partition: BmqPartition) -> Iterator[pa.RecordBatch]:
         io = storage_loop()
-        fs = io.filesystem(self._options.root)
+        fs = io.filesystem(self._options.root, token=partition.token)
         policy = ReadPolicy(
             find=lambda piece: io.run(relocate(fs, piece)),
             fail_on_data_loss=self._options.fail_on_data_loss,

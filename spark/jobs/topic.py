@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.ranges import SelectedRange
-from bmq.spark.options import OptionError, ReadOptions
+from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import NoSuchTopic, find_logs
 from bmq.spark.planning.slices import absolute, resolve
 from bmq.spark.reading.storage_loop import storage_loop
@@ -36,7 +36,7 @@ def read_topic(root: str, topic: str, *, start: str, end: str) -> SourceTopic:
     io = storage_loop()
     try:
         return io.run(_read(io.filesystem(root), ReadOptions.parse(given)))
-    except (OptionError, NoSuchTopic, StorageError) as error:
+    except (ValueError, NoSuchTopic, StorageError) as error:  # ValueError: of options, and of Hadoop's configuration
         raise JobError(str(error)) from error
 
 

@@ -7,18 +7,27 @@ query.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from bmq.spark.planning.slices import Slice
 
+if TYPE_CHECKING:
+    from bmq.storage.hdfs.delegation_token import StorageToken
+
 
 class BmqPartition(InputPartition):
-    """One task's byte ranges of segments, read one after the other."""
+    """One task's byte ranges of segments, read one after the other.
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    ``token`` is the task's log-in to HDFS, None if none is needed.  A pickled partition is the token's only way to an
+    executor: options, plans and logs never have it.
+    """
+
+    def __init__(self, slices: Sequence[Slice], token: StorageToken | None = None) -> None:
         super().__init__(None)
         self.slices = tuple(slices)
+        self.token = token
 
     def __repr__(self) -> str:
         size = sum(piece.size for piece in self.slices)

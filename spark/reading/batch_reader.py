@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, find_logs
+from bmq.spark.planning.executor_tokens import plan_token
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.planning.log_view import LogView, in_windows
 from bmq.spark.planning.permissions import reading
@@ -54,13 +55,15 @@ class BmqBatchReader(WithMachineCode, DataSourceReader):
         from bmq.spark.reading.slice_reader import SliceReading
 
         freeze_gc()
-        return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)
+        return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition)
 
 
 def planned(options: ReadOptions) -> list[InputPartition]:
     """Return the tasks of a read.  Raises DataLoss, OptionError, NoSuchTopic or StorageError."""
     io = storage_loop()
-    return [BmqPartition(task) for task in io.run(_plan(io.filesystem(options.root), options))]
+    tasks = io.run(_plan(io.filesystem(options.root), options))
+    token = io.run(plan_token(options.root)) if tasks else None
+    return [BmqPartition(task, token) for task in tasks]
 
 
 async def _plan(fs: FileSystem, options: ReadOptions) -> list[list[Slice]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from bmq.spark.decoding.decoder import BatchDecoder, DecodeOptions
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import relocate
+from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.planning.slices import Slice
 from bmq.spark.pyspark_version import arrow_schema
 from bmq.spark.reading.ranged_reader import RangedReader, ReadPolicy, path_of
@@ -27,10 +28,13 @@ class SliceReading:
         self._schema = schema
         self._columns = columns
 
-    def batches(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of the slices' records, in order.  Raises DataLoss, CorruptSegment or StorageError."""
+    def batches(self, partition: BmqPartition) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of the partition's records, in order.
+
+        Raises DataLoss, CorruptSegment or StorageError.
+        """
         io = storage_loop()
-        fs = io.filesystem(self._options.root)
+        fs = io.filesystem(self._options.root, token=partition.token)
         policy = ReadPolicy(
             find=lambda piece: io.run(relocate(fs, piece)),
             fail_on_data_loss=self._options.fail_on_data_loss,
@@ -40,7 +44,7 @@ class SliceReading:
         schema = arrow_schema(self._schema)
         current: Slice | None = None
         decoder: BatchDecoder | None = None
-        for piece, run in reader.runs(slices):
+        for piece, run in reader.runs(partition.slices):
             if piece is not current or decoder is None:
                 _warn_of_corrupt(current, decoder)
                 current, decoder = piece, self._decoder(piece)

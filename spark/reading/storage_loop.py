@@ -12,14 +12,18 @@ import threading
 import uuid
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq.core.aio.lru import LruCache
-from bmq.storage.filesystem import FileSystem, Unsupported
-from bmq.storage.open import has_kerberos, open_filesystem
+from bmq.spark.planning.driver_login import driver_login
+from bmq.storage.filesystem import FileSystem
+from bmq.storage.open import open_filesystem
+
+if TYPE_CHECKING:
+    from bmq.storage.hdfs.delegation_token import StorageToken
 
 ROOTS_MAX = 8
-"""File systems kept open; a process reads one or two roots."""
+"""File systems kept open; a process reads one or two roots, in a stream by one token after the other."""
 
 T = TypeVar("T")
 
@@ -30,7 +34,7 @@ class StorageLoop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._roots: LruCache[str, FileSystem] = LruCache(ROOTS_MAX)
+        self._roots: LruCache[tuple[str, bytes], FileSystem] = LruCache(ROOTS_MAX)
         self._opening = asyncio.Lock()
         threading.Thread(target=self._loop.run_forever, name="bmq-storage", daemon=True).start()
 
@@ -46,22 +50,32 @@ class StorageLoop:
         finally:
             future.cancel()
 
-    def filesystem(self, root: str, *, must_exist: bool = True) -> FileSystem:
-        """Return the file system of ``root``, opened once.
+    def filesystem(self, root: str, *, must_exist: bool = True, token: StorageToken | None = None) -> FileSystem:
+        """Return the file system of ``root``, opened once for each token.
 
-        Raises what ``open_filesystem`` raises, and Unsupported on HDFS with Kerberos: executors have no ticket, and
-        the driver does not pass a token on.
+        An executor has the ``token`` of its partition.  Without a token the log-in is the driver's, as a server's.
+        Raises what ``open_filesystem`` raises.
         """
-        return self.run(self._filesystem(root, must_exist=must_exist))
+        return self.run(self._filesystem(root, must_exist=must_exist, token=token))
 
-    async def _filesystem(self, root: str, *, must_exist: bool) -> FileSystem:
+    async def _filesystem(self, root: str, *, must_exist: bool, token: StorageToken | None) -> FileSystem:
+        key = root, b"" if token is None else token.token.identifier
         async with self._opening:  # held across the opening on purpose: other callers wait for the same root
-            fs = self._roots.get(root)
+            fs = self._roots.get(key)
             if fs is None:
-                if has_kerberos(root):
-                    raise Unsupported(f"{root}: Spark on HDFS with Kerberos is not built yet")
-                fs = await open_filesystem(root, holder=f"spark-{uuid.uuid4().hex[:16]}", must_exist=must_exist)
-                for _, unused in self._roots.put(root, fs):
+                holder = f"spark-{uuid.uuid4().hex[:16]}"
+                if token is not None:
+                    fs = await open_filesystem(root, holder=holder, must_exist=must_exist, token=token)
+                else:
+                    own = driver_login(root)
+                    fs = await open_filesystem(
+                        root,
+                        holder=holder,
+                        must_exist=must_exist,
+                        hadoop_conf_dir=own.hadoop_conf_dir,
+                        hdfs_login=own.login,
+                    )
+                for _, unused in self._roots.put(key, fs):
                     await unused.close()
             return fs
 

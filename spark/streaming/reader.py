@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
+from bmq.spark.planning.executor_tokens import ExecutorTokens
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.reading.gc_freeze import freeze_gc
 from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
@@ -74,7 +75,7 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:  # called for each restarted query, and for batches with nothing of this source
             return []
-        return [BmqPartition(task) for task in self._on_driver().tasks(from_json(start), from_json(end))]
+        return self._on_driver().partitions(from_json(start), from_json(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._on_driver().planner.follower.trim(from_json(end))
@@ -95,17 +96,18 @@ class BmqStreamReader(WithMachineCode, DataSourceStreamReader, SupportsTriggerAv
 
         freeze_gc()
         assert isinstance(partition, BmqPartition)
-        return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition.slices)
+        return SliceReading(self._options, self._schema, tuple(self._columns.values())).batches(partition)
 
 
 class _Driver:
-    """The state of the reader that plans: storage's loop, the planner, and the offsets at which the query began."""
+    """The state of the reader that plans: storage's loop, the planner, the executors' token, and the first offsets."""
 
     def __init__(self, options: ReadOptions, limits: RateLimits) -> None:
         self._io: StorageLoop = storage_loop()
         self._options = options
         self._initial: Offsets | None = None
         self._is_begun = False
+        self._tokens = ExecutorTokens.for_root(options.root)
         fs = self._io.filesystem(options.root)
         self.planner = StreamPlanner(fs, options, limits, lambda: time.monotonic() * 1000)
 
@@ -136,5 +138,7 @@ class _Driver:
     def settle_target(self) -> None:
         self._io.run(self.planner.settle_target())
 
-    def tasks(self, start: Offsets, end: Offsets) -> Any:
-        return self._io.run(self.planner.tasks(start, end, is_first=start == self._initial))
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        tasks = self._io.run(self.planner.tasks(start, end, is_first=start == self._initial))
+        token = self._io.run(self._tokens.current()) if tasks else None
+        return [BmqPartition(task, token) for task in tasks]

@@ -113,3 +113,14 @@ class StorageToken:
 
     def __str__(self) -> str:
         return f"{self.token} for {self.namenodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrant:
+    """A token, and the seconds from its issue until its renewal is due.
+
+    ``life_s`` is None for a token out of a file: whoever wrote the file renews it.
+    """
+
+    token: StorageToken
+    life_s: float | None

@@ -27,7 +27,13 @@ from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.filesystem import Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, make_authenticator
-from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, StorageToken
+from bmq.storage.hdfs.delegation_token import (
+    HDFS_DELEGATION_TOKEN,
+    LOGICAL,
+    DelegationToken,
+    StorageToken,
+    TokenGrant,
+)
 from bmq.storage.hdfs.name_service import logical_names, protection, read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.security import HdfsSecurity
@@ -155,26 +161,65 @@ async def fetch_token(
     identity = found.make_identity()
     client = NameNode(found.address.namenodes, HdfsSettings(), identity)
     try:
-        if isinstance(identity, DelegatedAuthenticator):
-            await client.server_defaults()  # a refused token shows here, not in the process that is to use it
-        if isinstance(identity, DelegatedAuthenticator) and identity.is_by_token:
-            token = identity.token  # a NameNode gives tokens to users of Kerberos alone
-        elif identity.login is None:
-            return None
-        else:
-            fresh = await client.delegation_token(renewer, (await token_services(found.address, found.names))[0])
-            if fresh is None:
-                return None
-            token = fresh
+        token = await _own_token(client, identity)
+        if token is None and identity.login is not None:
+            token = await client.delegation_token(renewer, await _service(found))
     finally:
         await client.close()
-    address = found.address
+    return None if token is None else _storage_token(url, found, token)
+
+
+async def grant_token(
+    url: str, owner: str = "", *, conf_folder: str = "", login: HdfsLogin = NO_HDFS_LOGIN
+) -> TokenGrant | None:
+    """Return a token as ``fetch_token``, with its life.
+
+    The NameNode shows a token's life only to the token's renewer, so the renewer is ``owner``, this process's user.
+    If it is empty, a first token shows the user, and is cancelled.  (Spark's HadoopFSDelegationTokenProvider learns the
+    life by a renewal too.)
+    """
+    found = await find_login(url, conf_folder=conf_folder, login=login)
+    identity = found.make_identity()
+    client = NameNode(found.address.namenodes, HdfsSettings(), identity)
+    try:
+        own = await _own_token(client, identity)
+        if own is not None:
+            return TokenGrant(_storage_token(url, found, own), None)
+        if identity.login is None:
+            return None
+        service = await _service(found)
+        token = await client.delegation_token(owner, service)
+        if token is not None and not owner:
+            nameless, owner = token, token.content.owner
+            token = await client.delegation_token(owner, service)
+            await client.cancel_delegation_token(nameless)
+        if token is None:
+            return None
+        ends_ms = await client.renew_delegation_token(token)
+        return TokenGrant(_storage_token(url, found, token), (ends_ms - token.content.issued_ms) / 1000)
+    finally:
+        await client.close()
+
+
+async def _own_token(client: NameNode, identity: Authenticator) -> DelegationToken | None:
+    """Return the token by which this process has logged in: a NameNode gives tokens to users of Kerberos alone."""
+    if not isinstance(identity, DelegatedAuthenticator):
+        return None
+    await client.server_defaults()  # a refused token shows here, not in the process that is to use it
+    return identity.token if identity.is_by_token else None
+
+
+async def _service(found: ClusterLogin) -> str:
+    return (await token_services(found.address, found.names))[0]
+
+
+def _storage_token(url: str, found: ClusterLogin, token: DelegationToken) -> StorageToken:
     return StorageToken(
         root=url,
-        namenodes=split_url(str(address)).netloc,
+        namenodes=split_url(str(found.address)).netloc,
         token=token,
         security=found.security,
-        use_datanode_hostname=address.use_datanode_hostname,
+        use_datanode_hostname=found.address.use_datanode_hostname,
     )
 
 

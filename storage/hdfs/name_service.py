@@ -81,6 +81,18 @@ def logical_names(address: HdfsAddress, config: SiteConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
+def rpc_authority(host: str, config: SiteConfig) -> str:
+    """Return what an hdfs:// URL has for the configuration's NameNode on ``host``; empty if it has none there.
+
+    The result is a name service, or ``host:port`` for a NameNode without a name service.
+    """
+    for found in sorted(_configured_namenodes(config)):
+        if found[0] == host:
+            address = HdfsAddress.parse(f"hdfs://{host}:{found[1]}")
+            return next(iter(logical_names(address, config)), f"{host}:{found[1]}")
+    return ""
+
+
 def _configured_namenodes(config: SiteConfig) -> set[tuple[str, int]]:
     """Return host and port of each NameNode in the configuration."""
     values = [config.get(name) for name in config.names("dfs.namenode.rpc-address")]

@@ -1,4 +1,4 @@
-"""A read-only root over WebHDFS, for readers that reach a cluster by HTTP only.
+"""A read-only root over WebHDFS, for readers that reach an open cluster by HTTP only.
 
 The ``hdfs`` package is synchronous and reads about 20 MB/s: its calls run in threads.  An open file shows the length
 that the NameNode has of it, which may be less than was acknowledged.
@@ -29,10 +29,14 @@ from bmq.storage.filesystem import (
     Unsupported,
 )
 from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.name_service import read_config, rpc_authority
+from bmq.storage.hdfs.security import is_kerberos
 from bmq.storage.paths import split
 
 _DEFAULTS = CreateOptions()
 _TIMEOUT_S = 30.0
+_AUTHENTICATION_FAILURE = "Authentication failure"
+"""The package's text for a response with status 401, of which it shows nothing else."""
 # The package has no listing by pages, so its class for calls is used.
 _list_page = _Request("GET").to_method("LISTSTATUS_BATCH")
 
@@ -52,12 +56,18 @@ class WebHdfsFileSystem:
         self._root = root
 
     @classmethod
-    async def open(cls, url: str, *, holder: str, user: str = "") -> WebHdfsFileSystem:
-        """Make the file system, without a connection yet.  Raises ValueError for a malformed URL."""
+    async def open(cls, url: str, *, holder: str, user: str = "", conf_folder: str = "") -> WebHdfsFileSystem:
+        """Make the file system, without a connection yet.
+
+        Raises ValueError for a malformed URL, and Unsupported if Hadoop's configuration has Kerberos for this cluster.
+        """
         parts = split_url(url)
         if parts.scheme != "webhdfs" or not parts.hostname or not parts.port:
             raise ValueError(f"{without_userinfo(url)!r}: expected webhdfs://host:port/folder")
         root = "".join("/" + part for part in parts.path.split("/") if part)
+        config = read_config(url, conf_folder)
+        if is_kerberos(config) and (authority := rpc_authority(parts.hostname, config)):
+            raise Unsupported(_needs_kerberos(url, f"hdfs://{authority}{root}"))
         name = SimpleAuthenticator.for_user(user).user
         client = hdfs.InsecureClient(f"http://{parts.netloc}", user=name, timeout=_TIMEOUT_S)
         return cls(url.rstrip("/"), holder, client, root)
@@ -174,6 +184,9 @@ class WebHdfsFileSystem:
         try:
             return await asyncio.to_thread(call)
         except hdfs.HdfsError as error:
+            if _AUTHENTICATION_FAILURE in str(error):
+                host = split_url(self._url).hostname
+                raise Unsupported(_needs_kerberos(self._url, f"hdfs://{host}{self._root}")) from error
             if error.exception == "FileNotFoundException" or "does not exist" in str(error):
                 raise NoSuchFile(str(error)) from error
             if error.exception in ("AccessControlException", "SecurityException"):
@@ -183,6 +196,10 @@ class WebHdfsFileSystem:
             raise StorageError(f"{self._url}: {error}") from error
         except (requests.RequestException, OSError) as error:
             raise StorageUnavailable(f"{self._url}: {error}") from error
+
+
+def _needs_kerberos(url: str, instead: str) -> str:
+    return f"{without_userinfo(url)} is on an HDFS with Kerberos, which is not read over WebHDFS: use {instead}"
 
 
 def _status(path: str, info: dict[str, Any]) -> FileStatus:

@@ -32,9 +32,12 @@ def chosen_version() -> str:
 KAFKA_SOURCE_VERSION = chosen_version()
 
 
-def start_spark(**settings: str) -> SparkSession:
-    """Return this process's only session; stop it in the end.  ``settings`` have ``_`` for ``.`` in their names."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def start_spark(python: str = sys.executable, **settings: str) -> SparkSession:
+    """Return this process's only session; stop it in the end.
+
+    ``python`` is the program of Python workers.  ``settings`` have ``_`` for ``.`` in their names.
+    """
+    os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[2]").appName("bmq tests")
     fixed = {

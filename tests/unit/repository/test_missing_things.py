@@ -89,16 +89,6 @@ MISSING = (
         },
     ),
     Missing(
-        "Spark on HDFS with Kerberos",
-        words=r"Kerberos|Spark",
-        settings=r"spark.*(keytab|principal|token)",
-        refusals={"spark/reading/storage_loop.py": "Spark on HDFS with Kerberos is not built yet"},
-        sentences={
-            "docs/operations/hdfs.md": ("Spark is not built for it yet",),
-            "docs/spark.md": ("no Kerberos, no encryption zones",),
-        },
-    ),
-    Missing(
         "HDFS's encryption zones",
         words=r"(?i)encryption zones?",
         settings=r"(^|[._])kms([._]|$)|encryption.zone",
@@ -109,7 +99,7 @@ MISSING = (
             "docs/operations/hdfs.md": ("Encryption zones are not built yet",),
             "docs/operations/troubleshooting.md": ("`is in an encryption zone`",),
             "docs/security.md": ("Encryption zones are not built.", "| encryption zones |"),
-            "docs/spark.md": ("no Kerberos, no encryption zones",),
+            "docs/spark.md": ("`hdfs://` in encryption zones cannot be read",),
         },
     ),
 )

@@ -9,6 +9,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import find_logs
+from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.planning.slices import Slice
 from bmq.spark.reading.slice_reader import SliceReading
 from bmq.spark.reading.storage_loop import storage_loop
@@ -45,4 +46,5 @@ def test_rule_10_a_file_joined_after_it_was_planned(tmp_path: Path, isolation: s
     pieces = io.run(work())
     assert len(pieces) == 3
     reading = SliceReading(options, OFFSET, ("offset",))
-    assert [offset for found in reading.batches(pieces) for offset in found.column(0).to_pylist()] == expected
+    found = reading.batches(BmqPartition(pieces))
+    assert [offset for rows in found for offset in rows.column(0).to_pylist()] == expected

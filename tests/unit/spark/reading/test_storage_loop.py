@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from bmq.spark.reading.storage_loop import storage_loop
-from bmq.storage.filesystem import Unsupported
-from tests.services.hdfs_config import write_conf
+import bmq.spark.reading.storage_loop as storage_loop_module
+from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.spark.planning.tokens import ROOT, granted
 
 
 def test_a_process_has_one_loop_and_a_root_one_file_system(tmp_path: Any) -> None:
@@ -23,13 +24,23 @@ def test_a_process_has_one_loop_and_a_root_one_file_system(tmp_path: Any) -> Non
     assert io.filesystem(root).url == root, "dropped and opened again"
 
 
-def test_hdfs_with_kerberos_is_refused_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = {
-        "fs.defaultFS": "hdfs://127.0.0.1:1",
-        "hadoop.security.authentication": "kerberos",
-        "dfs.namenode.kerberos.principal": "nn/_HOST@EXAMPLE.ORG",
-    }
-    write_conf(tmp_path, properties)
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    with pytest.raises(Unsupported, match=r"^hdfs:///bmq: Spark on HDFS with Kerberos is not built yet$"):
-        storage_loop().filesystem("hdfs:///bmq")
+def test_each_token_has_a_file_system_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task never reads by the connection of another token, which may have ended."""
+    given: list[dict[str, Any]] = []
+
+    async def opened(url: str, **options: Any) -> MemoryFileSystem:
+        given.append({"url": url, **options})
+        return MemoryFileSystem(MemoryStorage(), options["holder"])
+
+    monkeypatch.setattr(storage_loop_module, "open_filesystem", opened)
+    monkeypatch.setenv("BMQ_HADOOP_CONF_DIR", "/conf")
+    io, first, second = StorageLoop(), granted(1), granted(2)
+    by_first = io.filesystem(ROOT, token=first)
+    assert io.filesystem(ROOT, token=first) is by_first
+    assert io.filesystem(ROOT, token=second) is not by_first
+    own = io.filesystem(ROOT)
+    assert own is not by_first
+    assert io.filesystem(ROOT) is own
+    assert [each.get("token") for each in given] == [first, second, None]
+    assert "hadoop_conf_dir" not in given[0], "an executor needs no configuration"
+    assert given[2]["hadoop_conf_dir"] == "/conf"

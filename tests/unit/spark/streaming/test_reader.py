@@ -20,7 +20,9 @@ from bmq.spark.options import STREAM_OPTIONS, OptionError
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.streaming.rate_limits import LIMITS
 from bmq.spark.streaming.reader import BmqStreamReader
+from bmq.storage.hdfs.delegation_token import StorageToken, TokenGrant
 from bmq.storage.local.filesystem import LocalFileSystem
+from tests.unit.spark.planning.tokens import granted
 from tests.unit.spark.storing import Store, series
 from tests.unit.spark.test_source import PAGE
 
@@ -128,6 +130,30 @@ def test_read_all_available_goes_before_limits(tmp_path: Path) -> None:
     assert limited.latestOffset(offset(0), ReadAllAvailable()) == offset(10)
     limited.commit(offset(3))
     assert [type(each) for each in limited.partitions(offset(3), offset(6))] == [BmqPartition]
+
+
+def test_every_task_carries_the_token_and_a_reader_never_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan as on a cluster with Kerberos: a batch fetches a token for its plan, a stream one with its life."""
+
+    async def fetched(root: str, **_: object) -> StorageToken:
+        return granted(1, root)
+
+    async def grant(root: str, owner: str, **_: object) -> TokenGrant:
+        return TokenGrant(granted(2, root), 86_400)
+
+    monkeypatch.setattr("bmq.spark.planning.executor_tokens.fetch_storage_token", fetched)
+    monkeypatch.setattr("bmq.spark.planning.executor_tokens.grant_storage_token", grant)
+    append(tmp_path, 0, 10, 0, is_new=True)
+    root = tmp_path.as_uri()
+    source = BmqDataSource(CaseInsensitiveDict({"root": root, "topic": "orders"}))
+    batch, stream = source.reader(source.schema()), reader(root, startingOffsets="earliest")
+    by_batch, by_stream = batch.partitions(), stream.partitions(offset(0), offset(10))
+    for found, number in (by_batch, 1), (by_stream, 2):
+        assert [each.token for each in found if isinstance(each, BmqPartition)] == [granted(number, root)]
+        assert b"the-password" in pickle.dumps(found)
+        assert "the-password" not in repr(found)
+    assert b"the-password" not in pickle.dumps(batch)
+    assert rows_of(stream, offset(0), offset(10)) == list(range(10))
 
 
 @pytest.mark.slow
