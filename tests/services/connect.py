@@ -29,8 +29,8 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def class_path() -> str:
     """Return the Java class path of a worker, after a download and a compilation if this is the first time."""
-    libraries = mirror.class_path()
-    return f"{java_classes('connect', SOURCES / 'connect', libraries)}:{libraries}"
+    libraries, source = mirror.class_path(), SOURCES / "connect"
+    return f"{java_classes('connect', source, libraries)}:{source}:{libraries}"
 
 
 def internal_topic(cluster: str, kind: str) -> str:
@@ -50,6 +50,7 @@ class Worker(ServiceProcess):
             "bootstrap.servers": bootstrap,
             "group.id": cluster,
             "listeners": self.rest,
+            "plugin.discovery": "service_load",  # a scan of each jar takes most of a worker's start
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "org.apache.kafka.connect.storage.StringConverter",
             **{f"{kind}.storage.topic": internal_topic(cluster, kind) for kind in TOPICS},
