@@ -52,6 +52,8 @@ class StorageHealth:
     """The quota of the files and folders of the root, which ``root_names`` counts."""
     root_bytes: int = 0
     root_bytes_quota: int = -1
+    root_refusal: str = ""
+    """The reason why a server refuses this root, with the ways on; empty if it can keep segments."""
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@
 |---|---|
 | NameNodes | one does not answer; none is active; several are |
 | safe mode | it is on |
+| root | it is in an encryption zone |
 | room | under a tenth is left |
 | quota | over nine tenths of the root's files and folders, or bytes, are used |
 | blocks | some have no copy left |
@@ -47,6 +48,9 @@ def check_storage(url: str, health: StorageHealth) -> list[Diagnosis]:
         what = "the NameNode is in safe mode: nothing can be created, moved or deleted"
         remedy = "it ends once enough blocks are reported; one that an operator began by hdfs dfsadmin -safemode leave"
         findings.append(Diagnosis("storage", url, what, remedy))
+    if health.root_refusal:
+        remedy = "servers end at their start until the root is another one: docs/operations/hdfs.md"
+        findings.append(Diagnosis("storage", url, health.root_refusal, remedy))
     if health.capacity_bytes and health.remaining_bytes < ROOM_LEAST * health.capacity_bytes:
         what = f"{format_size(health.remaining_bytes)} of {format_size(health.capacity_bytes)} are left"
         remedy = "add datanodes or disks, delete topics, or shorten their retention"

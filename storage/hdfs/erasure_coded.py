@@ -1,8 +1,8 @@
 """Reads of erasure-coded files, through hdfs-native where it is installed.
 
 BMQ's own files are replicated: HDFS cannot flush others.  An administrator may have coded closed ones, by ``distcp``
-into a folder with a policy.  Such a file has stripes over many datanodes, and lost cells are computed from others, so
-the reads are left to a library that does both.
+into a folder with a policy.  Such a file has stripes over many datanodes, and the reader computes lost cells from
+the others: a library does the reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
+from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
 from bmq.storage.hdfs.principals import own_principal
 from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity
 
@@ -54,9 +56,9 @@ class ErasureCodedReader:
             import hdfs_native
         except ImportError as error:
             raise Unsupported(
-                f"{path} is erasure-coded by {policy}, and hdfs-native, which reads such files, is not installed"
-                f" ({error}): pip install 'hdfs-native>=0.14', or replicate the file again, by hdfs dfs -cp through a"
-                " folder with hdfs ec -setPolicy -replicate"
+                f"{path} is erasure-coded by {policy}, and hdfs-native is not installed ({error})."
+                " Install it: pip install 'hdfs-native>=0.14'. Or replicate the file: hdfs dfs -cp into a folder with"
+                " hdfs ec -setPolicy -replicate"
             ) from error
         login: dict[str, str | None] = {}
         if self._security.is_kerberos:
@@ -79,6 +81,8 @@ def client_config(address: HdfsAddress, security: HdfsSecurity) -> dict[str, str
         config["dfs.client.use.datanode.hostname"] = "true"
     if security.is_kerberos:
         config[AUTHENTICATION] = "kerberos"
+    if security.transfer_levels:
+        config[TRANSFER_PROTECTION] = ",".join(digest_md5.LEVELS[level] for level in security.transfer_levels)
     return config
 
 

@@ -16,6 +16,7 @@ from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.zones import zone_refusal
 from bmq.storage.health import NameNodeState, StorageHealth
 
 HA_STATES = ("initializing", "active", "standby", "observer")
@@ -59,17 +60,19 @@ async def read_health(namenode: NameNode, root: str) -> StorageHealth:
     """
     is_in_safe_mode = await namenode.is_in_safe_mode()
     stats = await namenode.stats()
-    usage = await namenode.quota_usage(root) if await namenode.file_info(root) is not None else None
+    info = await namenode.file_info(root)
     health = StorageHealth(
         capacity_bytes=stats.capacity,
         remaining_bytes=stats.remaining,
         is_in_safe_mode=is_in_safe_mode,
         missing_blocks=stats.missing_blocks,
     )
-    if usage is None:
+    if info is None:
         return health
+    usage = await namenode.quota_usage(root)
     return replace(
         health,
+        root_refusal=zone_refusal(root, info),
         root_names=usage.names,
         root_names_quota=usage.names_quota,
         root_bytes=usage.bytes,

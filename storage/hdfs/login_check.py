@@ -51,7 +51,7 @@ Check = Callable[[], Awaitable[bool]]
 
 
 class LoginWay(Enum):
-    """What proves this process's identity to a secure HDFS."""
+    """A proof of this process's identity to a secure HDFS."""
 
     KEYTAB = "keytab"
     TICKET_CACHE = "ticket cache"

@@ -26,9 +26,10 @@ async def own_user(namenode: NameNode, root: str) -> str:
     refuse_zone(root, info)
     if policy := policy_name(info):
         _log.info(
-            "the root has an erasure-coding policy: segments are replicated there all the same, since erasure-coded"
-            " files cannot be flushed",
-            extra=fields(path=root, policy=policy),
+            "the root has the erasure-coding policy %s: segments are replicated there all the same, since HDFS cannot"
+            " flush erasure-coded files",
+            policy,
+            extra=fields(path=root),
         )
     return str(info.owner)
 

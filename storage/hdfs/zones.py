@@ -21,9 +21,9 @@ _POLICIES = {1: "RS-6-3-1024k", 2: "RS-3-2-1024k", 3: "RS-LEGACY-6-3-1024k", 4: 
 _IN_ZONE = 0x02  # HdfsFileStatusProto.Flags.HAS_CRYPT
 
 ZONE_ADVICE = (
-    "HDFS's clients encrypt the files of a zone by keys of a KMS, and this client does not. Choose a root outside of the"
-    " zone; or protect records without a zone, by dfs.encrypt.data.transfer=true on the network and encrypted disks"
-    " under the datanodes"
+    "HDFS's clients encrypt the files of a zone by keys of a KMS, and this client does not. Choose a root outside of"
+    " the zone; or protect records without a zone, by dfs.encrypt.data.transfer=true on the network and encrypted"
+    " disks under the datanodes"
 )
 """The reason why a zone is refused, and the two ways on."""
 
@@ -36,9 +36,16 @@ def policy_name(found: pb.FileInfo | pb.LocatedBlocks) -> str:
     return policy.name or _POLICIES.get(policy.id, f"number {policy.id}")
 
 
-def refuse_zone(path: str, found: pb.FileInfo | pb.LocatedBlocks) -> None:
-    """Raise Unsupported, which names the key of a file, if ``path`` is in an encryption zone."""
+def zone_refusal(path: str, found: pb.FileInfo | pb.LocatedBlocks) -> str:
+    """Return why ``path`` is refused: it is in an encryption zone; empty if it is in none."""
     if found.HasField("encryption"):
-        raise Unsupported(f"{path} is encrypted by the key {found.encryption.key_name}: {ZONE_ADVICE}")
+        return f"{path} is encrypted by the key {found.encryption.key_name}: {ZONE_ADVICE}"
     if isinstance(found, pb.FileInfo) and found.flags & _IN_ZONE:
-        raise Unsupported(f"{path} is in an encryption zone: {ZONE_ADVICE}")
+        return f"{path} is in an encryption zone: {ZONE_ADVICE}"
+    return ""
+
+
+def refuse_zone(path: str, found: pb.FileInfo | pb.LocatedBlocks) -> None:
+    """Raise Unsupported if ``path`` is in an encryption zone."""
+    if why := zone_refusal(path, found):
+        raise Unsupported(why)

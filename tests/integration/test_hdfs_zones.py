@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.filesystem import CreateOptions, FileSystem, StorageError, Unsupported
+from bmq.storage.filesystem import CreateOptions, StorageError, Unsupported
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.open import open_filesystem
+from bmq.storage.user import user_of
 from tests.integration.test_hdfs_kerberos import serve
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_tools import hdfs_tool
@@ -57,8 +58,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
 
 
 @asynccontextmanager
-async def opened(cluster: HdfsCluster, folder: str, holder: str = "a") -> AsyncIterator[FileSystem]:
+async def opened(cluster: HdfsCluster, folder: str, holder: str = "a") -> AsyncIterator[HdfsFileSystem]:
     fs = await open_filesystem(cluster.root + folder, holder=holder)
+    assert isinstance(fs, HdfsFileSystem)
     try:
         yield fs
     finally:
@@ -77,10 +79,10 @@ async def test_a_root_with_a_policy_keeps_replicated_files(
 ) -> None:
     """Create, append, fence, read and concatenate in a folder with a policy: the files are replicated."""
     async with opened(cluster, folder) as fs, opened(cluster, folder, "b") as other:
-        assert isinstance(fs, HdfsFileSystem)
         with caplog.at_level("INFO"):
-            await fs.user()
-        assert ("the root has an erasure-coding policy" in caplog.text) is (folder == CODED)
+            await user_of(fs)
+        assert (await fs.health()).root_refusal == ""
+        assert (f"the root has the erasure-coding policy {POLICY}" in caplog.text) is (folder == CODED)
         whole = b""
         for name in ("/t/1.log", "/t/2.log"):
             file = await fs.create(name, CreateOptions(block_bytes=1 << 20))
@@ -121,7 +123,7 @@ async def test_a_file_that_others_coded_is_read_through_hdfs_native(
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
     async with opened(cluster, CODED) as fs:
         said = await refusal(fs.read("/closed.log", 0, 100))
-        assert said.startswith(f"Unsupported: {CODED}/closed.log is erasure-coded by {POLICY}, and hdfs-native, which")
+        assert said.startswith(f"Unsupported: {CODED}/closed.log is erasure-coded by {POLICY}, and hdfs-native is not")
         assert "pip install" in said
 
 
@@ -132,7 +134,8 @@ async def test_a_zone_is_refused_and_its_files_are_not_read_as_they_lie(cluster:
             assert said.startswith("Unsupported: "), said
             assert "Choose a root outside of the zone; or protect records without a zone" in said
         with pytest.raises(Unsupported, match=r"/zone is in an encryption zone: .* keys of a KMS"):
-            await fs.user()  # type: ignore[attr-defined]
+            await user_of(fs)
+        assert "/zone is in an encryption zone" in (await fs.health()).root_refusal
 
 
 def test_a_server_in_a_zone_ends_before_it_binds_a_port(cluster: HdfsCluster, tmp_path: Path) -> None:

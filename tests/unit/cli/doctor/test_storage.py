@@ -33,6 +33,7 @@ def test_namenodes_without_one_active_are_found(states: list[NameNodeState], exp
     ("health", "expected"),
     [
         (StorageHealth(), []),
+        (StorageHealth(root_refusal="/zone is in an encryption zone"), ["/zone is in an encryption zone"]),
         (StorageHealth(capacity_bytes=1000, remaining_bytes=100), []),
         (StorageHealth(capacity_bytes=1000, remaining_bytes=99), ["99 B of 1000 B are left"]),
         (

@@ -90,19 +90,23 @@ async def test_one_client_is_made_with_the_namenodes_of_the_root(library: Librar
 
 
 async def test_the_log_in_is_by_this_process_s_keytab_and_principal(library: Library) -> None:
-    security = HdfsSecurity(is_kerberos=True, namenode_principal="nn/_HOST@R")
+    security = HdfsSecurity(is_kerberos=True, namenode_principal="nn/_HOST@R", transfer_levels=("auth-conf", "auth"))
     await reader(security, HdfsLogin("/k", "bmq@R")).read("/bmq/f", "p", 0, 1)
     await reader(security).read("/bmq/f", "p", 0, 1)
     assert [made[2] for made in library.made] == [
         {"kerberos_principal": "bmq@R", "kerberos_keytab": "/k"},
         {"kerberos_principal": None, "kerberos_keytab": None},
     ]
-    assert client_config(ADDRESS, security)["hadoop.security.authentication"] == "kerberos"
+    config = client_config(ADDRESS, security)
+    assert config["hadoop.security.authentication"] == "kerberos"
+    assert config["dfs.data.transfer.protection"] == "privacy,authentication"
 
 
 async def test_without_the_library_the_error_names_file_policy_and_the_ways_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
-    with pytest.raises(Unsupported, match=r"^/bmq/f is erasure-coded by RS-6-3-1024k, and hdfs-native") as caught:
+    with pytest.raises(
+        Unsupported, match=r"^/bmq/f is erasure-coded by RS-6-3-1024k, and hdfs-native is not installed"
+    ) as caught:
         await reader().read("/bmq/f", "RS-6-3-1024k", 0, 1)
     assert "pip install 'hdfs-native>=0.14'" in str(caught.value)
     assert "hdfs ec -setPolicy -replicate" in str(caught.value)

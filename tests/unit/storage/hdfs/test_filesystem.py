@@ -15,6 +15,7 @@ from bmq.storage.hdfs import filesystem
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block_reader import Shown
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
+from bmq.storage.hdfs.known_files import KnownFile
 from tests.services.hdfs_config import write_conf
 from tests.unit.storage.hdfs.fakes import SETTINGS, Answer, Call, FakeNameNode, namenode
 
@@ -265,9 +266,7 @@ async def test_a_file_that_is_erasure_coded_is_read_by_its_own_reader(monkeypatc
         assert await fs.read("/f", 1, 9) == b"ata"
         assert [bytes(part) for part in await fs.read_parts("/f", 0, [3, 2])] == [b"dat", b"a"]
         parts = [memoryview(bytearray(3)), memoryview(bytearray(2))]
-        assert (
-            await fs._fill("/f", filesystem.KnownFile(await fs._client.namenode.block_locations("/f")), 0, parts) == 4
-        )
+        assert await fs._fill("/f", KnownFile(await fs._client.namenode.block_locations("/f")), 0, parts) == 4
         assert [bytes(part) for part in parts] == [b"dat", b"a\0"]
         out = bytearray(6)
         assert await fs.read_into("/f", 0, memoryview(out)) == 4

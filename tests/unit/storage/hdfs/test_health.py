@@ -93,3 +93,15 @@ async def test_a_root_that_is_not_there_has_no_quota() -> None:
 
     async with namenode(without) as (client, _):
         assert (await read_health(client, "/bmq")).root_bytes_quota == -1
+
+
+async def test_a_root_in_a_zone_has_the_reason_of_its_refusal() -> None:
+    def in_zone(call: Call) -> bytes | str:
+        if call.method != "getFileInfo":
+            return answer(call)
+        found = pb.GetFileInfoResponse.FromString(FOUND)
+        found.file.flags = 2
+        return found.SerializeToString()
+
+    async with namenode(in_zone) as (client, _):
+        assert (await read_health(client, "/bmq")).root_refusal.startswith("/bmq is in an encryption zone")
