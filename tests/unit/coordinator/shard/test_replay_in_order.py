@@ -67,7 +67,9 @@ async def write(make: Callable[[], Any], operations: Sequence[Operation]) -> tup
     for number, (records, producer) in enumerate(operations):
         writer.write(records, "", done.append, producer)
         for key, value in records:
-            finish_steps(state.replay(key, value, producer) or iter(()))
+            steps = state.replay(key, value, producer)
+            if steps is not None:
+                finish_steps(steps)
         facts.append(state.facts())
         if number % 3 == 2:
             await asyncio.sleep(0.0005)
