@@ -110,6 +110,7 @@ async def test_a_file_that_others_coded_is_read_through_hdfs_native(
     cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(cluster, CODED) as fs:
+        assert isinstance(fs, HdfsFileSystem)
         assert (await fs.status("/closed.log")).length == len(DATA)
         for position, length in ((0, 100), ((1 << 20) - 5, 10), (0, len(DATA)), (len(DATA) - 5, 100), (len(DATA), 1)):
             assert await fs.read("/closed.log", position, length) == DATA[position : position + length]

@@ -98,7 +98,7 @@ async def test_a_root_that_is_not_there_has_no_quota() -> None:
 async def test_a_root_in_a_zone_has_the_reason_of_its_refusal() -> None:
     def in_zone(call: Call) -> bytes | str:
         if call.method != "getFileInfo":
-            return answer(call)
+            return respond(call)
         found = pb.GetFileInfoResponse.FromString(FOUND)
         found.file.flags = 2
         return found.SerializeToString()
