@@ -107,7 +107,7 @@ class Transaction:
         """Abort the open transaction of the producer before; the client asks again.
 
         The producer with the open transaction knows the present epoch.  A resumed producer with another epoch was
-        fenced, or its request is a late one: such a request must not end the transaction.
+        fenced, or sent its request late.  Its request must not end the transaction.
         """
         if event.is_resumed and not self._is_present(event):
             return [ev.Respond(ErrorCode.PRODUCER_FENCED)]

@@ -133,7 +133,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
         """Handle an add as ``handle`` does; wait ``ADD_WAIT_S`` for the end of the transaction before.
 
-        Each add merges and encodes the whole transaction: adds that come at once take turns.
+        An add merges and encodes the whole transaction, so simultaneous adds take turns.
         """
         until = asyncio.get_running_loop().time() + ADD_WAIT_S
         while self._is_ending(transactional_id):

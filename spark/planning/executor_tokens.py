@@ -1,11 +1,11 @@
-"""The delegation token that a driver gives to its executors, by which they read a root on HDFS with Kerberos.
+"""The delegation token of a driver for its executors, which read a root on HDFS with Kerberos.
 
 The driver's own token comes out of the files of HADOOP_TOKEN_FILE_LOCATION, or the NameNode gives one to the driver's
-ticket or keytab.  A batch has one token for each plan.  A stream has one token for many micro-batches, and another
-token before it ends (``token_life``).
+ticket or keytab.  Each plan of a batch fetches a token.  A stream's token serves many micro-batches, and is replaced
+before the token ends (``token_life``).
 
-Former tokens are left to expire, and not cancelled: tasks of earlier micro-batches may still run (speculative tasks,
-tasks of a stage that is tried again), and a task logs in again whenever it needs a new connection.  A token ends by
+Nobody cancels a former token.  Tasks of earlier micro-batches may still run (speculative tasks, repeated stages), and a
+task logs in again for a new connection.  A token ends by
 itself once its renewal is due, 24 hours by default.
 """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bmq.storage.hdfs.delegation_token import StorageToken
 
 ROOTS_MAX = 8
-"""File systems kept open; a process reads one or two roots, in a stream by one token after the other."""
+"""File systems kept open.  A process reads one or two roots; a stream's root is opened again for each token."""
 
 T = TypeVar("T")
 

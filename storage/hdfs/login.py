@@ -49,12 +49,14 @@ class ClusterLogin:
     """The NameNodes of a root, their protection, and the identity towards them.
 
     ``names`` are the name services of these NameNodes.  ``make_identity`` makes an identity, which its user closes.
+    ``token`` is the delegation token of the identity, None for an identity of another kind.
     """
 
     address: HdfsAddress
     security: HdfsSecurity
     names: tuple[str, ...]
     make_identity: Callable[[], Authenticator]
+    token: DelegationToken | None = None
 
 
 async def find_login(
@@ -80,10 +82,10 @@ async def find_login(
     def make_own() -> Authenticator:
         return make_authenticator(security, login, user)
 
-    make_identity = make_own
+    found = ClusterLogin(address, security, names, make_own)
     if not login.keytab and (paths := token_files()):
-        make_identity = await _by_token_file(paths, address, security, names, make_own) or make_own
-    return ClusterLogin(address, security, names, make_identity)
+        return await _by_token_file(paths, found)
+    return found
 
 
 def _by_given_token(url: str, token: StorageToken) -> ClusterLogin:
@@ -100,35 +102,30 @@ def _by_given_token(url: str, token: StorageToken) -> ClusterLogin:
     def make_identity() -> Authenticator:
         return DelegatedAuthenticator(GivenToken(token.token), token.security.rpc_levels)
 
-    return ClusterLogin(address, token.security, (), make_identity)
+    return ClusterLogin(address, token.security, (), make_identity, token.token)
 
 
-async def _by_token_file(
-    paths: tuple[str, ...],
-    address: HdfsAddress,
-    security: HdfsSecurity,
-    names: tuple[str, ...],
-    make_own: Callable[[], Authenticator],
-) -> Callable[[], Authenticator] | None:
-    """Return how to make the identity of the files' token for these NameNodes, None if they have none."""
+async def _by_token_file(paths: tuple[str, ...], own: ClusterLogin) -> ClusterLogin:
+    """Return the log-in by the files' token for these NameNodes; ``own``, without a token, if the files have none."""
     tokens = await asyncio.to_thread(read_token_files, paths)
     if not any(token.kind == HDFS_DELEGATION_TOKEN for token in tokens.values()):
-        return None
-    services = await token_services(address, names)
+        return own
+    services = await token_services(own.address, own.names)
     token = choose_token(tokens, services)
     if token is None:
         _log.info("%s: the log-in needs another way", no_token_for(services, tokens))
-        return None
+        return own
+    security = own.security
 
     def make_identity() -> Authenticator:
         return DelegatedAuthenticator(
             FileToken(paths, services, token),
             security.rpc_levels,
-            make_own if security.is_kerberos else None,
+            own.make_identity if security.is_kerberos else None,
             is_fallback_allowed=security.is_fallback_allowed,
         )
 
-    return make_identity
+    return replace(own, make_identity=make_identity, token=token)
 
 
 async def token_services(address: HdfsAddress, names: tuple[str, ...]) -> list[str]:

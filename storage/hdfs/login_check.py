@@ -7,12 +7,13 @@ krb5.conf          the file is there, the library reads it, and it names the rea
 clock              by how much the KDC's clock differs
 keytab             the principal's entries with their key version numbers; without a keytab nothing
 ticket             the KDC gives a ticket, and for how long
+token              in place of the four above: the delegation token of HADOOP_TOKEN_FILE_LOCATION, and its end
 NameNode h:p       the log-in succeeds, and the level of ``hadoop.rpc.protection``
 rights             this process's user, and whether the user may write to the root
 datanode h:p       the handshake succeeds, and its level and cipher
 =================  ==================================================================================
 
-The three steps before the NameNodes show the credentials, and depend on the way of the log-in (``way_of``).  After a
+The steps before the NameNodes show the credentials, and depend on the way of the log-in (``way_of``).  After a
 failed step the steps behind it are not checked.
 """
 
@@ -20,26 +21,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.filesystem import StorageError, Unsupported
-from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.auth import Authenticator, make_authenticator
+from bmq.storage.filesystem import CannotLogIn, StorageError, Unsupported
+from bmq.storage.hdfs.auth import Authenticator
+from bmq.storage.hdfs.delegation_token import DelegationToken
 from bmq.storage.hdfs.errors import RemoteError
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.keytab_file import KEYTAB_BYTES_MAX, KeytabEntry, parse_keytab
 from bmq.storage.hdfs.krb5_conf import Krb5Conf, Krb5ConfError, ask_clock, read_conf
-from bmq.storage.hdfs.name_service import protection, read_config, resolve
+from bmq.storage.hdfs.login import ClusterLogin, find_login
 from bmq.storage.hdfs.principals import own_principal
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.sasl import LoginFailed
-from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.health import FAILED, NOT_CHECKED, OK, LoginStep
 
@@ -54,12 +56,15 @@ class LoginWay(Enum):
     """A proof of this process's identity to a secure HDFS."""
 
     KEYTAB = "keytab"
+    TOKEN = "token"
     TICKET_CACHE = "ticket cache"
 
 
-def way_of(login: HdfsLogin) -> LoginWay:
+def way_of(login: HdfsLogin, token: DelegationToken | None) -> LoginWay:
     """Return the way of the log-in, by which the doctor chooses the steps of the credentials.  Pure."""
-    return LoginWay.KEYTAB if login.keytab else LoginWay.TICKET_CACHE
+    if login.keytab:
+        return LoginWay.KEYTAB
+    return LoginWay.TICKET_CACHE if token is None else LoginWay.TOKEN
 
 
 _ASK_CONF = (
@@ -72,6 +77,7 @@ _ASK_PRINCIPAL = (
     " number (kadmin: getprinc PRINCIPAL)"
 )
 _ASK_TICKET = "run kinit as this process's user, or give hdfs_keytab and hdfs_principal"
+_ASK_TOKEN = "fetch another token with a ticket: hdfs fetchdt --renewer USER FILE (docs/operations/hdfs.md)"
 _ASK_ROOT = "choose another root (docs/operations/hdfs.md)"
 _ASK_SITE = (
     "ask the Hadoop administrator for core-site.xml and hdfs-site.xml of this cluster: above all"
@@ -92,10 +98,12 @@ class LoginCheck:
 
     async def run(self) -> list[LoginStep]:
         """Return the steps; none for a root without Kerberos.  Raises ValueError for settings of no cluster."""
-        config = read_config(self._url, self._conf_folder)
-        address = resolve(self._url, config)
-        security = protection(address, config, self._login)
-        if not security.is_kerberos:
+        try:
+            found = await find_login(self._url, conf_folder=self._conf_folder, login=self._login)
+        except CannotLogIn as error:
+            self._failed("token", str(error), _ASK_TOKEN)
+            return self._steps
+        if not found.security.is_kerberos and found.token is None:
             return []
         principal = own_principal(self._login.principal)
         credentials: dict[LoginWay, list[tuple[str, Check]]] = {
@@ -104,6 +112,7 @@ class LoginCheck:
                 ("keytab", lambda: self._check_keytab(principal)),
                 ("ticket", lambda: self._check_ticket(_ASK_PRINCIPAL)),
             ],
+            LoginWay.TOKEN: [("token", lambda: self._check_token(found.token))],
             LoginWay.TICKET_CACHE: [
                 ("krb5.conf, clock", lambda: self._check_realm(principal)),
                 ("keytab", self._name_cache),
@@ -111,8 +120,8 @@ class LoginCheck:
             ],
         }
         checks: list[tuple[str, Check]] = [
-            *credentials[way_of(self._login)],
-            ("NameNodes", lambda: self._check_namenodes(address, security)),
+            *credentials[way_of(self._login, found.token)],
+            ("NameNodes", lambda: self._check_namenodes(found)),
             ("rights, datanodes", self._check_files),
         ]
         is_open = True
@@ -200,15 +209,26 @@ class LoginCheck:
         self._passed("ticket", f"of {name}, for another {left_s:.0f} s")
         return True
 
-    async def _check_namenodes(self, address: HdfsAddress, security: HdfsSecurity) -> bool:
+    async def _check_token(self, token: DelegationToken | None) -> bool:
+        assert token is not None  # by ``way_of``
+        end = datetime.fromtimestamp(token.ends_ms / 1000, UTC).isoformat(timespec="seconds")
+        if not token.ends_ms:  # of a later version: the NameNode judges it
+            self._passed("token", str(token))
+        elif token.ends_ms < time.time() * 1000:
+            return self._failed("token", f"{token} ended at {end}", _ASK_TOKEN)
+        else:
+            self._passed("token", f"{token} ends at {end}, even if it is renewed")
+        return True
+
+    async def _check_namenodes(self, found: ClusterLogin) -> bool:
         """Log in at each NameNode, whether or not another NameNode is down."""
         settings = HdfsSettings()
         settings = replace(settings, login_timeout_s=min(settings.login_timeout_s, self._timeout_s))
         has_any = False
-        for host, port in address.namenodes:
+        for host, port in found.address.namenodes:
             subject = f"NameNode {host}:{port}"
             try:
-                identity = make_authenticator(security, self._login)
+                identity = found.make_identity()
             except (StorageError, ValueError) as error:
                 return self._failed(subject, str(error), _ASK_SITE)
             try:

@@ -7,24 +7,32 @@ from pathlib import Path
 import pytest
 
 from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, DelegationToken
 from bmq.storage.hdfs.login_check import LoginCheck, LoginWay, way_of
 from bmq.storage.health import FAILED, NOT_CHECKED
 from tests.services.hdfs_config import write_conf
+from tests.unit.storage.hdfs.token_files import IDENTIFIER, PASSWORD, WRITABLE
 
 pytestmark = pytest.mark.loops("asyncio")
 
+TOKEN = DelegationToken(HDFS_DELEGATION_TOKEN, "127.0.0.1:1", IDENTIFIER, PASSWORD)
+
 
 @pytest.mark.parametrize(
-    ("login", "way"),
+    ("login", "token", "way"),
     [
-        (HdfsLogin("/k", "bmq@R"), LoginWay.KEYTAB),
-        (HdfsLogin("/k"), LoginWay.KEYTAB),
-        (HdfsLogin(principal="bmq@R"), LoginWay.TICKET_CACHE),
-        (HdfsLogin(), LoginWay.TICKET_CACHE),
+        (HdfsLogin("/k", "bmq@R"), None, LoginWay.KEYTAB),
+        (HdfsLogin("/k"), TOKEN, LoginWay.KEYTAB),
+        (HdfsLogin(principal="bmq@R"), None, LoginWay.TICKET_CACHE),
+        (HdfsLogin(principal="bmq@R"), TOKEN, LoginWay.TOKEN),
+        (HdfsLogin(), None, LoginWay.TICKET_CACHE),
+        (HdfsLogin(), TOKEN, LoginWay.TOKEN),
     ],
 )
-def test_a_keytab_comes_before_the_cache(login: HdfsLogin, way: LoginWay) -> None:
-    assert way_of(login) is way
+def test_a_keytab_comes_before_a_token_and_a_token_before_the_cache(
+    login: HdfsLogin, token: DelegationToken | None, way: LoginWay
+) -> None:
+    assert way_of(login, token) is way
 
 
 @pytest.mark.parametrize("login", [HdfsLogin("/k", "bmq@R"), HdfsLogin()])
@@ -50,3 +58,27 @@ async def test_each_way_has_its_steps_and_nothing_is_checked_behind_a_failed_one
         ("rights", NOT_CHECKED),
         ("datanodes", NOT_CHECKED),
     ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "detail"),
+    [("file", "the delegation token 300 of alice by spark ended at 2026"), ("none", "does not exist")],
+)
+async def test_a_token_that_has_ended_or_a_file_that_is_missing_fails_the_step(
+    variable: str, detail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(WRITABLE)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / variable))
+    write_conf(
+        tmp_path,
+        {
+            "hadoop.security.authentication": "kerberos",
+            "dfs.namenode.kerberos.principal": "nn/_HOST@R",
+            "dfs.nameservices": "nameservice",
+            "dfs.ha.namenodes.nameservice": "a",
+            "dfs.namenode.rpc-address.nameservice.a": "127.0.0.1:1",
+        },
+    )
+    first, *_ = await LoginCheck("hdfs://nameservice/bmq", str(tmp_path), HdfsLogin(), 1.0).run()
+    assert (first.name, first.result) == ("token", FAILED)
+    assert detail in first.what
