@@ -34,10 +34,10 @@ class Counts(ServiceProcess):
 
     def __init__(self, bootstrap: str, application: str, source: str, sink: str, folder: Path) -> None:
         self.application = application
-        self.state = folder / f"{application}-state"
+        self.state_folder = folder / f"{application}-state"
         command = [
             "java", f"-Xmx{HEAP_MB}m", *QUICK_JAVA, f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", "-cp",
-            class_path(), "Counts", bootstrap, application, source, sink, str(self.state),
+            class_path(), "Counts", bootstrap, application, source, sink, str(self.state_folder),
         ]  # fmt: skip
         super().__init__(application, command, log=folder / f"{application}.log")
 
@@ -54,7 +54,7 @@ class Counts(ServiceProcess):
     def lose_state(self) -> None:
         """Send SIGKILL, and delete the state directory: the next start restores from the changelog."""
         self.kill()
-        shutil.rmtree(self.state)
+        shutil.rmtree(self.state_folder)
 
     def stop(self) -> None:
         """Send SIGTERM: the application commits, leaves its group and ends."""
