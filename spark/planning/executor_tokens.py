@@ -4,8 +4,8 @@ The driver's own token comes out of the files of HADOOP_TOKEN_FILE_LOCATION, or 
 ticket or keytab.  A batch has one token for each plan.  A stream has one token for many micro-batches, and another
 token before it ends (``token_life``).
 
-Former tokens are left to expire, and not cancelled: tasks of earlier micro-batches may still run (speculative tasks,
-tasks of a stage that is tried again), and a task logs in again whenever it needs a new connection.  A token ends by
+Former tokens are left to expire, and not cancelled.  Tasks of an earlier micro-batch may still run: speculative tasks,
+or tasks of a stage that is tried again.  A task logs in again whenever it needs a new connection.  A token ends by
 itself once its renewal is due, 24 hours by default.
 """
 
