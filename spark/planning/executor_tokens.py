@@ -84,8 +84,9 @@ class ExecutorTokens:
                 raise
             self._failed_at = self._clock()
             _log.warning(
-                "no other delegation token for executors: the present token is used until it ends",
-                extra=fields(token=held.token, error=error),
+                "no other token can be fetched for executors: %s is used until it ends",
+                held.token,
+                extra=fields(error=error),
             )
             return held.token
 
