@@ -4,8 +4,8 @@ The driver's own token comes out of the files of HADOOP_TOKEN_FILE_LOCATION, or 
 ticket or keytab.  Each plan of a batch fetches a token.  A stream's token serves many micro-batches, and is replaced
 before the token ends (``token_life``).
 
-Nobody cancels a former token.  Tasks of earlier micro-batches may still run (speculative tasks, repeated stages), and a
-task logs in again for a new connection.  A token ends by
+Former tokens are left to expire, and not cancelled.  Tasks of an earlier micro-batch may still run: speculative tasks,
+or tasks of a stage that is tried again.  A task logs in again whenever it needs a new connection.  A token ends by
 itself once its renewal is due, 24 hours by default.
 """
 
@@ -84,7 +84,7 @@ class ExecutorTokens:
                 raise
             self._failed_at = self._clock()
             _log.warning(
-                "no other delegation token for executors: %s is used until it ends",
+                "no other token can be fetched for executors: %s is used until it ends",
                 held.token,
                 extra=fields(error=error),
             )

@@ -17,8 +17,8 @@ RETRY_S = 60.0
 def is_due(life_s: float | None, age_s: float) -> bool:
     """Return whether tasks that are planned now need another token.
 
-    A token is due with less than half of its life left, or less than a minute.  A token of unknown life is always
-    due: it lies in a file, which is read again.
+    A token is due with less than half its life left, or less than a minute.  A token of unknown life is always due: it
+    lies in a file, and the file is read again.
     """
     return life_s is None or life_s - age_s < max(life_s / 2, _least(life_s))
 

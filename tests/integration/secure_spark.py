@@ -30,7 +30,7 @@ case "$*" in
 esac
 exec "{python}" "$@"
 """
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 
 
 def main() -> None:

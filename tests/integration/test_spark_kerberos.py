@@ -26,14 +26,14 @@ from tests.unit.spark.storing import Store, series
 
 pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
 
-pytestmark = pytest.mark.loops("asyncio", limit_s=400)
+pytestmark = pytest.mark.loops("asyncio", limit_s=600)
 
 TOKEN_LIFE_S = 60.0
 """The cluster's ``dfs.namenode.delegation.token.renew-interval``."""
 STREAMED_S = TOKEN_LIFE_S * 1.4
 EVERY_S = 6.0
 READER = f"reader@{REALM}"
-TIMEOUT_S = 240
+TIMEOUT_S = 360
 
 
 @dataclass
