@@ -51,7 +51,7 @@ class TokenIdentifier:
 
 
 @dataclass(frozen=True, slots=True)
-class DelegationToken:
+class HadoopToken:
     """A token of any kind, as NameNodes give it and files of credentials hold it.
 
     ``service`` names the servers that take it: ``ip:port`` or ``host:port`` of a single NameNode, or
@@ -92,7 +92,7 @@ class DelegationToken:
         return pb.Token(identifier=self.identifier, password=self.password, kind=self.kind, service=self.service)
 
     @classmethod
-    def from_message(cls, token: pb.Token, service: str = "") -> DelegationToken:
+    def from_message(cls, token: pb.Token, service: str = "") -> HadoopToken:
         """Return the token of a response, whose ``service`` its receiver fills in."""
         return cls(token.kind, service or token.service, token.identifier, token.password)
 
@@ -107,7 +107,7 @@ class StorageToken:
 
     root: str
     namenodes: str
-    token: DelegationToken
+    token: HadoopToken
     security: HdfsSecurity
     use_datanode_hostname: bool | None = None
 

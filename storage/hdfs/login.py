@@ -30,7 +30,7 @@ from bmq.storage.hdfs.auth import Authenticator, make_authenticator
 from bmq.storage.hdfs.delegation_token import (
     HDFS_DELEGATION_TOKEN,
     LOGICAL,
-    DelegationToken,
+    HadoopToken,
     StorageToken,
     TokenGrant,
 )
@@ -56,7 +56,7 @@ class ClusterLogin:
     security: HdfsSecurity
     names: tuple[str, ...]
     make_identity: Callable[[], Authenticator]
-    token: DelegationToken | None = None
+    token: HadoopToken | None = None
 
 
 async def find_login(
@@ -198,7 +198,7 @@ async def grant_token(
         await client.close()
 
 
-async def _own_token(client: NameNode, identity: Authenticator) -> DelegationToken | None:
+async def _own_token(client: NameNode, identity: Authenticator) -> HadoopToken | None:
     """Return the token by which this process has logged in: a NameNode gives tokens to users of Kerberos alone."""
     if not isinstance(identity, DelegatedAuthenticator):
         return None
@@ -210,7 +210,7 @@ async def _service(found: ClusterLogin) -> str:
     return (await token_services(found.address, found.names))[0]
 
 
-def _storage_token(url: str, found: ClusterLogin, token: DelegationToken) -> StorageToken:
+def _storage_token(url: str, found: ClusterLogin, token: HadoopToken) -> StorageToken:
     return StorageToken(
         root=url,
         namenodes=split_url(str(found.address)).netloc,

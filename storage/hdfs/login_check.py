@@ -33,7 +33,7 @@ from typing import TypeVar
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import CannotLogIn, StorageError, Unsupported
 from bmq.storage.hdfs.auth import Authenticator
-from bmq.storage.hdfs.delegation_token import DelegationToken
+from bmq.storage.hdfs.delegation_token import HadoopToken
 from bmq.storage.hdfs.errors import RemoteError
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.keytab_file import KEYTAB_BYTES_MAX, KeytabEntry, parse_keytab
@@ -60,7 +60,7 @@ class LoginWay(Enum):
     TICKET_CACHE = "ticket cache"
 
 
-def way_of(login: HdfsLogin, token: DelegationToken | None) -> LoginWay:
+def way_of(login: HdfsLogin, token: HadoopToken | None) -> LoginWay:
     """Return the way of the log-in, by which the doctor chooses the steps of the credentials.  Pure."""
     if login.keytab:
         return LoginWay.KEYTAB
@@ -209,7 +209,7 @@ class LoginCheck:
         self._passed("ticket", f"of {name}, for another {left_s:.0f} s")
         return True
 
-    async def _check_token(self, token: DelegationToken | None) -> bool:
+    async def _check_token(self, token: HadoopToken | None) -> bool:
         assert token is not None  # by ``way_of``
         end = datetime.fromtimestamp(token.ends_ms / 1000, UTC).isoformat(timespec="seconds")
         if not token.ends_ms:  # of a later version: the NameNode judges it

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
-from bmq.storage.hdfs.delegation_token import DelegationToken
+from bmq.storage.hdfs.delegation_token import HadoopToken
 from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.sasl import LoginFailed
@@ -214,16 +214,16 @@ class NameNode:
 
     # ---- delegation tokens
 
-    async def delegation_token(self, renewer: str, service: str) -> DelegationToken | None:
+    async def delegation_token(self, renewer: str, service: str) -> HadoopToken | None:
         """Return a new token of this user for ``service``, None from a NameNode without Kerberos.
 
         ``renewer`` is the user who may renew it, empty for none.  Raises StorageError if this log-in was by token.
         """
         request = pb.GetDelegationTokenRequest(renewer=renewer)
         response = await self._call("getDelegationToken", "", request, pb.GetDelegationTokenResponse)
-        return DelegationToken.from_message(response.token, service) if response.HasField("token") else None
+        return HadoopToken.from_message(response.token, service) if response.HasField("token") else None
 
-    async def renew_delegation_token(self, token: DelegationToken) -> int:
+    async def renew_delegation_token(self, token: HadoopToken) -> int:
         """Renew ``token``, and return until when it is valid, in milliseconds since 1970.
 
         Raises CannotLogIn if it has expired or was cancelled, and NotAllowed unless the user is its renewer.
@@ -232,7 +232,7 @@ class NameNode:
         response = await self._call("renewDelegationToken", str(token), request, pb.RenewDelegationTokenResponse)
         return response.expires_ms
 
-    async def cancel_delegation_token(self, token: DelegationToken) -> None:
+    async def cancel_delegation_token(self, token: HadoopToken) -> None:
         """Make ``token`` invalid at once: no further log-in succeeds with it.
 
         Raises CannotLogIn if it was invalid already, and NotAllowed unless the user is its owner or renewer.

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from bmq.storage.filesystem import CannotLogIn
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint
-from bmq.storage.hdfs.delegation_token import IDENTIFIER_BYTES_MAX, DelegationToken
+from bmq.storage.hdfs.delegation_token import IDENTIFIER_BYTES_MAX, HadoopToken
 from bmq.storage.hdfs.writables import Malformed, WritableReader
 
 TOKEN_FILE_LOCATION = "HADOOP_TOKEN_FILE_LOCATION"
@@ -37,7 +37,7 @@ _WRITABLE, _PROTOBUF = 0, 1
 _NAME_BYTES_MAX = 4 << 10
 _PASSWORD_BYTES_MAX = 4 << 10
 
-Tokens = Mapping[str, DelegationToken]
+Tokens = Mapping[str, HadoopToken]
 """Tokens by their alias."""
 
 
@@ -62,7 +62,7 @@ def token_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 def read_token_files(paths: tuple[str, ...]) -> Tokens:
     """Return the tokens of these files.  Raises CannotLogIn, whose text names the file and the fault."""
-    tokens: dict[str, DelegationToken] = {}
+    tokens: dict[str, HadoopToken] = {}
     for path in paths:
         try:
             tokens |= decode_tokens(_read(path))
@@ -100,12 +100,12 @@ def decode_tokens(data: bytes) -> Tokens:
 
 def _decode_writable(data: bytes) -> Tokens:
     reader = WritableReader(data, _HEADER_BYTES)
-    tokens: dict[str, DelegationToken] = {}
+    tokens: dict[str, HadoopToken] = {}
     for _ in range(_count(reader, "tokens")):
         alias = reader.text(_NAME_BYTES_MAX)
         identifier, password = reader.data(IDENTIFIER_BYTES_MAX), reader.data(_PASSWORD_BYTES_MAX)
         kind, service = reader.text(_NAME_BYTES_MAX), reader.text(_NAME_BYTES_MAX)
-        tokens[alias] = DelegationToken(kind, service, identifier, password)
+        tokens[alias] = HadoopToken(kind, service, identifier, password)
     for _ in range(_count(reader, "secret keys")):
         reader.text(_NAME_BYTES_MAX)
         reader.data(FILE_BYTES_MAX)
@@ -141,7 +141,7 @@ def _decode_protobuf(data: bytes) -> Tokens:
             continue  # Hadoop's reader takes no token from it either
         if len(entry.token.identifier) > IDENTIFIER_BYTES_MAX or len(entry.token.password) > _PASSWORD_BYTES_MAX:
             raise Malformed("a token with an identifier or a password that is too long")
-        tokens[entry.alias] = DelegationToken.from_message(entry.token)
+        tokens[entry.alias] = HadoopToken.from_message(entry.token)
     return tokens
 
 

@@ -9,24 +9,24 @@ from typing import Protocol
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn, StorageError
 from bmq.storage.hdfs.auth import AUTH_SASL, Authenticator, SaslClient, SimpleAuthenticator, TokenAuthenticator
-from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, DelegationToken
+from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, HadoopToken
 from bmq.storage.hdfs.sasl import AUTHENTICATION, SIMPLE, TOKEN, LoginFailed, Negotiation, Protection
 from bmq.storage.hdfs.token_file import TOKEN_FILE_LOCATION, Tokens, file_states, read_token_files
 
 _log = logging.getLogger(__name__)
 
 
-class TokenSource(Protocol):
+class HadoopTokenSource(Protocol):
     """The place of a token.  Another token may replace it there."""
 
-    def current(self) -> DelegationToken:
+    def current(self) -> HadoopToken:
         """Return the token as it is now."""
 
 
 class GivenToken:
     """The token of a caller, which never changes."""
 
-    def __init__(self, token: DelegationToken) -> None:
+    def __init__(self, token: HadoopToken) -> None:
         self._token = token
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class GivenToken:
     def __str__(self) -> str:
         return str(self._token)
 
-    def current(self) -> DelegationToken:
+    def current(self) -> HadoopToken:
         """Return the token."""
         return self._token
 
@@ -43,7 +43,7 @@ class GivenToken:
 class FileToken:
     """The token for ``services`` out of Hadoop's files of credentials, which are read again after a change."""
 
-    def __init__(self, paths: tuple[str, ...], services: Collection[str], token: DelegationToken) -> None:
+    def __init__(self, paths: tuple[str, ...], services: Collection[str], token: HadoopToken) -> None:
         self._paths = paths
         self._services = frozenset(services)
         self._token = token
@@ -55,7 +55,7 @@ class FileToken:
     def __str__(self) -> str:
         return f"{self._token} in {','.join(self._paths)}"
 
-    def current(self) -> DelegationToken:
+    def current(self) -> HadoopToken:
         """Return the token in the files now, or the former token if no file can be read or has a token."""
         states = file_states(self._paths)
         if states == self._states:
@@ -70,7 +70,7 @@ class FileToken:
         return self._token
 
 
-def choose_token(tokens: Tokens, services: Collection[str]) -> DelegationToken | None:
+def choose_token(tokens: Tokens, services: Collection[str]) -> HadoopToken | None:
     """Return the delegation token for one of ``services``: for a name service first, and of several the last to end."""
     fitting = [token for token in tokens.values() if token.kind == HDFS_DELEGATION_TOKEN and token.service in services]
     return max(fitting, key=lambda token: (token.service.startswith(LOGICAL), token.ends_ms), default=None)
@@ -88,7 +88,7 @@ class DelegatedAuthenticator:
 
     def __init__(
         self,
-        source: TokenSource,
+        source: HadoopTokenSource,
         levels: Sequence[str] = (AUTHENTICATION,),
         make_kerberos: Callable[[], Authenticator] | None = None,
         *,
@@ -111,7 +111,7 @@ class DelegatedAuthenticator:
         return f"DelegatedAuthenticator({self})"
 
     @property
-    def token(self) -> DelegationToken:
+    def token(self) -> HadoopToken:
         """The token as it is now."""
         return self._source.current()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import SaslClient
-from bmq.storage.hdfs.delegation_token import DelegationToken
+from bmq.storage.hdfs.delegation_token import HadoopToken
 from bmq.storage.hdfs.sasl import LEVELS, STEPS_MAX, LoggedIn, LoginFailed, MechanismStep, Negotiation, Send
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, GivenToken
 
@@ -89,7 +89,7 @@ def test_a_log_in_ends_with_a_proof_or_an_error(bodies: list[bytes], complete_af
 @given(_TOKEN_OFFERS, st.lists(_TOKEN_MESSAGES | st.binary(max_size=60), max_size=2 * STEPS_MAX))
 def test_nobody_without_the_password_gets_a_log_in_by_token(offer: pb.RpcSasl.Auth, bodies: list[bytes]) -> None:
     """Begin with an offer by token, and go on with any messages: none of them knows the token's password."""
-    token = DelegationToken("HDFS_DELEGATION_TOKEN", "nn1:8020", b"identifier", b"password")
+    token = HadoopToken("HDFS_DELEGATION_TOKEN", "nn1:8020", b"identifier", b"password")
     identity = DelegatedAuthenticator(GivenToken(token), LEVELS)
     negotiation = identity.negotiate("nn1:8020")
     negotiation.start()

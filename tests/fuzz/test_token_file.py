@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.storage.hdfs.delegation_token import IDENTIFIER_BYTES_MAX, DelegationToken, TokenIdentifier
+from bmq.storage.hdfs.delegation_token import IDENTIFIER_BYTES_MAX, HadoopToken, TokenIdentifier
 from bmq.storage.hdfs.token_file import TOKENS_MAX, Tokens, decode_tokens
 from bmq.storage.hdfs.writables import Malformed, WritableReader
 from tests.unit.storage.hdfs.token_files import IDENTIFIER, PROTOBUF, WRITABLE
@@ -57,7 +57,7 @@ def test_any_bytes_have_tokens_or_are_an_error(header: bytes, data: bytes) -> No
 @given(_CHANGES, st.integers(0, 100))
 def test_a_damaged_identifier_is_read_or_is_an_error(changes: list[tuple[int, int]], cut: int) -> None:
     data = changed(IDENTIFIER, changes, cut)
-    token = DelegationToken("HDFS_DELEGATION_TOKEN", "nn:8020", data, b"secret")
+    token = HadoopToken("HDFS_DELEGATION_TOKEN", "nn:8020", data, b"secret")
     assert "secret" not in repr(token) + str(token)
     try:
         content = TokenIdentifier.decode(data)

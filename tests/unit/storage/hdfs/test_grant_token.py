@@ -9,7 +9,7 @@ import pytest
 import bmq.storage.hdfs.login as login_module
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
-from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, DelegationToken
+from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, HadoopToken
 from bmq.storage.hdfs.login import ClusterLogin
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, GivenToken
@@ -20,7 +20,7 @@ from tests.unit.storage.hdfs.token_files import IDENTIFIER, PASSWORD
 pytestmark = pytest.mark.loops("asyncio")
 
 URL = "hdfs://127.0.0.1:8020/a"
-TOKEN = DelegationToken(HDFS_DELEGATION_TOKEN, "127.0.0.1:8020", IDENTIFIER, PASSWORD)
+TOKEN = HadoopToken(HDFS_DELEGATION_TOKEN, "127.0.0.1:8020", IDENTIFIER, PASSWORD)
 DAY_S = 86_400
 
 
@@ -33,15 +33,15 @@ class Granting:
     def __call__(self, *_: object) -> Granting:
         return self
 
-    async def delegation_token(self, renewer: str, service: str) -> DelegationToken:
+    async def delegation_token(self, renewer: str, service: str) -> HadoopToken:
         self.calls.append(f"get {renewer} {service}")
         return TOKEN
 
-    async def renew_delegation_token(self, token: DelegationToken) -> int:
+    async def renew_delegation_token(self, token: HadoopToken) -> int:
         self.calls.append(f"renew {token}")
         return token.content.issued_ms + DAY_S * 1000
 
-    async def cancel_delegation_token(self, token: DelegationToken) -> None:
+    async def cancel_delegation_token(self, token: HadoopToken) -> None:
         self.calls.append(f"cancel {token}")
 
     async def server_defaults(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, DelegationToken
+from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, HadoopToken
 from bmq.storage.hdfs.login_check import LoginCheck, LoginWay, way_of
 from bmq.storage.health import FAILED, NOT_CHECKED
 from tests.services.hdfs_config import write_conf
@@ -15,7 +15,7 @@ from tests.unit.storage.hdfs.token_files import IDENTIFIER, PASSWORD, WRITABLE
 
 pytestmark = pytest.mark.loops("asyncio")
 
-TOKEN = DelegationToken(HDFS_DELEGATION_TOKEN, "127.0.0.1:1", IDENTIFIER, PASSWORD)
+TOKEN = HadoopToken(HDFS_DELEGATION_TOKEN, "127.0.0.1:1", IDENTIFIER, PASSWORD)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ TOKEN = DelegationToken(HDFS_DELEGATION_TOKEN, "127.0.0.1:1", IDENTIFIER, PASSWO
     ],
 )
 def test_a_keytab_comes_before_a_token_and_a_token_before_the_cache(
-    login: HdfsLogin, token: DelegationToken | None, way: LoginWay
+    login: HdfsLogin, token: HadoopToken | None, way: LoginWay
 ) -> None:
     assert way_of(login, token) is way
 

@@ -18,7 +18,7 @@ from bmq.storage.filesystem import CannotLogIn, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
-from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, DelegationToken, StorageToken
+from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, HadoopToken, StorageToken
 from bmq.storage.hdfs.login import find_login, token_services
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.security import HdfsSecurity
@@ -51,7 +51,7 @@ GONE = (
     " with renewer yarn) can't be found in cache"
 )
 STANDBY = "org.apache.hadoop.ipc.StandbyException: not here"
-TOKEN = DelegationToken(HDFS_DELEGATION_TOKEN, "ha-hdfs:nameservice", IDENTIFIER, PASSWORD)
+TOKEN = HadoopToken(HDFS_DELEGATION_TOKEN, "ha-hdfs:nameservice", IDENTIFIER, PASSWORD)
 PROPERTIES = {
     "hadoop.security.authentication": "kerberos",
     "dfs.namenode.kerberos.principal": "nn/_HOST@EXAMPLE.ORG",
