@@ -72,8 +72,9 @@ def test_transactions_go_on_in_a_store_that_was_rebuilt_while_they_were_open(poi
     assert played.world.rebuilding is not None
 
 
-def test_rule_11_a_rebuilt_store_gives_higher_ownership_numbers_than_any_marker_has() -> None:
-    assert play(4, "after PrepareCommit", moves_and_loses_the_store).world.rebuilding is not None
+@pytest.mark.parametrize("seed", [5, 7])
+def test_rule_11_a_rebuilt_store_gives_higher_ownership_numbers_than_any_marker_has(seed: int) -> None:
+    assert play(seed, "after PrepareCommit", moves_and_loses_the_store).world.rebuilding is not None
 
 
 def test_transactions_go_on_while_the_level_changes() -> None:
