@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def without_log_in(environment: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("log_in", ["ticket", "keytab", "file"])
 async def test_a_batch_reads_with_a_token_alone(secure: Secure, log_in: str, tmp_path: Path) -> None:
-    name = f"spark-batch-{log_in}"
+    name = f"spark-batch-{log_in}-{uuid.uuid4().hex[:8]}"
     fs, store = await secure.store(name)
     await store.segment(series(0, 500))
     await store.segment(series(500, 500), n=1)
@@ -162,7 +163,7 @@ async def test_a_batch_reads_with_a_token_alone(secure: Secure, log_in: str, tmp
 
 async def test_a_stream_outlives_its_tokens(secure: Secure, tmp_path: Path) -> None:
     """Read what is written for longer than a token lives; each task logs in, so a token that has ended fails it."""
-    name, count = "spark-stream", 20
+    name, count = f"spark-stream-{uuid.uuid4().hex[:8]}", 20
     batches = int(STREAMED_S / EVERY_S) + 1
     fs, store = await secure.store(name)
     await store.segment(series(0, count))
@@ -187,13 +188,14 @@ async def test_a_stream_outlives_its_tokens(secure: Secure, tmp_path: Path) -> N
 
 async def test_a_job_keeps_a_table(secure: Secure, tmp_path: Path) -> None:
     """Run the jobs with a keytab: their own reads log in as a server, and their tasks by token."""
-    fs, store = await secure.store("spark-job")
+    name = f"spark-job-{uuid.uuid4().hex[:8]}"
+    fs, store = await secure.store(name)
     await store.segment(series(0, 300))
     await fs.close()
     environment = secure.environment(
         BMQ_HADOOP_CONF_DIR=str(secure.hdfs.conf_folder),
         BMQ_HDFS_KEYTAB=secure.keytab("bmq"),
-        BMQ_ROOT=f"{secure.hdfs.root}/spark-job",
+        BMQ_ROOT=f"{secure.hdfs.root}/{name}",
         PYSPARK_PYTHON=str(bare_python(tmp_path)),
     )
     table = tmp_path / "table"
