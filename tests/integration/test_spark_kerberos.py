@@ -33,7 +33,6 @@ TOKEN_LIFE_S = 60.0
 """The cluster's ``dfs.namenode.delegation.token.renew-interval``."""
 STREAMED_S = TOKEN_LIFE_S * 1.4
 EVERY_S = 6.0
-READER = f"reader@{REALM}"
 TIMEOUT_S = 360
 
 
@@ -133,13 +132,13 @@ async def test_a_batch_reads_with_a_token_alone(secure: Secure, log_in: str, tmp
     match log_in:
         case "ticket":
             options = " ".join(secure.hdfs.security.java_options if secure.hdfs.security else ())
-            tickets = await asyncio.to_thread(secure.kdc.log_in, READER)
+            tickets = await asyncio.to_thread(secure.kdc.log_in, f"{log_in}@{REALM}")
             conf |= {"KRB5CCNAME": tickets, "JAVA_TOOL_OPTIONS": options}
         case "keytab":
             conf = {"BMQ_HADOOP_CONF_DIR": str(secure.hdfs.conf_folder), "BMQ_HDFS_KEYTAB": secure.keytab("bmq")}
         case _:
             path = tmp_path / "tokens"
-            tickets = await asyncio.to_thread(secure.kdc.log_in, READER)
+            tickets = await asyncio.to_thread(secure.kdc.log_in, f"{log_in}@{REALM}")
             await asyncio.to_thread(hdfs_tool, secure.hdfs, "fetchdt", str(path), tickets=tickets)
             (token,) = read_token_files((str(path),)).values()
             secrets = [token.password, token.identifier]
