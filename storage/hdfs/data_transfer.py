@@ -130,6 +130,8 @@ def decode_ack(body: bytes | memoryview) -> tuple[int, int]:
         tag = body[position]
         position += 1
         if tag == 0x10:  # reply: one byte, there are no more than 14 of them
+            if position == end:
+                raise WireError("a PipelineAck that is cut off")
             if body[position] != STATUS_SUCCESS and bad < 0:
                 bad = index
             index += 1
@@ -144,6 +146,8 @@ def decode_ack(body: bytes | memoryview) -> tuple[int, int]:
             position += value
         elif tag & 7:
             raise WireError(f"a PipelineAck with a field of tag {tag:#x}")
+    if position > end:
+        raise WireError("a PipelineAck that is cut off")
     return seqno, bad
 
 

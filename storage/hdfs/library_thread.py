@@ -6,11 +6,16 @@ A daemon thread does not hold the exit up.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from bmq.core.logging.fields import fields
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -18,7 +23,8 @@ T = TypeVar("T")
 class LibraryThread:
     """A daemon thread for calls, in the order of ``submit``.  It starts with the first call.
 
-    ``on_idle`` is called in the thread whenever ``idle_s`` have passed without a call; it must not raise.
+    ``on_idle`` is called in the thread whenever ``idle_s`` have passed without a call.  The thread survives its
+    exceptions, which are logged: the calls behind would wait for ever.
     """
 
     def __init__(self, name: str, *, on_idle: Callable[[], None] | None = None, idle_s: float = 0.0) -> None:
@@ -66,8 +72,16 @@ class LibraryThread:
             try:
                 return self._calls.get(timeout=self._idle_s)
             except queue.Empty:
-                self._on_idle()
+                self._tend(self._on_idle)
         return self._calls.get()
+
+    def _tend(self, on_idle: Callable[[], None]) -> None:
+        try:
+            on_idle()
+        except Exception as error:  # noqa: BLE001  # a bug, or a fault of the library
+            _log.error(
+                "bug: the idle work of a library's thread failed", extra=fields(error=repr(error)), exc_info=error
+            )
 
     def _run(self) -> None:
         while (next_call := self._next()) is not None:

@@ -76,3 +76,9 @@ def test_a_delimited_message_and_the_names_of_statuses() -> None:
     assert delimited(pb.BoolResponse(result=True)) == b"\x02\x08\x01"
     assert status_name(2) == "ERROR_CHECKSUM"
     assert status_name(99) == "status 99"
+
+
+@pytest.mark.parametrize("body", [b"\x10", b"\x08\x02\x10\x00\x10", b"\x08\x02\x1a\x05ab", b"\x08\x80"])
+def test_an_acknowledgement_that_is_cut_off_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError, match="cut off"):
+        decode_ack(body)

@@ -72,3 +72,18 @@ def test_an_idle_thread_calls_again_and_again_until_its_end() -> None:
 def test_a_process_ends_beside_a_call_that_never_returns() -> None:
     done = subprocess.run([sys.executable, "-c", _SILENT], timeout=EXIT_S, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_idle_work_that_fails_is_logged_and_calls_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    has_failed = threading.Event()
+
+    def fail() -> None:
+        has_failed.set()
+        raise OSError("no memory cache")
+
+    thread = LibraryThread("idle", on_idle=fail, idle_s=0.001)
+    assert thread.submit(lambda: 1).result(10) == 1
+    assert has_failed.wait(10)
+    assert thread.submit(lambda: 2).result(10) == 2
+    thread.close()
+    assert "the idle work of a library's thread failed" in caplog.text
