@@ -22,7 +22,8 @@ from uuid import UUID
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import topic_key
 from bmq.meta.cluster.assignment import CHUNK, decode_chunk, decode_shards
-from bmq.meta.cluster.keys import assignment_prefix, controller_key, members_prefix, shards_key
+from bmq.meta.cluster.keys import assignment_prefix, controller_key, features_key, members_prefix, shards_key
+from bmq.meta.cluster.levels import decode_record
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.ownership import PartitionRecord, decode, partitions_prefix
@@ -283,6 +284,11 @@ class BmqCluster:
         """Return the stored owner of each shard of the kind, with its ownership number; empty before it is assigned."""
         value = self._range(shards_key(CLUSTER, kind)).get(shards_key(CLUSTER, kind))
         return {} if value is None else decode_shards(value)
+
+    def feature_level(self, feature: str) -> int:
+        """Return the feature's level in force."""
+        value = self._range(features_key(CLUSTER)).get(features_key(CLUSTER))
+        return 0 if value is None else decode_record(value).of(feature)
 
     def is_gone(self, name: str) -> bool:
         """Return whether the member is not registered any more, and the whole cluster is stable without it."""

@@ -14,81 +14,17 @@ import pytest
 
 from bmq.meta.shard_kinds import TRANSACTIONS
 from tests.integration.history import report
-from tests.integration.load import create_topic
-from tests.integration.source import Source
-from tests.integration.transformer import SESSION_TIMEOUT_MS, Transformer, Work, check_sink, committed, read
+from tests.integration.loops import STEP, Loops
+from tests.integration.transformer import SESSION_TIMEOUT_MS
 from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
-from tests.services.processes import NotReady, wait_for
 
 pytestmark = pytest.mark.etcd
 
-PARTITIONS = 4
 PROGRESS_S = 60.0
 """Time to as many more records as STEP in each loop, once a fault is over."""
-LIMIT_S = 180.0
 PAUSES_S = (5.0, 20.0)
 """Pauses of a node: one within its lease, one beyond."""
-STEP = 200
-"""Records that each loop commits between two faults."""
-
-
-class Loops:
-    """Two loops over one source: a group of two members with librdkafka, and one application with aiokafka."""
-
-    def __init__(self, cluster: BmqCluster) -> None:
-        self.bootstrap = cluster.bootstrap
-        self.source = Source(self.bootstrap, "source", PARTITIONS)
-        self.works = [self._work("confluent", "one"), self._work("confluent", "two"), self._work("aiokafka", "only")]
-        for topic in ("source", *sorted({work.sink for work in self.works})):
-            create_topic(self.bootstrap, topic, PARTITIONS)
-        self.applications = [Transformer(work, cluster.folder) for work in self.works]
-        self.loops = [self.works[0], self.works[2]]
-
-    def _work(self, library: str, member: str) -> Work:
-        name = f"by-{library}"
-        return Work(library, self.bootstrap, "source", f"sink-{library}", name, f"{name}-{member}", PARTITIONS)
-
-    def start(self) -> None:
-        self.source.start()
-        for application in self.applications:
-            application.start()
-        self.progress()
-
-    def done(self) -> list[int]:
-        """Return how many records of the source each loop has committed."""
-        return [sum(committed(self.bootstrap, loop.group, "source", PARTITIONS)) for loop in self.loops]
-
-    def progress(self, records: int = STEP, *, timeout_s: float = LIMIT_S) -> None:
-        goals = [each + records for each in self.done()]
-        found: list[int] = []
-
-        def is_done() -> bool:
-            found[:] = self.done()
-            return all(each >= goal for each, goal in zip(found, goals, strict=True))
-
-        try:
-            wait_for(is_done, "more records", timeout_s=timeout_s, interval_s=0.5)
-        except NotReady as error:
-            groups = [loop.group for loop in self.loops]
-            raise NotReady(f"{error}: {groups} committed {found} of {goals}") from None
-
-    def finish(self) -> str:
-        """Stop the source, wait for its end, and check the sinks; return the figures."""
-        self.source.finish()
-        values = read(self.bootstrap, "source", PARTITIONS, "read_uncommitted")
-        assert sum(map(len, values)) == self.source.sent
-        goal = [self.source.sent] * len(self.loops)
-        wait_for(lambda: self.done() == goal, f"{goal} committed", timeout_s=LIMIT_S, interval_s=0.5)
-        for application in self.applications:
-            application.kill()
-        hidden = {loop.sink: check_sink(loop, values) for loop in self.loops}
-        return f"{self.source.sent} records transformed by each of 2 loops; records of aborted transactions: {hidden}"
-
-    def abandon(self) -> None:
-        self.source.abandon()
-        for application in self.applications:
-            application.kill()
 
 
 def leader(cluster: BmqCluster) -> str:
