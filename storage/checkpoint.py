@@ -94,9 +94,9 @@ class Cleaned:
 
     The segment has no record for whose key the log has a later record below ``clean_to``.  This offset may lie behind
     the segment's end; -1 if it is not known, as after a repair.  ``horizon`` is the earliest delete horizon of a batch
-    (milliseconds), -1 for none.  ``bytes_before`` and ``bytes_after`` are the lengths of the sources and of this segment
-    when it was cleaned.  ``tombstones`` and ``markers`` count the records without a value and the control batches that
-    are left, -1 if they were not counted.
+    (milliseconds), -1 for none.  ``bytes_before`` and ``bytes_after`` are the lengths of the sources and of this
+    segment when it was cleaned.  ``tombstones`` and ``markers`` count the records without a value and the control
+    batches that are left, -1 if they were not counted.
     """
 
     clean_to: int = -1
