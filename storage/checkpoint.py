@@ -92,11 +92,11 @@ class AbortedTransaction:
 class Cleaned:
     """The facts of a cleaned segment that its index adds to the checkpoint (format 2 of ``.idx``).
 
-    The segment has no record for whose key the log has a later record below ``clean_to``.  This offset may lie behind
-    the segment's end; -1 if it is not known, as after a repair.  ``horizon`` is the earliest delete horizon of a batch
-    (milliseconds), -1 for none.  ``bytes_before`` and ``bytes_after`` are the lengths of the sources and of this
-    segment when it was cleaned.  ``tombstones`` and ``markers`` count the records without a value and the control
-    batches that are left, -1 if they were not counted.
+    ``clean_to``: no record of the segment has a later record with its key below this offset, which may lie behind the
+    segment's end.  ``horizon``: the earliest delete horizon of a batch (milliseconds), -1 for none.  ``bytes_before``,
+    ``bytes_after``: lengths of the sources, and of this segment when it was cleaned.  ``tombstones``, ``markers``:
+    numbers of records without a value, and of control batches, that are left.  Fields are -1 if they are not known, as
+    after a repair.
     """
 
     clean_to: int = -1
@@ -108,7 +108,7 @@ class Cleaned:
 
 
 UNKNOWN_CLEANED = Cleaned()
-"""The facts of a cleaned segment whose index was lost: it counts as dirty, and is cleaned again."""
+"""The facts of a cleaned segment whose index was lost: the segment counts as dirty, and is cleaned again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,8 +119,8 @@ class Checkpoint:
     markers are in this segment, in the order of the markers.  ``knows_producers`` is False if ``producers`` was not
     read, or was lost with an index: such a checkpoint is never written.
 
-    ``cleaned`` is None but for the index of a cleaned segment.  The ``epochs`` of such an index begin at the segment's
-    base, and are the sources' together: also epochs of which no batch is left.
+    ``cleaned`` is None but for the index of a cleaned segment.  The ``epochs`` of such an index are the lists of all
+    sources together, also where no batch of an epoch is left.
     """
 
     key: PartitionKey

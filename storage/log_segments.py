@@ -5,7 +5,7 @@ and a segment ends where the first one registered after it begins.  Later regist
 acknowledged data.  So in order of bases, a segment is *live* if its ``(epoch, n)`` is greater than any before.  Any
 other segment is *superseded*: none of its bytes count.  So one pass over the folder in order of names is enough, with
 one segment of look-ahead, and listings are incremental: new segments are at the end.  A cleaned segment has the
-``(epoch, n)`` of its last source, and the cleaning number is third in the order: it hides its sources, and no more.
+``(epoch, n)`` of its last source.  Its cleaning number is third in the order, so it hides its sources and no others.
 
 ``LogSegments`` is a reader's list (a name for each live segment).  ``walk`` streams a folder for upkeep, which keeps no
 list.  The retention decisions at the end are plain functions.
@@ -207,7 +207,8 @@ async def walk(
     """Give every segment name in the folder in order of bases, beginning with ``after`` (a live one) itself.
 
     Names of the same base come in order of registration, also where ``n`` has outgrown its digits.  A live segment is
-    given once the next live one, where it ends, has been seen; the last one has no end.
+    given once the next live one, where it ends, has been seen; the last one has no end.  ``after`` counts as live: the
+    caller knows that no segment was cleaned over its base since.
     """
     top = (after.epoch, after.n, after.cleaning - 1) if after is not None else (-1, -1, -1)
     held: list[ListedSegment] = []
@@ -364,10 +365,10 @@ async def find_deletable(
 ) -> tuple[list[ListedSegment], bool, bool]:
     """Return about ``limit`` segments below the log start, in the order in which their files are to be deleted.
 
-    The order is that of names, but a live segment comes behind the superseded ones within its range, as the sources of
-    a cleaned segment are: if one were left, it would seem to be live.  Also returned: whether more can be deleted now,
-    and whether a segment below the log start must stay for now, because it is the newest or ``may_be_open``.  Raises
-    StorageError.
+    The order is the order of names, with an exception: a live segment comes behind the superseded segments in its
+    range, such as the sources of a cleaned segment.  Without the live segment they would seem to be live.  The result
+    also says whether more segments can be deleted now, and whether a segment below the log start stays because it is
+    the newest or ``may_be_open``.  Raises StorageError.
     """
     found: list[ListedSegment] = []
     held: ListedSegment | None = None
@@ -376,7 +377,7 @@ async def find_deletable(
             is_busy = may_be_open(listed)
             if not is_deletable(listed, log_start) or is_busy:
                 if held is not None and (held.end is None or listed.name.base >= held.end):
-                    found.append(held)  # else a name within its range stays, and so it does
+                    found.append(held)  # else a name within its range stays
                 return found, False, listed.end is None or is_busy
             if listed.is_live and held is not None:
                 found.append(held)

@@ -17,7 +17,7 @@ from bmq.storage import layout
 from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
 _DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}(?:-\d{8}(?=-.+-))?-(.+)")
-"""A draft's name: the segment's name, then the incarnation, which has a "-" even if eight digits begin it."""
+"""A draft's name: the segment's name, then the incarnation, which has a "-" itself."""
 _CONCAT = re.compile(r"\..+\.concat")
 FENCED_AT_ONCE = 16
 """Files removed at once: a fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait

@@ -226,8 +226,8 @@ def plan_merges(
     have the same epoch.  A superseded name between them ends the group: it was registered there, and the merged file
     would end at its base.  A file of larger blocks is not appended to one of smaller blocks: HDFS refuses that.
 
-    A cleaned file is never merged: the merged file would have the order of its first part.  This may be below the order
-    of a source of the cleaned file.  If the source is left, it would be live again, and end the merged file.
+    A cleaned file is never merged.  The merged file would have the order of its first part, perhaps below the order of
+    a source of the cleaned file.  A source that is left would be live again.
     """
     steps: list[Merge | RepairIndex] = []
     group: list[ListedSegment] = []

@@ -40,10 +40,9 @@ class SearchedLog:
     async def end_of_epoch(self, epoch: int, end: int, active: ActiveSegment | None) -> tuple[int, int] | None:
         """Return (largest epoch at or below ``epoch``, first offset of the next one); None if no later epoch has one.
 
-        A segment's name carries its epoch, and only segments of one epoch are merged: the names are the history. A
-        cleaned segment may have several epochs, of which the name carries the last: its index has the history. Below
-        the oldest name that is left, the result names the epoch asked for, as in Kafka's
-        ``LeaderEpochFileCache.endOffsetFor``.
+        A segment's name carries its epoch, and only segments of one epoch are merged: the names are the history. The
+        name of a cleaned segment carries its last epoch, and the index carries its history. Below the oldest name that
+        is left, the result names the epoch asked for, as in Kafka's ``LeaderEpochFileCache.endOffsetFor``.
         """
         segments = self.reader.segments
         for attempt in range(REFRESHES_MAX + 1):
@@ -73,7 +72,7 @@ class SearchedLog:
     async def _epochs_of(self, extent: Extent, end: int) -> Sequence[tuple[int, int]]:
         """Return the epochs of a cleaned segment with their first offsets: from its index, else from batch headers.
 
-        Raises NoSuchFile if the file is gone; the names around it are read again before.
+        Raises NoSuchFile if the segment's file is gone, once the names around it were read again.
         """
         checkpoint = await self._pool.index(self._path.idx(extent.name))
         if checkpoint is not None and checkpoint.epochs:

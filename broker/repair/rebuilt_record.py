@@ -166,8 +166,8 @@ def record(
 def _is_open(name: SegmentName, file: FoundFiles, floor: tuple[int, int, int]) -> bool:
     """Return whether recovery has to read the segment: its log is there, and it was registered after the closed one.
 
-    A cleaned segment without an index is read only if its last source is not the closed one, whose index is better: it
-    has the producers of the batches that were removed.
+    A cleaned segment without an index is not read if its last source is the closed segment.  The source's index has all
+    producers, also of batches that were removed.
     """
     return file.length >= 0 and name.order > floor and not (name.cleaning and name.registration <= floor[:2])
 

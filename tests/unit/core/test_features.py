@@ -28,7 +28,7 @@ def test_this_version_supports_transactions_of_version_2_clients_and_cleaned_seg
 
 
 def test_a_version_without_compaction_refuses_a_root_or_a_cluster_with_cleaned_segments_by_name() -> None:
-    """As Spark jobs, repairs and processes do that meet the level in a root's folder ``/levels`` or in the store."""
+    """Spark jobs, repairs and processes meet the level in a root's folder ``/levels``, or in the store."""
     before = FeatureTable(tuple(each for each in FEATURES.features if each.name != "compaction.version"))
     with pytest.raises(UnsupportedLevel, match=r"compaction\.version 1 is in force, this version supports 0 to 0"):
         before.check({"compaction.version": 1, "transaction.version": 2}, "file:///root/levels")

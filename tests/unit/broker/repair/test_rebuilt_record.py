@@ -168,7 +168,7 @@ def test_a_cleaned_segment_without_an_index_is_not_read_while_its_last_source_ha
 
 @pytest.mark.parametrize("is_spoken", [False, True])
 def test_a_cleaned_segment_whose_index_cannot_be_used_is_read_once_its_sources_are_gone(is_spoken: bool) -> None:
-    """Its last source was the newest segment: a journal that names the source shows no missing file."""
+    """A journal may name the last source, which was the newest segment: its file is not missing."""
     spoken = Spoken()
     if is_spoken:
         spoken.add("b", checkpoint(name(10, 1, 1)))
