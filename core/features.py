@@ -94,7 +94,18 @@ At level 2 clients add partitions by Produce 12 and TxnOffsetCommit 5, and each 
 request's version decides so, not the level: a transaction goes on through a change of the level.  Processes at level 1
 read all that is written at level 2.
 """
-FEATURES = FeatureTable((Feature(TRANSACTION_VERSION, LevelRange(0, 2), frozenset({(2, 1)})),))
+COMPACTION_VERSION = "compaction.version"
+"""The feature of compaction, BMQ's own: at level 0 no segment is cleaned, and no name has a cleaning number.
+
+Versions without it do not parse the name of a cleaned segment: they would read its sources, and a hole once these are
+deleted.  A level above 0 is never lowered: cleaned segments stay on storage.
+"""
+FEATURES = FeatureTable(
+    (
+        Feature(COMPACTION_VERSION, LevelRange(0, 1)),
+        Feature(TRANSACTION_VERSION, LevelRange(0, 2), frozenset({(2, 1)})),
+    )
+)
 """The features of this version."""
 
 

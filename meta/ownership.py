@@ -25,7 +25,8 @@ class SegmentEntry:
     """A registered segment, with all that a process needs to find and fence it.
 
     ``spare`` is the path it was created under, ``holder`` and ``file_id`` its lease.  ``length`` and ``end_offset`` are
-    -1 until it is certainly closed.  One closed entry, the newest, is kept to lead to its ``.idx``.
+    -1 until it is certainly closed.  One closed entry, the newest, is kept to lead to its ``.idx``.  Only the entry of
+    a segment that ``bmq cluster rebuild`` found on storage has a cleaning number in its name.
     """
 
     name: SegmentName
@@ -70,7 +71,7 @@ class PartitionRecord:
     @property
     def last_registered(self) -> tuple[int, int]:
         """The (epoch, n) after which no segment was registered."""
-        return max((self.last, *(entry.name.order for entry in self.segments)))
+        return max((self.last, *(entry.name.registration for entry in self.segments)))
 
 
 def partitions_prefix(cluster: str) -> str:
@@ -89,7 +90,15 @@ def encode(record: PartitionRecord) -> bytes:
         "owner": record.owner,
         "journals": record.journals,
         "segments": [
-            [*entry.name, entry.spare, entry.holder, entry.file_id, entry.length, entry.end_offset]
+            [
+                *entry.name[:3],
+                entry.spare,
+                entry.holder,
+                entry.file_id,
+                entry.length,
+                entry.end_offset,
+                *((entry.name.cleaning,) if entry.name.cleaning else ()),
+            ]
             for entry in record.segments
         ],
     }
@@ -115,18 +124,22 @@ def decode(data: bytes) -> PartitionRecord:
             is_settled=bool(raw.get("settled", False)),
             segments=tuple(
                 SegmentEntry(
-                    name=SegmentName(_integer(base), _integer(epoch), _integer(n)),
+                    name=SegmentName(_integer(base), _integer(epoch), _integer(n), *_cleaning(*cleaning)),
                     spare=_text(spare),
                     holder=_text(holder),
                     file_id=_integer(file_id),
                     length=_integer(length),
                     end_offset=_integer(end_offset),
                 )
-                for base, epoch, n, spare, holder, file_id, length, end_offset in raw["segments"]
+                for base, epoch, n, spare, holder, file_id, length, end_offset, *cleaning in raw["segments"]
             ),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not a partition record: {data[:80]!r} ({error})") from error
+
+
+def _cleaning(cleaning: object = 0) -> tuple[int]:
+    return (_integer(cleaning),)
 
 
 def _order(epoch: object, n: object) -> tuple[int, int]:

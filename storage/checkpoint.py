@@ -88,6 +88,29 @@ class AbortedTransaction:
     last_stable_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """The facts of a cleaned segment that its index adds to the checkpoint (format 2 of ``.idx``).
+
+    ``clean_to``: no record of the segment has a later record with its key below this offset, which may lie behind the
+    segment's end.  ``horizon``: the earliest delete horizon of a batch (milliseconds), -1 for none.  ``bytes_before``,
+    ``bytes_after``: lengths of the sources, and of this segment when it was cleaned.  ``tombstones``, ``markers``:
+    numbers of records without a value, and of control batches, that are left.  Fields are -1 if they are not known, as
+    after a repair.
+    """
+
+    clean_to: int = -1
+    horizon: int = -1
+    bytes_before: int = -1
+    bytes_after: int = -1
+    tombstones: int = -1
+    markers: int = -1
+
+
+UNKNOWN_CLEANED = Cleaned()
+"""The facts of a cleaned segment whose index was lost: the segment counts as dirty, and is cleaned again."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
     """A checkpoint's fields, which the module's picture explains.
@@ -95,6 +118,9 @@ class Checkpoint:
     ``index`` is flat: offset, position, max timestamp so far, repeated.  ``aborted`` has the transactions whose abort
     markers are in this segment, in the order of the markers.  ``knows_producers`` is False if ``producers`` was not
     read, or was lost with an index: such a checkpoint is never written.
+
+    ``cleaned`` is None but for the index of a cleaned segment.  The ``epochs`` of such an index are the lists of all
+    sources together, also where no batch of an epoch is left.
     """
 
     key: PartitionKey
@@ -112,11 +138,15 @@ class Checkpoint:
     producers: tuple[ProducerState, ...] = ()
     knows_producers: bool = True
     aborted: tuple[AbortedTransaction, ...] = ()
+    cleaned: Cleaned | None = None
 
     @property
-    def order(self) -> tuple[int, int, int, int]:
-        """The sort key: a later checkpoint of a partition compares greater, across journals and owners."""
-        return (self.segment.epoch, self.segment.n, self.end_offset, self.log_start)
+    def order(self) -> tuple[int, int, int, int, int]:
+        """The sort key: a later checkpoint of a partition compares greater, across journals and owners.
+
+        A cleaned segment was closed before it was cleaned, so its index is later than any checkpoint of its sources.
+        """
+        return (*self.segment.order, self.end_offset, self.log_start)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -133,7 +163,7 @@ def encode_steps(checkpoint: Checkpoint) -> Steps[bytes]:
             int(checkpoint.is_closed),
             checkpoint.key.topic_id.bytes,
             checkpoint.key.partition,
-            *checkpoint.segment,
+            *checkpoint.segment[:3],
             checkpoint.position,
             checkpoint.end_offset,
             checkpoint.log_start,

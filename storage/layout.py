@@ -7,6 +7,7 @@
     /topics/<topic>/topic-<revision>.json
     /topics/<topic>/<topic id>/<partition>/<base, 20>-<epoch, 8>-<n, 4>.log     a registered segment
     /topics/<topic>/<topic id>/<partition>/<same>.idx                           written when it closes
+    /topics/<topic>/<topic id>/<partition>/<same>-<cleaning, 8>.log and .idx    a cleaned segment
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /journals/<broker incarnation>-<n, 8>.jnl
     /store/<rebuild count, 5>-<number, 19>-<id>                                 the metadata store's count
@@ -16,8 +17,8 @@
 
 A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is a temporary file that the
 sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n
-follow, so byte order is also the order in which segments were registered (``storage.log_segments`` sorts by number: n
-may outgrow its four digits).
+follow.  Nothing relies on the byte order of names with the same base: n may outgrow its four digits, and the name of a
+cleaned segment sorts before the name of its source ("-" before ".").  ``storage.log_segments`` sorts them by number.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bmq.core.logging.fields import PartitionFields
 from bmq.core.model import SegmentName
 from bmq.core.store_count import StoreCount
 
-_SEGMENT = re.compile(r"(\d{20})-(\d{8})-(\d{4,})\.(log|idx)", re.ASCII)
+_SEGMENT = re.compile(r"(\d{20})-(\d{8})-(\d{4,})(?:-(\d{8}))?\.(log|idx)", re.ASCII)
 _SPARE = re.compile(r"\.spare-(\d{8})-(\d{4,})-(.+)", re.ASCII)
 _JOURNAL = re.compile(r"(.+)-(\d{8})\.jnl", re.ASCII)
 _TOPIC = re.compile(r"topic-(\d+)\.json", re.ASCII)
@@ -38,6 +39,8 @@ _STORE_COUNT = re.compile(r"(\d{5})-(\d{19})-([0-9a-f]{32})", re.ASCII)
 _LEVELS = re.compile(r"(\d{5})-(\d{19})((?:,[^,=/]+=\d{1,5}(?:,held)?)*)", re.ASCII)
 _LEVEL = re.compile(r",([^,=/]+)=(\d{1,5})(,held)?", re.ASCII)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+_NOT_CLEANED = "00000000"  # no name has it: a segment that is not cleaned has one name
 
 EPOCH_MAX = 99_999_999
 CLUSTER = "/cluster.json"
@@ -90,9 +93,9 @@ def is_topic_name(name: str) -> bool:
 def parse_segment(file_name: str) -> tuple[SegmentName, str] | None:
     """Return ``(name, "log" or "idx")`` for the name of a segment's file, None for any other."""
     match = _SEGMENT.fullmatch(file_name)
-    if match is None:
+    if match is None or match[4] == _NOT_CLEANED:
         return None
-    return SegmentName(int(match[1]), int(match[2]), int(match[3])), match[4]
+    return SegmentName(int(match[1]), int(match[2]), int(match[3]), int(match[4] or 0)), match[5]
 
 
 def parse_spare(file_name: str) -> tuple[int, int, str] | None:

@@ -4,7 +4,8 @@ Names are enough (rules 3 and 5): a final ``.log`` name means registered, ``(epo
 and a segment ends where the first one registered after it begins.  Later registrations never begin below earlier
 acknowledged data.  So in order of bases, a segment is *live* if its ``(epoch, n)`` is greater than any before.  Any
 other segment is *superseded*: none of its bytes count.  So one pass over the folder in order of names is enough, with
-one segment of look-ahead, and listings are incremental: new segments are at the end.
+one segment of look-ahead, and listings are incremental: new segments are at the end.  A cleaned segment has the
+``(epoch, n)`` of its last source.  Its cleaning number is third in the order, so it hides its sources and no others.
 
 ``LogSegments`` is a reader's list (a name for each live segment).  ``walk`` streams a folder for upkeep, which keeps no
 list.  The retention decisions at the end are plain functions.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from operator import attrgetter
 from typing import NamedTuple
@@ -132,9 +133,13 @@ class LogSegments:
         with self._progress.waiting():
             found = [listed.name async for listed in walk(self._fs, self.path, last) if listed.is_live]
         self.listings += 1
-        if last is not None:
-            self._names.pop()  # found again, unless it was merged into its neighbour or superseded
-        self._names += found
+        if last is None or found[:1] == [last]:
+            self._names[-1:] = found
+        else:  # merged into its neighbour, cleaned with its neighbours, or superseded
+            with self._progress.waiting():
+                await self._list_again(last)
+                if not self._names:  # all that was known is deleted
+                    self._names = [listed.name async for listed in walk(self._fs, self.path) if listed.is_live]
         self._covered = end_offset
 
     async def refresh(self, missing: SegmentName) -> None:
@@ -202,9 +207,10 @@ async def walk(
     """Give every segment name in the folder in order of bases, beginning with ``after`` (a live one) itself.
 
     Names of the same base come in order of registration, also where ``n`` has outgrown its digits.  A live segment is
-    given once the next live one, where it ends, has been seen; the last one has no end.
+    given once the next live one, where it ends, has been seen; the last one has no end.  ``after`` counts as live: the
+    caller knows that no segment was cleaned over its base since.
     """
-    top = (after.epoch, after.n - 1) if after is not None else (-1, -1)
+    top = (after.epoch, after.n, after.cleaning - 1) if after is not None else (-1, -1, -1)
     held: list[ListedSegment] = []
     async for group in _groups(fs, path, after):
         live = max((listed.name.order for listed in group if listed.has_log), default=top)
@@ -344,7 +350,42 @@ def is_deletable(listed: ListedSegment, log_start: int) -> bool:
 
     To be called for the names of a ``walk`` in order, up to the first False.  A segment may be deleted if it is wholly
     below the log start and a later segment follows it: the newest name on storage shows how far the log and its epochs
-    had come, should the key-value store be lost.  Superseded segments and stray indexes are deleted with their base, in
-    order of names: if one were left, it would seem to be live once the segment that superseded it is gone.
+    had come, should the key-value store be lost.  Superseded segments and stray indexes are deleted with their base: if
+    one were left, it would seem to be live once the segment that superseded it is gone.
     """
     return listed.end is not None and listed.end <= log_start and listed.name.base < log_start
+
+
+async def find_deletable(
+    fs: FileSystem,
+    path: PartitionPath,
+    log_start: int,
+    limit: int,
+    may_be_open: Callable[[ListedSegment], bool],
+) -> tuple[list[ListedSegment], bool, bool]:
+    """Return about ``limit`` segments below the log start, in the order in which their files are to be deleted.
+
+    The order is the order of names, with an exception: a live segment comes behind the superseded segments in its
+    range, such as the sources of a cleaned segment.  Without the live segment they would seem to be live.  The result
+    also says whether more segments can be deleted now, and whether a segment below the log start stays because it is
+    the newest or ``may_be_open``.  Raises StorageError.
+    """
+    found: list[ListedSegment] = []
+    held: ListedSegment | None = None
+    async with aclosing(walk(fs, path)) as listing:
+        async for listed in listing:
+            is_busy = may_be_open(listed)
+            if not is_deletable(listed, log_start) or is_busy:
+                if held is not None and (held.end is None or listed.name.base >= held.end):
+                    found.append(held)  # else a name within its range stays
+                return found, False, listed.end is None or is_busy
+            if listed.is_live and held is not None:
+                found.append(held)
+                held = None
+            if len(found) >= limit:
+                return found, True, False
+            if listed.is_live:
+                held = listed
+            else:
+                found.append(listed)
+    return found, False, False  # not reached while there is a segment: the newest one stays

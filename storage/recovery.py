@@ -273,7 +273,7 @@ async def find_unlisted(
     newest = max(listed, key=lambda name: name.order, default=None)
     async with aclosing(logs_from(fs, path, newest.base if newest is not None else 0)) as names:
         async for name in names:
-            if name.order <= last:
+            if name.registration <= last:
                 continue
             length = await length_of(name)
             if length > 0 or name.epoch >= epoch:

@@ -7,28 +7,39 @@
     body            a full, closed checkpoint (see ``storage.checkpoint``): position is the segment's length
     crc       u32   CRC-32C of the body
 
-It covers the first ``position`` bytes of its ``.log``.  It stays valid for a log that ``concat`` made longer: the rest
-is scanned until the index is written again.
+A cleaned segment's index is of format 2, which adds fields (``storage.checkpoint.Cleaned``) before the checkpoint::
+
+    magic     8s    b"BMQIDX2\\n"
+    length    u32   of the body
+    body            cleaning u32, clean up to i64, earliest delete horizon i64, bytes before i64, bytes after i64,
+                    tombstones i64, markers i64, then the checkpoint as in format 1
+    crc       u32   CRC-32C of the body
+
+An index covers the first ``position`` bytes of its ``.log``.  It stays valid for a log that ``concat`` made longer: the
+rest is scanned until the index is written again.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import Enum
 
 from crc32c import crc32c
 
 from bmq.core.aio.steps import Steps, finish_steps
 from bmq.core.errors import FormatError
+from bmq.core.model import CLEANING_MAX
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.core.records.cursor import BATCH_BYTES_MAX, BatchCheck, BatchCursor, CursorStep
 from bmq.storage.batch_search import BlockReader, due_header, next_batch, with_right_length
-from bmq.storage.checkpoint import Checkpoint, decode_steps, encode_steps
+from bmq.storage.checkpoint import UNKNOWN_CLEANED, Checkpoint, Cleaned, decode_steps, encode_steps
 from bmq.storage.filesystem import FileSystem
 
 IDX_MAGIC = b"BMQIDX1\n"
+CLEANED_IDX_MAGIC = b"BMQIDX2\n"
+_CLEANED = struct.Struct(">Iqqqqqq")
 _LENGTH = struct.Struct(">I")
 IDX_OVERHEAD = len(IDX_MAGIC) + 2 * _LENGTH.size
 """The bytes of an ``.idx`` file around its checkpoint."""
@@ -42,7 +53,11 @@ def encode_idx(checkpoint: Checkpoint) -> bytes:
 def encode_idx_steps(checkpoint: Checkpoint) -> Steps[bytes]:
     """Do the same as ``encode_idx``, with a pause after each ``PRODUCERS_A_STEP`` producers."""
     body = yield from encode_steps(checkpoint)
-    return IDX_MAGIC + _LENGTH.pack(len(body)) + body + _LENGTH.pack(crc32c(body))
+    magic = IDX_MAGIC
+    if checkpoint.segment.cleaning:
+        facts = checkpoint.cleaned or UNKNOWN_CLEANED
+        magic, body = CLEANED_IDX_MAGIC, _CLEANED.pack(checkpoint.segment.cleaning, *astuple(facts)) + body
+    return magic + _LENGTH.pack(len(body)) + body + _LENGTH.pack(crc32c(body))
 
 
 def decode_idx(data: bytes) -> Checkpoint:
@@ -52,7 +67,8 @@ def decode_idx(data: bytes) -> Checkpoint:
 
 def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Checkpoint]:
     """Do the same as ``decode_idx``, with pauses; arguments as in ``checkpoint.decode_steps``."""
-    if data[:8] != IDX_MAGIC:
+    is_cleaned = data[:8] == CLEANED_IDX_MAGIC
+    if data[:8] != IDX_MAGIC and not is_cleaned:
         raise FormatError(f"not an index: begins with {bytes(data[:8])!r}")
     if len(data) < 12:
         raise FormatError("index ends early")
@@ -62,7 +78,16 @@ def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Check
         raise FormatError(f"index ends early: {len(data)} bytes, expected {16 + length}")
     if crc32c(body) != _LENGTH.unpack_from(data, 12 + length)[0]:
         raise FormatError("index CRC does not match")
-    return (yield from decode_steps(body, with_producers=with_producers))
+    if not is_cleaned:
+        return (yield from decode_steps(body, with_producers=with_producers))
+    if len(body) < _CLEANED.size:
+        raise FormatError(f"index ends early: {len(body)} bytes of a cleaned segment")
+    cleaning, *facts = _CLEANED.unpack_from(body)
+    if not 0 < cleaning <= CLEANING_MAX or min(facts) < -1:
+        raise FormatError(f"index of cleaning {cleaning} with {facts}")
+    checkpoint = yield from decode_steps(body[_CLEANED.size :], with_producers=with_producers)
+    segment = checkpoint.segment._replace(cleaning=cleaning)
+    return replace(checkpoint, segment=segment, cleaned=Cleaned(*facts))
 
 
 class Tail(Enum):

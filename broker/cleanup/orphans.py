@@ -16,7 +16,8 @@ from bmq.meta import ownership
 from bmq.storage import layout
 from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
-_DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}-(.+)")
+_DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}(?:-\d{8}(?=-.+-))?-(.+)")
+"""A draft's name: the segment's name, then the incarnation, which has a "-" itself."""
 _CONCAT = re.compile(r"\..+\.concat")
 FENCED_AT_ONCE = 16
 """Files removed at once: a fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait
@@ -72,7 +73,7 @@ class Sweeper:
             return spare[2] if spare[0] < epoch else None
         draft = _DRAFT.fullmatch(name)
         if draft is not None:
-            return draft[1] if draft[1] != self._context.incarnation else None
+            return draft[1] if not name.endswith(f"-{self._context.incarnation}") else None
         return "" if _CONCAT.fullmatch(name) else None
 
     async def _remove_all(self, files: Sequence[tuple[FileStatus, str]]) -> None:

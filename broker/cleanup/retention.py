@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Generic, TypeVar
 
 from bmq.broker.partition.driver import PartitionDriver
@@ -21,7 +22,7 @@ from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import FileSystem, NoSuchFile
-from bmq.storage.log_segments import FOR_EVER, ListedSegment, Retained, expired, is_deletable, is_expired, walk
+from bmq.storage.log_segments import FOR_EVER, ListedSegment, Retained, expired, find_deletable, is_expired, walk
 from bmq.storage.segment import decode_idx_steps
 
 _PENDING_DELETES_MAX = 16
@@ -232,19 +233,10 @@ class Retention(Generic[L]):
             raise
 
     async def _delete_below(self, state: L, log_start: int) -> None:
-        below: list[ListedSegment] = []
-        state.has_leftovers = is_more = False
-        async with aclosing(walk(self._fs, state.driver.path)) as listing:
-            async for listed in listing:
-                # A file that may be open is never deleted: its writer would go on being acknowledged.
-                may_be_open = _may_be_open(state, listed)
-                if not is_deletable(listed, log_start) or may_be_open:
-                    state.has_leftovers = listed.end is None or may_be_open
-                    break
-                is_more = len(below) >= self._deletes_per_job
-                if is_more:
-                    break
-                below.append(listed)
+        # A file that may be open is never deleted: its writer would go on being acknowledged.
+        below, is_more, state.has_leftovers = await find_deletable(
+            self._fs, state.driver.path, log_start, self._deletes_per_job, partial(_may_be_open, state)
+        )
         for listed in below:
             # The index first: a log without one is scanned, an index without a log stays as garbage.
             await self._fs.delete(state.driver.path.idx(listed.name))

@@ -225,6 +225,9 @@ def plan_merges(
     Neighbours are merged while each holds at most half of ``bytes_max`` and all together at most ``bytes_max``.  All
     have the same epoch.  A superseded name between them ends the group: it was registered there, and the merged file
     would end at its base.  A file of larger blocks is not appended to one of smaller blocks: HDFS refuses that.
+
+    A cleaned file is never merged.  The merged file would have the order of its first part, perhaps below the order of
+    a source of the cleaned file.  A source that is left would be live again.
     """
     steps: list[Merge | RepairIndex] = []
     group: list[ListedSegment] = []
@@ -243,6 +246,7 @@ def plan_merges(
                 strays.clear()
             head = one
             is_small = 0 < one.length * 2 <= bytes_max and one.has_idx and one.end is not None and one.end > log_start
+            is_small = is_small and not one.name.cleaning
             if group and not (is_small and _fits(group, one, bytes_max, sources_max)):
                 close()
             if is_small:

@@ -7,6 +7,7 @@ Nothing is kept for a partition that no request asks about. What is kept costs o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import islice
 
 from bmq.core.aio.lru import LruCache
@@ -39,18 +40,56 @@ class SearchedLog:
     async def end_of_epoch(self, epoch: int, end: int, active: ActiveSegment | None) -> tuple[int, int] | None:
         """Return (largest epoch at or below ``epoch``, first offset of the next one); None if no later epoch has one.
 
-        A segment's name carries its epoch, and only segments of one epoch are merged: the names are the history. Below
-        the oldest name that is left, the result names the epoch asked for, as in Kafka's
-        ``LeaderEpochFileCache.endOffsetFor``.
+        A segment's name carries its epoch, and only segments of one epoch are merged: the names are the history. The
+        name of a cleaned segment carries its last epoch, and the index carries its history. Below the oldest name that
+        is left, the result names the epoch asked for, as in Kafka's ``LeaderEpochFileCache.endOffsetFor``.
         """
         segments = self.reader.segments
-        await segments.cover(end, active.name if active is not None else None)
+        for attempt in range(REFRESHES_MAX + 1):
+            await segments.cover(end, active.name if active is not None else None)
+            try:
+                return await self._end_of_epoch(epoch, end)
+            except NoSuchFile:  # cleaned again or deleted meanwhile: the names were read again
+                if attempt == REFRESHES_MAX:
+                    raise
+        raise AssertionError("not reached")
+
+    async def _end_of_epoch(self, epoch: int, end: int) -> tuple[int, int] | None:
         found = epoch
-        for extent in segments.between(0, end):
-            if extent.name.epoch > epoch:
+        for extent in self.reader.segments.between(0, end):
+            begun = extent.name.epoch
+            if begun > epoch and extent.name.cleaning:
+                for begun, start in await self._epochs_of(extent, end):
+                    if begun > epoch:
+                        return found, start
+                    found = begun
+            elif begun > epoch:
                 return found, extent.name.base
-            found = extent.name.epoch
+            else:
+                found = begun
         return None
+
+    async def _epochs_of(self, extent: Extent, end: int) -> Sequence[tuple[int, int]]:
+        """Return the epochs of a cleaned segment with their first offsets: from its index, else from batch headers.
+
+        Raises NoSuchFile if the segment's file is gone, once the names around it were read again.
+        """
+        checkpoint = await self._pool.index(self._path.idx(extent.name))
+        if checkpoint is not None and checkpoint.epochs:
+            return checkpoint.epochs
+        found: list[tuple[int, int]] = []
+        start = extent.name.base
+        walk = self._cursor(extent, SegmentKnowledge(SegmentIndex(), start, 0, is_ours=False), start, end)
+        try:
+            while await walk.step():
+                epoch = walk.header.leader_epoch
+                if not found or epoch > found[-1][0]:
+                    found.append((epoch, start))
+                start = walk.next_offset
+        except NoSuchFile:
+            await self.reader.segments.refresh(extent.name)
+            raise
+        return found
 
     async def offset_of_max_timestamp(
         self, start: int, end: int, active: ActiveSegment | None
@@ -117,14 +156,17 @@ class SearchedLog:
         return largest
 
     async def _walk(self, extent: Extent, facts: SegmentKnowledge, start: int, end: int) -> int:
-        stop = end if extent.end is None else min(end, extent.end)
-        begin = facts.start_for(start, extent.name.base)
-        walk = SegmentCursor(self._pool, self._path.log(extent.name), facts, begin, stop, end)
+        walk = self._cursor(extent, facts, start, end)
         largest = -1
         while await walk.step():
             if walk.next_offset > start:
                 largest = max(largest, walk.header.max_timestamp)
         return largest
+
+    def _cursor(self, extent: Extent, facts: SegmentKnowledge, start: int, end: int) -> SegmentCursor:
+        stop = end if extent.end is None else min(end, extent.end)
+        begin = facts.start_for(start, extent.name.base)
+        return SegmentCursor(self._pool, self._path.log(extent.name), facts, begin, stop, end)
 
 
 class OffsetLookups:

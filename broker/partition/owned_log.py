@@ -257,7 +257,7 @@ class OwnedLog:
             owner=self.incarnation if owner is None else owner,
             segments=self.unclosed.listed(*opened),
             journals=(self.incarnation,),
-            last=max((self._record.last_registered, *(entry.name.order for entry in opened))),
+            last=max((self._record.last_registered, *(entry.name.registration for entry in opened))),
         )
 
     def store(self, record: PartitionRecord, revision: int) -> list[Effect]:

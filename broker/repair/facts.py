@@ -167,7 +167,10 @@ class Inspector:
     async def aside(self, name: SegmentName) -> str:
         """Return the path where a repair that died has put the segment's file; else ""."""
         async for status in self._fs.list(self._path.folder, after=f"{REPLACING}{name}-"):
-            return status.path if base_name(status.path).startswith(f"{REPLACING}{name}-") else ""
+            if not base_name(status.path).startswith(f"{REPLACING}{name}-"):
+                break
+            if _replaced(status.path) == name:  # else a file that was cleaned from it
+                return status.path
         return ""
 
     async def put_back(self, facts: RepairFacts) -> None:
@@ -178,9 +181,9 @@ class Inspector:
         """
         listed = {entry.name for entry in facts.record.segments}
         asides = [
-            (status.path, parsed[0])
+            (status.path, name)
             async for status in self._fs.list(self._path.folder, after=REPLACING)
-            if (parsed := parse_segment(base_name(status.path).removeprefix(REPLACING).rpartition("-")[0] + ".log"))
+            if (name := _replaced(status.path)) is not None
         ]
         for path, name in asides:
             if name in listed:
@@ -203,3 +206,9 @@ class Inspector:
             return name.base >= log_start
         checkpoint = await self._index(before)
         return checkpoint is not None and checkpoint.end_offset == name.base
+
+
+def _replaced(path: str) -> SegmentName | None:
+    """Return the name of the segment that a repair has set aside under ``path``; None for another file."""
+    parsed = parse_segment(base_name(path).removeprefix(REPLACING).rpartition("-")[0] + ".log")
+    return parsed[0] if parsed is not None else None

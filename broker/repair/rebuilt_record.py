@@ -73,7 +73,7 @@ class PartitionFolder:
     def segment(self, name: SegmentName, kind: str, length: int, file_id: int) -> None:
         """Add a segment's file.  ``kind``: log or idx; ``length`` and ``file_id`` are kept of a log only."""
         self.epoch = max(self.epoch, name.epoch)
-        self.last = max(self.last, name.order)
+        self.last = max(self.last, name.registration)
         file = self.files.setdefault(name, FoundFiles())
         if kind == "idx":
             file.has_idx = True
@@ -108,7 +108,7 @@ class Spoken:
         self._latest_in = ""
         self._start = 0
         self._start_in = ""
-        self._writing = (-1, -1)
+        self._writing = (-1, -1, -1)
         self.segment: SegmentName | None = None
         """The segment of the latest checkpoint."""
         self.writer: tuple[int, str] = (-1, "")
@@ -146,7 +146,7 @@ def record(
     ``newest``: the index of the newest segment that is known to be closed, None if there is none.
     ``rebuild_count``: that of the new store.  Raises FormatError if the epoch would not fit into a segment's name.
     """
-    floor = newest.segment.order if newest is not None else (-1, -1)
+    floor = newest.segment.order if newest is not None else (-1, -1, -1)
     names = sorted((name for name, file in folder.files.items() if _is_open(name, file, floor)), key=_order)
     is_cut = len(names) > OPEN_MAX
     entries = [_opened(path, name, folder, spoken) for name in names[-OPEN_MAX:]]
@@ -163,15 +163,21 @@ def record(
     return PartitionRecord(epoch=epoch, segments=tuple(entries), journals=spoken.journals, last=folder.last)
 
 
-def _is_open(name: SegmentName, file: FoundFiles, floor: tuple[int, int]) -> bool:
-    return file.length >= 0 and name.order > floor
+def _is_open(name: SegmentName, file: FoundFiles, floor: tuple[int, int, int]) -> bool:
+    """Return whether recovery has to read the segment: its log is there, and it was registered after the closed one.
+
+    A cleaned segment without an index is not read if its last source is the closed segment.  The source's index has all
+    producers, also of batches that were removed.
+    """
+    return file.length >= 0 and name.order > floor and not (name.cleaning and name.registration <= floor[:2])
 
 
-def _is_missing(folder: PartitionFolder, spoken: Spoken, floor: tuple[int, int]) -> bool:
+def _is_missing(folder: PartitionFolder, spoken: Spoken, floor: tuple[int, int, int]) -> bool:
     if spoken.segment is None or spoken.segment.order <= floor:
         return False
-    file = folder.files.get(spoken.segment)
-    return file is None or file.length < 0
+    at = spoken.segment.registration
+    logs = (name for name, file in folder.files.items() if file.length >= 0)
+    return not any(name == spoken.segment or (name.cleaning and name.registration == at) for name in logs)
 
 
 def _opened(path: PartitionPath, name: SegmentName, folder: PartitionFolder, spoken: Spoken) -> SegmentEntry:
@@ -188,5 +194,5 @@ def _closed(newest: Checkpoint, folder: PartitionFolder) -> SegmentEntry:
     return entry.closed(newest.position, newest.end_offset)
 
 
-def _order(name: SegmentName) -> tuple[int, int]:
+def _order(name: SegmentName) -> tuple[int, int, int]:
     return name.order

@@ -62,7 +62,7 @@ class SegmentCheck:
         self._add = add
         self._with_records = with_records
         self._may_be_longer = index is None and not shows_open_files
-        self._epoch = segment.name.epoch
+        self._epoch = -1 if segment.name.cleaning else segment.name.epoch  # a cleaned one may begin with an older epoch
         self._tail: DamagedPart | None = None
         self._index = IndexCheck(segment, index, length, add, opened) if index is not None else None
         self._transactions = Transactions(opened.items()) if opened is not None else None
@@ -96,6 +96,13 @@ class SegmentCheck:
             self._fault(
                 f"leader epoch {batch.leader_epoch} follows {self._epoch}",
                 "An owner of an older epoch wrote after a newer one: its file was not fenced.",
+                found.position,
+                batch.base_offset,
+            )
+        elif self.segment.name.cleaning and batch.leader_epoch > self.segment.name.epoch:
+            self._fault(
+                f"leader epoch {batch.leader_epoch} is above that of the name",
+                "A cleaned segment has the epoch of its last source: it was put together wrongly.",
                 found.position,
                 batch.base_offset,
             )

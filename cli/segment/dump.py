@@ -145,7 +145,7 @@ async def _dump_idx(fs: FileSystem, path: str, *, as_json: bool) -> bool:
 
 def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, object]:
     """Return a checkpoint's fields, its lists as counts."""
-    return {
+    fields: dict[str, object] = {
         "topicId": str(checkpoint.key.topic_id),
         "partition": checkpoint.key.partition,
         "segment": str(checkpoint.segment),
@@ -162,6 +162,17 @@ def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, object]:
         "producers": len(checkpoint.producers),
         "abortedTransactions": len(checkpoint.aborted),
     }
+    cleaned = checkpoint.cleaned
+    if cleaned is not None:
+        fields |= {
+            "cleanUpTo": cleaned.clean_to,
+            "earliestDeleteHorizon": cleaned.horizon,
+            "bytesBefore": cleaned.bytes_before,
+            "bytesAfter": cleaned.bytes_after,
+            "tombstones": cleaned.tombstones,
+            "markers": cleaned.markers,
+        }
+    return fields
 
 
 def _print_entries(checkpoint: Checkpoint, path: str, *, as_json: bool) -> None:

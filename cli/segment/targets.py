@@ -111,7 +111,10 @@ async def _by_path(fs: FileSystem, paths: list[str]) -> Targets:
             continue
         parsed = layout.parse_segment(file_name)
         if parsed is None:
-            raise UsageError(f"{given} is neither a segment (<base, 20>-<epoch, 8>-<n, 4>.log or .idx) nor a .jnl file")
+            raise UsageError(
+                f"{given} is neither a segment (<base, 20>-<epoch, 8>-<n, 4>.log or .idx, cleaned ones"
+                " with -<cleaning, 8> before the dot) nor a .jnl file"
+            )
         await fs.status(path)
         if folder not in listed:
             listed[folder] = await list_partition(fs, folder)

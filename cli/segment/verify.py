@@ -119,7 +119,7 @@ async def _read_checkpoints(fs: FileSystem, path: str, topics: set[uuid.UUID], f
 
 
 def _check_names(files: PartitionFiles, report: FindingsPrinter) -> None:
-    orders: dict[tuple[int, int], TargetSegment] = {}
+    orders: dict[tuple[int, int, int], TargetSegment] = {}
     for segment in files.segments:
         if not segment.has_log:
             what = "there is an index and no log of this name"

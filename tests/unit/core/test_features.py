@@ -19,10 +19,22 @@ from bmq.core.features import (
 TABLE = FeatureTable((Feature("transaction.version", LevelRange(0, 2)), Feature("x", LevelRange(1, 3))))
 
 
-def test_this_version_supports_transactions_of_version_2_clients() -> None:
-    assert FEATURES.ranges == {"transaction.version": LevelRange(0, 2)}
-    (feature,) = FEATURES.features
-    assert feature.safe_downgrades == {(2, 1)}
+def test_this_version_supports_transactions_of_version_2_clients_and_cleaned_segments() -> None:
+    assert FEATURES.ranges == {"compaction.version": LevelRange(0, 1), "transaction.version": LevelRange(0, 2)}
+    assert {each.name: set(each.safe_downgrades) for each in FEATURES.features} == {
+        "compaction.version": set(),  # cleaned segments stay on storage
+        "transaction.version": {(2, 1)},
+    }
+
+
+def test_a_version_without_compaction_refuses_a_root_or_a_cluster_with_cleaned_segments_by_name() -> None:
+    """Spark jobs, repairs and processes meet the level in a root's folder ``/levels``, or in the store."""
+    before = FeatureTable(tuple(each for each in FEATURES.features if each.name != "compaction.version"))
+    with pytest.raises(UnsupportedLevel, match=r"compaction\.version 1 is in force, this version supports 0 to 0"):
+        before.check({"compaction.version": 1, "transaction.version": 2}, "file:///root/levels")
+    members = [FEATURES.ranges, before.ranges]
+    assert highest_common("compaction.version", members) == 0, "an older member keeps the level at 0"
+    assert highest_common("compaction.version", members[:1]) == 1
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ KEY = partition_key("c", PartitionKey(uuid.UUID(int=9), 3))
 COUNT = st.integers(0, (1 << 63) - 1)
 ENTRIES = st.builds(
     SegmentEntry,
-    name=st.builds(SegmentName, COUNT, COUNT, COUNT),
+    name=st.builds(SegmentName, COUNT, COUNT, COUNT, st.just(0) | COUNT),
     spare=st.text(max_size=30),
     holder=st.text(max_size=30),
     file_id=COUNT,

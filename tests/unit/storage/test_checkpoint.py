@@ -46,7 +46,7 @@ PRODUCERS = st.lists(st.builds(ProducerState, I64, I16, I32, I64, I64, BATCHES),
 CHECKPOINTS = st.builds(
     Checkpoint,
     key=st.builds(PartitionKey, st.uuids(), U32),
-    segment=st.builds(SegmentName, I64, U32, U32),
+    segment=st.builds(SegmentName, I64, U32, U32, st.just(0)),
     position=I64,
     end_offset=I64,
     log_start=I64,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.core.model import SegmentName
+from bmq.core.model import CLEANING_MAX, SegmentName, cleaned_name
 from bmq.storage import layout
 from bmq.storage.layout import PartitionPath
 
@@ -15,6 +15,7 @@ NAMES = st.builds(
     base=st.integers(0, (1 << 63) - 1),
     epoch=st.integers(0, 99_999_999),
     n=st.integers(0, 1_000_000),
+    cleaning=st.just(0) | st.integers(1, CLEANING_MAX),
 )
 HOLDERS = st.from_regex(r"[0-9]{1,5}-[0-9a-f]{16}", fullmatch=True)
 
@@ -41,6 +42,24 @@ def test_segment_names_both_ways(name: SegmentName) -> None:
     assert layout.parse_segment(layout.base_name(path().idx(name))) == (name, "idx")
 
 
+def test_only_a_cleaned_segment_has_a_cleaning_number_in_its_name() -> None:
+    cleaned = SegmentName(123, 4, 5, 6)
+    assert path().log(cleaned).endswith("/00000000000000000123-00000004-0005-00000006.log")
+    assert path().idx(cleaned).endswith("/00000000000000000123-00000004-0005-00000006.idx")
+    for text in ("-00000000", "-0006", "-000000006", "-00000006-00000001", "-"):
+        assert layout.parse_segment(f"00000000000000000123-00000004-0005{text}.log") is None
+
+
+def test_a_cleaned_segment_is_named_after_its_first_and_its_last_source() -> None:
+    sources = [SegmentName(10, 1, 3, 7), SegmentName(20, 2, 0, 2), SegmentName(30, 4, 1)]
+    assert cleaned_name(sources) == SegmentName(10, 4, 1, 8)
+    assert cleaned_name(sources[-1:]) == SegmentName(30, 4, 1, 1)
+    with pytest.raises(ValueError, match="has a source"):
+        cleaned_name([])
+    with pytest.raises(ValueError, match="does not fit"):
+        cleaned_name([SegmentName(0, 1, 1, CLEANING_MAX)])
+
+
 @given(st.integers(0, 99_999_999), st.integers(0, 1_000_000), HOLDERS)
 def test_spare_names_both_ways(epoch: int, n: int, holder: str) -> None:
     """A spare file is not a segment: only a final name means registered (rule 3)."""
@@ -62,15 +81,16 @@ def test_topic_files_both_ways(revision: int) -> None:
 
 @given(st.lists(NAMES.filter(lambda name: name.n < 10_000), max_size=10))
 def test_byte_order_is_offset_order_then_registration_order(names: list[SegmentName]) -> None:
-    """A listing by pages relies on this order, up to the four digits of n."""
+    """A listing by pages relies on the order of bases; a cleaned segment's name sorts before its last source's."""
     by_bytes = sorted(names, key=lambda name: layout.base_name(path().log(name)).encode())
-    assert by_bytes == sorted(names, key=lambda name: (name.base, name.epoch, name.n))
+    assert by_bytes == sorted(names, key=lambda name: (*name[:3], name.cleaning or CLEANING_MAX + 1))
 
 
 @given(NAMES, NAMES)
 def test_registration_order_is_epoch_then_n(one: SegmentName, other: SegmentName) -> None:
-    """Segments are in order of registration whatever their bases are (rule 5)."""
-    assert (one.order < other.order) == ((one.epoch, one.n) < (other.epoch, other.n))
+    """Segments are in order of registration whatever their bases are (rule 5); cleanings follow their last source."""
+    assert (one.registration < other.registration) == ((one.epoch, one.n) < (other.epoch, other.n))
+    assert (one.order < other.order) == (one[1:] < other[1:])
 
 
 @given(st.lists(st.integers(0, 99_999_999), max_size=8))

@@ -7,12 +7,23 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from bmq.core.model import SegmentName
+from bmq.core.model import SegmentName, cleaned_name
+from bmq.storage import layout
 from bmq.storage.filesystem import FileStatus, write_once
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_segments import Extent, ListedSegment, LogSegments, Retained, expired, is_deletable, walk
+from bmq.storage.log_segments import (
+    Extent,
+    ListedSegment,
+    LogSegments,
+    Retained,
+    expired,
+    find_deletable,
+    is_deletable,
+    walk,
+)
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import ends
+from tests.unit.storage.layouts import Layouts, spans
 
 PATH = PartitionPath("t", "id", 0)
 S = SegmentName
@@ -257,3 +268,134 @@ def test_only_a_segment_that_ends_at_or_below_the_log_start_is_deletable() -> No
     superseded = live._replace(end=10)
     assert is_deletable(superseded, 11)
     assert not is_deletable(superseded, 10)
+
+
+# ------------------------------------------------------------------------------------------- cleaned segments
+
+
+@pytest.mark.parametrize("after", [None, S(100, 1, 1, 3)])
+async def test_a_cleaned_segment_hides_its_sources_and_the_name_that_sorts_behind_it(after: SegmentName | None) -> None:
+    fs = filesystem(page=2)
+    sources = (S(100, 1, 1, 2), S(110, 1, 2), S(120, 2, 0))
+    await put(fs, *sources, cleaned_name(sources), S(130, 2, 1), idx=True)
+    assert cleaned_name(sources) == S(100, 2, 0, 3)
+    names = [layout.base_name(status.path) async for status in fs.list(PATH.folder)]
+    assert names[0].endswith("-0001-00000002.idx")
+    found = await walked(fs, after)
+    assert [(one.name, one.end) for one in found] == [
+        (S(100, 1, 1, 2), 100),
+        (S(100, 2, 0, 3), 130),
+        (S(110, 1, 2), 110),
+        (S(120, 2, 0), 120),
+        (S(130, 2, 1), None),
+    ]
+
+
+async def test_a_segment_cleaned_alone_is_hidden_by_the_result() -> None:
+    fs = filesystem()
+    await put(fs, S(0, 1, 0), S(10, 1, 1), S(10, 1, 1, 1), S(20, 1, 2))
+    assert [one.name for one in await walked(fs) if one.is_live] == [S(0, 1, 0), S(10, 1, 1, 1), S(20, 1, 2)]
+    names = [status.path async for status in fs.list(PATH.folder, after=f"{10:020d}")]
+    assert names[0] == PATH.log(S(10, 1, 1, 1)), "the name of the source sorts behind it: nothing may rely on order"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_part_of_the_sources_reads_as_the_cleaned_file_alone(seed: int) -> None:
+    """10^5 layouts: nested cleanings, merged sources, failed registrations; and ``recovery.ends`` agrees with names."""
+    rng, checked = random.Random(seed), 0
+    while checked < 5_000:
+        layouts = Layouts(rng)
+        for _ in range(6):
+            if rng.random() < 0.3:
+                layouts.register()
+            elif rng.random() < 0.3:
+                layouts.merge()
+            elif len(layouts.live) > 1:
+                sources, _ = layouts.clean()
+                alone = [*layouts.superseded, *layouts.live]
+                wanted = spans(alone)
+                assert [name for name, _ in wanted] == layouts.live
+                left = [name for name in sources if rng.random() < 0.5]
+                for kept in (left, sources):
+                    assert spans([*alone, *kept]) == wanted
+                    by_order = sorted([*alone, *kept], key=lambda name: name.order)
+                    by_recovery = zip(by_order, ends(by_order), strict=True)
+                    found = [(name, end) for name, end in by_recovery if end is None or end > name.base]
+                    assert sorted(found) == wanted
+                    checked += 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_the_walk_over_files_agrees_with_the_reading_rule_beside_cleaned_ones(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(20):
+        layouts = Layouts(rng)
+        sources, _ = layouts.clean() if len(layouts.live) > 1 else ([], None)
+        names = [*layouts.superseded, *layouts.live, *(name for name in sources if rng.random() < 0.5)]
+        fs = filesystem(page=2)
+        await put(fs, *names)
+        found = [(one.name, one.end) for one in await walked(fs) if one.is_live]
+        assert found == spans(names)
+        after = rng.choice(found)[0]
+        assert [(one.name, one.end) for one in await walked(fs, after) if one.is_live] == found[
+            [name for name, _ in found].index(after) :
+        ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_crash_between_any_two_deletes_makes_no_source_live_again(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(15):
+        layouts = Layouts(rng)
+        hidden = list(layouts.superseded)
+        for _ in range(2):
+            if len(layouts.live) > 1:
+                hidden += [name for name in layouts.clean()[0] if rng.random() < 0.7]
+        fs = filesystem(page=3)
+        await put(fs, *hidden, *layouts.live)
+        log_start = rng.randrange(layouts.end + 1)
+        limit = rng.randrange(1, 4)
+        while True:
+            found, is_more, _ = await find_deletable(fs, PATH, log_start, limit, lambda _: False)
+            assert len(found) <= limit + 1
+            for listed in found:
+                await fs.delete(PATH.log(listed.name))
+                live = {one.name for one in await walked(fs) if one.is_live}
+                assert live <= set(layouts.live)
+            assert found or not is_more
+            if not is_more:
+                break
+        kept = [one for one in await walked(fs) if one.is_live]
+        assert all(one.end is None or one.end > log_start for one in kept)
+        assert kept[-1].name == layouts.live[-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_reader_that_knows_sources_finds_the_cleaned_file_at_any_step(seed: int) -> None:
+    """The reader lists before the swap, and asks again for a name that is gone: it then knows the live names."""
+    rng = random.Random(seed)
+    for _ in range(10):
+        layouts = Layouts(rng)
+        fs = filesystem(page=3)
+        await put(fs, *layouts.superseded, *layouts.live)
+        segments = LogSegments(fs, PATH)
+        await segments.cover(rng.randrange(layouts.end + 1))
+        for step in range(3):
+            if len(layouts.live) < 2:
+                layouts.register()
+                await put(fs, layouts.live[-1])
+            sources, cleaned = layouts.clean() if len(layouts.live) > 1 else ([], layouts.live[0])
+            before = [extent.name for extent in extents(segments)]
+            await put(fs, cleaned) if sources else None
+            for source in sources:
+                await fs.delete(PATH.log(source))
+                if rng.random() < 0.5:
+                    await segments.cover(layouts.end + rng.randrange(9))
+            layouts.register()
+            await put(fs, layouts.live[-1])
+            await segments.cover(1 << (40 + 2 * step))
+            missing = [name for name in before if name in sources]
+            for name in rng.sample(missing, len(missing)):
+                await segments.refresh(name)
+            await segments.cover(2 << (40 + 2 * step))
+            assert [(one.name, one.end) for one in extents(segments)] == spans([*layouts.superseded, *layouts.live])

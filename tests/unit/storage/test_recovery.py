@@ -703,6 +703,15 @@ async def test_a_file_registered_after_the_last_registration_is_proof(name: str,
     assert await folder.find(SegmentName(5, 2, 0), last=(2, 0), epoch=3) == found
 
 
+async def test_a_cleaned_file_is_no_registration_and_proves_nothing() -> None:
+    """Cleaned files have the registration of their last source; above ``last`` they are proof like their source."""
+    folder = Folder(_0_2_0_3=9, _5_2_0=9)
+    assert await folder.find(SegmentName(0, 1, 0), last=(2, 0), epoch=3) is None
+    found = await Folder(_0_2_1_3=9).find(last=(2, 0), epoch=3)
+    assert found is not None
+    assert found.name == SegmentName(0, 2, 1, 3)
+
+
 async def test_an_empty_file_is_proof_only_if_readers_would_prefer_it_to_what_is_written_next() -> None:
     assert await Folder(_7_2_1=0).find(last=(2, 0), epoch=3) is None
     assert await Folder(_7_3_0=0).find(last=(2, 0), epoch=3) == unlisted(7, 3, 0, 0)

@@ -6,21 +6,32 @@ import asyncio
 import struct
 import uuid
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import FormatError
-from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.model import CLEANING_MAX, PartitionKey, SegmentName
 from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, Batch, Record, build_batch, build_gap
 from bmq.storage import batch_search
-from bmq.storage.checkpoint import Checkpoint, ProducerState
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned, ProducerState, decode, encode
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from bmq.storage.segment import IDX_MAGIC, ScanResult, Tail, decode_idx, encode_idx, scan
+from bmq.storage.segment import (
+    CLEANED_IDX_MAGIC,
+    IDX_MAGIC,
+    ScanResult,
+    Tail,
+    decode_idx,
+    decode_idx_steps,
+    encode_idx,
+    scan,
+)
 
 PATH = "/topics/t/x/0/s.log"
 BASE = 1000
@@ -119,19 +130,86 @@ def test_an_index_is_laid_out_as_drawn_and_decoded_as_encoded() -> None:
     assert data[-4:] == struct.pack(">I", crc32c(body))
 
 
-def test_idx_cut_at_every_byte_is_a_format_error() -> None:
-    data = encode_idx(checkpoint())
+CLEANED = Cleaned(
+    clean_to=1200, horizon=1_700_000_000_000, bytes_before=99_000, bytes_after=4321, tombstones=3, markers=2
+)
+
+
+def cleaned_checkpoint() -> Checkpoint:
+    return replace(
+        checkpoint(),
+        segment=SegmentName(BASE, 4, 7, 9),
+        epochs=((2, BASE), (4, 1040)),
+        aborted=(AbortedTransaction(8, 1010, 1020, 1000),),
+        cleaned=CLEANED,
+    )
+
+
+def test_an_index_of_a_cleaned_segment_is_laid_out_as_drawn_and_decoded_as_encoded() -> None:
+    data = encode_idx(cleaned_checkpoint())
+    assert decode_idx(data) == cleaned_checkpoint()
+    body = data[12:-4]
+    assert data[:12] == b"BMQIDX2\n" + struct.pack(">I", len(body))
+    assert data[-4:] == struct.pack(">I", crc32c(body))
+    assert body[:52] == struct.pack(">Iqqqqqq", 9, 1200, 1_700_000_000_000, 99_000, 4321, 3, 2)
+    assert decode(memoryview(body)[52:]).segment == SegmentName(BASE, 4, 7), "the rest is a checkpoint as in format 1"
+
+
+def test_the_facts_of_a_cleaned_segment_that_are_not_known_make_it_dirty() -> None:
+    found = decode_idx(encode_idx(replace(cleaned_checkpoint(), cleaned=None)))
+    assert found.cleaned == Cleaned(-1, -1, -1, -1, -1, -1)
+
+
+def test_an_index_of_a_segment_that_was_never_cleaned_stays_as_it_was_byte_for_byte() -> None:
+    assert encode_idx(checkpoint()).hex() == (
+        "424d51494458310a0000009d4601000000000000000000000000000000050000000100000000000003e8000000020000"
+        "000000000000000010e1000000000000044c0000000000000007ffffffffffffffffffffffffffffffffffffffffffff"
+        "ffff00000001000000000000000100000000000000000000041a00000000000007d00000000000000021000000000000"
+        "00010002000000030000000000000004ffffffffffffffff0028907ce2"
+    )
+
+
+@pytest.mark.parametrize("made", [checkpoint, cleaned_checkpoint])
+def test_idx_of_any_damage_is_a_format_error(made: Callable[[], Checkpoint]) -> None:
+    """Cut at any byte, with any bit flipped, and with the magic of the other format."""
+    data = encode_idx(made())
     for cut in range(len(data)):
         with pytest.raises(FormatError):
             decode_idx(data[:cut])
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FormatError):
+            decode_idx(bytes(flipped))
+    other = CLEANED_IDX_MAGIC if made is checkpoint else IDX_MAGIC
+    with pytest.raises(FormatError):
+        decode_idx(other + data[8:])
 
 
-def test_idx_with_any_bit_flipped_is_a_format_error() -> None:
-    data = encode_idx(checkpoint())
-    for at in range(len(data)):
-        for bit in range(8):
-            with pytest.raises(FormatError):
-                decode_idx(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+@pytest.mark.parametrize("facts", [(0, 1, 1, 1, 1, 1, 1), (1 << 31, 1, 1, 1, 1, 1, 1), (1, 1, -2, 1, 1, 1, 1)])
+def test_idx_of_a_cleaning_without_sense_is_a_format_error(facts: tuple[int, ...]) -> None:
+    body = struct.pack(">Iqqqqqq", *facts) + encode(checkpoint())
+    with pytest.raises(FormatError, match="index of cleaning"):
+        decode_idx(CLEANED_IDX_MAGIC + struct.pack(">I", len(body)) + body + struct.pack(">I", crc32c(body)))
+
+
+@given(
+    st.integers(1, CLEANING_MAX),
+    st.builds(Cleaned, *[st.integers(-1, (1 << 63) - 1)] * 6),
+    st.booleans(),
+)
+def test_idx_of_a_cleaned_segment_both_ways(cleaning: int, facts: Cleaned, with_producers: bool) -> None:
+    made = replace(checkpoint(), segment=SegmentName(BASE, 4, 7, cleaning), cleaned=facts)
+    wanted = made if with_producers else replace(made, producers=(), knows_producers=False)
+    assert finish_steps(decode_idx_steps(encode_idx(made), with_producers=with_producers)) == wanted
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_idx_of_random_bytes_in_format_2_is_a_format_error(body: bytes, has_facts: bool) -> None:
+    """Even under a right CRC."""
+    body = struct.pack(">Iqqqqqq", 1, 1, 1, 1, 1, 1, 1) + body if has_facts else body
+    with pytest.raises(FormatError):
+        decode_idx(CLEANED_IDX_MAGIC + struct.pack(">I", len(body)) + body + struct.pack(">I", crc32c(body)))
 
 
 @given(st.binary(max_size=100))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from bmq.broker.cleanup import orphans
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
+from bmq.core.model import SegmentName
 from bmq.storage import layout
 from bmq.storage.filesystem import (
     Lease,
@@ -78,15 +80,16 @@ async def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace
     old, own = PATH.spare(1, 5, "dead"), PATH.spare(2, 90, "other")
     makers = [("idx", "dead"), ("idx", "a"), ("join", "dead"), ("join", "a")]
     drafts = [f"{PATH.folder}/.{kind}-{S(0, 2, 0)}-{holder}" for kind, holder in makers]
+    cleaned = [f"{PATH.folder}/.idx-{S(0, 2, 0, 1)}-{holder}" for holder in ("dead", "a")]
     concat = f"{PATH.folder}/.{S(0, 1, 0)}.log.concat"
     unknown = f"{PATH.folder}/.somebody-elses"
-    for path in (old, own, *drafts, concat, unknown):
+    for path in (old, own, *drafts, *cleaned, concat, unknown):
         await write_once(world.reading, path, b"")
     await owner.rounds()
     await owner.rounds(500)
-    assert len(await world.names()) == 8
+    assert len(await world.names()) == 10
     await owner.rounds(1500)
-    left = [own, drafts[1], drafts[3], unknown]
+    left = [own, drafts[1], drafts[3], cleaned[1], unknown]
     assert await world.names() == sorted(layout.base_name(path) for path in left)
     young = PATH.spare(1, 6, "dead")
     await write_once(world.reading, young, b"")
@@ -157,3 +160,12 @@ async def test_a_broker_that_was_only_paused_begins_another_journal() -> None:
     await sleeper.send(1)
     await asyncio.sleep(5)
     assert "sleeper-00000002.jnl" in await world.names(layout.JOURNALS)
+
+
+@pytest.mark.parametrize("segment", [S(0, 2, 10_000), S(0, 2, 0, 12_345_678)])
+@pytest.mark.parametrize("holder", ["0-0123456789abcdef", "12345678-0123456789abcdef", "repair-0123456789abcdef"])
+def test_the_holder_of_a_draft_is_what_follows_the_name_of_its_segment(segment: SegmentName, holder: str) -> None:
+    """A cleaned segment's name has one more number, and a process may be named by eight digits."""
+    found = orphans._DRAFT.fullmatch(f".idx-{segment}-{holder}")
+    assert found is not None
+    assert found[1] == holder

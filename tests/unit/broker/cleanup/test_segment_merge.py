@@ -22,6 +22,7 @@ from bmq.storage.log_segments import ListedSegment
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
 from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, S, StepFileSystem, World, life, small_segments
+from tests.unit.storage.layouts import Layouts, spans
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -194,6 +195,39 @@ def test_a_plan_merges_small_closed_neighbours_of_one_epoch_within_its_bounds() 
     assert plan(*(entry._replace(block_bytes=144 - entry.block_bytes) for entry in smaller)) == [[0, 1, 2, 3, 4, 5]]
     superseded = ListedSegment(S(3, 1, 0), 3, 10, 0, False)
     assert plan(*row[:3], superseded, *row[3:]) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_cleaned_file_is_never_merged() -> None:
+    """The merged file would have the order of its first part: a source that is left would be live again, and end it."""
+    row = [one(n, n + 1) for n in range(6)]
+    cleaned = one(2, 4)._replace(name=S(2, 1, 3, 1))
+    assert plan(*row[:2], cleaned, *row[4:]) == [[0, 1], [4, 5]]
+    assert plan(*row[:2], cleaned, cleaned._replace(name=S(4, 1, 4, 1), end=5), row[5]) == [[0, 1]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_planned_merge_makes_a_source_live_again(seed: int) -> None:
+    """Random folders with cleaned files, any sources of which are left: after a merge the log has the same parts."""
+    rng, merges = random.Random(seed), 0
+    while merges < 500:
+        layouts = Layouts(rng)
+        hidden = list(layouts.superseded)
+        for _ in range(rng.randrange(3)):
+            if len(layouts.live) > 1:
+                hidden += [name for name in layouts.clean()[0] if rng.random() < 0.5]
+        names = sorted([*hidden, *layouts.live], key=lambda name: (name.base, name.order))
+        ended = dict(spans(names))
+        listed = [
+            ListedSegment(name, ended.get(name, name.base), 10 if name in ended else 7, 0, name in ended, 0)
+            for name in names
+        ]
+        steps, _ = plan_merges(listed[:-1], bytes_max=100, sources_max=9, log_start=-1)
+        for step in steps:
+            assert isinstance(step, Merge)
+            parts = [member.name for member in step.members]
+            left = [name for name in names if name not in parts[1:]]
+            assert [name for name, _ in spans(left)] == [name for name in layouts.live if name not in parts[1:]]
+            merges += 1
 
 
 def test_a_plan_repairs_the_index_of_a_head_whose_sources_have_gone() -> None:

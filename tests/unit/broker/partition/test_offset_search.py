@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from kafka.protocol.consumer import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 
+from bmq.broker.partition.offset_search import SearchedLog
 from bmq.core.errors import ErrorCode
-from bmq.storage.memory import Faults
+from bmq.core.model import PartitionKey, SegmentName, cleaned_name
+from bmq.core.records.batch import Record, build_batch
+from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import write_once
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from bmq.storage.segment import encode_idx
 from tests.unit.broker.partition.logs import ROLLING, T0, fill, offsets
 from tests.unit.broker.world import World, world
 
 pytestmark = pytest.mark.slow
+
+KEY = PartitionKey(uuid.UUID(int=7), 0)
+PATH = PartitionPath("t", str(KEY.topic_id), 0)
 
 
 async def test_list_offsets_finds_the_ends_timestamps_and_the_largest_one() -> None:
@@ -133,3 +146,80 @@ async def test_an_epoch_that_wrote_nothing_yet_ends_where_the_log_ends() -> None
         await w.owner()
         assert await end_of_epoch(w, 1) == ("NONE", 1, 2)
         assert await end_of_epoch(w, 2) == ("NONE", 2, 2)
+
+
+# ------------------------------------------------------------------------------------------- cleaned segments
+
+
+class CleanedLog:
+    """A log on storage: epoch 1 from offset 0, 2 from 10, 4 from 20, 5 from 30; the first three are cleaned."""
+
+    SOURCES = (SegmentName(0, 1, 0), SegmentName(10, 2, 0), SegmentName(20, 4, 0))
+    NEWEST = SegmentName(30, 5, 0)
+
+    def __init__(self) -> None:
+        self.fs = MemoryFileSystem(MemoryStorage(), "h")
+        self.log = SearchedLog(BlockCache(self.fs, ReadConfig()), PATH)
+
+    async def put(self, name: SegmentName, *epochs: int, epochs_in_index: tuple[tuple[int, int], ...] = ()) -> None:
+        """Write a file with a batch of ten records for each epoch."""
+        batches = [
+            bytes(build_batch([Record(value=b"v")] * 10, base_offset=name.base + 10 * at, leader_epoch=epoch))
+            for at, epoch in enumerate(epochs)
+        ]
+        await write_once(self.fs, PATH.log(name), b"".join(batches))
+        if epochs_in_index:
+            checkpoint = Checkpoint(
+                key=KEY,
+                segment=name,
+                position=sum(map(len, batches)),
+                end_offset=name.base + 10 * len(epochs),
+                log_start=0,
+                is_closed=True,
+                epochs=epochs_in_index,
+            )
+            await write_once(self.fs, PATH.idx(name), encode_idx(checkpoint))
+
+    async def ends(self, end: int = 40) -> list[tuple[int, int] | None]:
+        return [await self.log.end_of_epoch(epoch, end, None) for epoch in range(6)]
+
+
+ENDS = [(0, 0), (1, 10), (2, 20), (2, 20), (4, 30), None]
+
+
+@pytest.mark.parametrize("cleaning", [0, 1])
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_a_cleaned_segment_over_several_epochs_has_them_all(cleaning: int, has_index: bool) -> None:
+    """The index has them; without an index the batches' headers have."""
+    made = CleanedLog()
+    await made.put(made.NEWEST, 5)
+    if cleaning:
+        epochs = ((1, 0), (2, 10), (4, 20))
+        await made.put(cleaned_name(made.SOURCES), 1, 2, 4, epochs_in_index=epochs if has_index else ())
+    else:
+        for name in made.SOURCES:
+            await made.put(name, name.epoch)
+    assert await made.ends() == ENDS
+
+
+async def test_an_epoch_whose_batches_are_all_removed_is_known_from_the_index() -> None:
+    made = CleanedLog()
+    await made.put(made.NEWEST, 5)
+    await made.put(cleaned_name(made.SOURCES), 4, 4, 4, epochs_in_index=((1, 0), (2, 10), (4, 20)))
+    assert await made.ends() == ENDS
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_epochs_are_found_after_the_known_cleaned_segment_was_cleaned_again(has_index: bool) -> None:
+    made = CleanedLog()
+    await made.put(made.NEWEST, 5)
+    first = cleaned_name(made.SOURCES[:2])
+    await made.put(first, 1, 2, epochs_in_index=((1, 0), (2, 10)))
+    await made.put(made.SOURCES[2], 4)
+    assert await made.ends() == ENDS
+    second = cleaned_name([first, made.SOURCES[2]])
+    await made.put(second, 1, 2, 4, epochs_in_index=((1, 0), (2, 10), (4, 20)) if has_index else ())
+    for name in (first, made.SOURCES[2]):
+        await made.fs.delete(PATH.idx(name))
+        await made.fs.delete(PATH.log(name))
+    assert await made.ends() == ENDS

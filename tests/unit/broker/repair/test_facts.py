@@ -6,10 +6,20 @@ import uuid
 
 import pytest
 
-from bmq.broker.repair.facts import RepairFacts, vanished_unseen, without_data
+from bmq.broker.repair.facts import (
+    REPLACING,
+    Inspector,
+    PartitionIdentity,
+    RepairFacts,
+    vanished_unseen,
+    without_data,
+)
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import write_once
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import FencedSegment, Found
 
 FIRST, LAST = (
@@ -51,3 +61,15 @@ def test_a_missing_last_segment_that_no_checkpoint_covers_is_listed_as_empty(bas
 def test_any_other_segment_stays_as_the_record_lists_it(found: RepairFacts) -> None:
     assert vanished_unseen(found) is None
     assert without_data(found) == found.record.segments
+
+
+async def test_the_file_that_a_repair_set_aside_is_told_from_the_file_cleaned_from_it() -> None:
+    path = PartitionPath("t", str(uuid.UUID(int=1)), 0)
+    fs = MemoryFileSystem(MemoryStorage(), "h")
+    inspector = Inspector(fs, PartitionIdentity("c", PartitionKey(uuid.UUID(int=1), 0), path, 1))
+    names = [SegmentName(0, 1, 0), SegmentName(0, 1, 0, 2), SegmentName(0, 1, 0, 3)]
+    for name in (names[2], names[0]):
+        await write_once(fs, f"{path.folder}/{REPLACING}{name}-0123456789abcdef", b"x")
+    found = [(await inspector.aside(name)).rpartition("/")[2] for name in names]
+    wanted = [f"{REPLACING}{name}-0123456789abcdef" for name in names]
+    assert found == [wanted[0], "", wanted[2]]

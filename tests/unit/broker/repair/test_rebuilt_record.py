@@ -18,7 +18,7 @@ from bmq.broker.repair.rebuilt_record import (
 )
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.meta.ownership import PartitionRecord, encode
+from bmq.meta.ownership import PartitionRecord, decode, encode
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.layout import EPOCH_MAX, PartitionPath
 
@@ -145,6 +145,37 @@ def test_a_segment_that_was_written_and_is_not_there_is_listed() -> None:
     files.segment(name(20, 3), "idx", 1, 1)
     files.segment(name(20, 3), "log", 100, 1)
     assert listed(record(PATH, files, spoken, checkpoint(name(20, 3)), 1)) == [(20, True)], "joined, or deleted: old"
+
+
+CLEANED = SegmentName(0, 1, 1, 4)
+"""Cleaned from the segments 0 and 10."""
+
+
+def test_a_cleaned_newest_segment_wins_over_its_sources() -> None:
+    files = folder((name(0), True), (CLEANED, True), (name(10, 1, 1), True))
+    assert files.closed()[0] == CLEANED
+    made = record(PATH, files, NOTHING, checkpoint(CLEANED, end=20), 1)
+    assert [(entry.name, entry.end_offset) for entry in made.segments] == [(CLEANED, 20)]
+    assert made.last == (1, 1), "a cleaning is not a registration"
+    assert decode(encode(made)) == made
+
+
+def test_a_cleaned_segment_without_an_index_is_not_read_while_its_last_source_has_one() -> None:
+    """The swap was half made: all sources are left, and the last one's index has all producers."""
+    files = folder((name(0), True), (CLEANED, False), (name(10, 1, 1), True), (name(20, 2), False))
+    assert listed(record(PATH, files, NOTHING, checkpoint(name(10, 1, 1)), 1)) == [(10, True), (20, False)]
+
+
+@pytest.mark.parametrize("is_spoken", [False, True])
+def test_a_cleaned_segment_whose_index_cannot_be_used_is_read_once_its_sources_are_gone(is_spoken: bool) -> None:
+    """A journal may name the last source, which was the newest segment: its file is not missing."""
+    spoken = Spoken()
+    if is_spoken:
+        spoken.add("b", checkpoint(name(10, 1, 1)))
+    files = folder((name(0, 1), True), (SegmentName(0, 1, 1, 4), True))
+    made = record(PATH, files, spoken, checkpoint(name(0)), 1)
+    assert [(entry.name, entry.is_closed) for entry in made.segments] == [(name(0), True), (CLEANED, False)]
+    assert decode(encode(made)) == made
 
 
 def test_a_long_folder_is_not_kept() -> None:

@@ -10,7 +10,7 @@ from bmq.cli import progress
 from bmq.core.model import SegmentName
 from bmq.core.records.control import Marker
 from bmq.storage import batch_search
-from bmq.storage.checkpoint import AbortedTransaction, ProducerState, encode
+from bmq.storage.checkpoint import AbortedTransaction, Cleaned, ProducerState, encode
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.cli.segment.roots import FIRST, SIZE, THREE, Root, batch, described, spoil
@@ -131,6 +131,57 @@ def test_two_segments_of_one_registration_are_a_fault(root: Root) -> None:
     assert lines == [
         "fault 000003-00000001-0000.log @None #None: 00000000000000000000-00000001-0000 has the same epoch and number"
     ]
+
+
+CLEANED = SegmentName(0, 4, 0, 1)
+"""Cleaned from segments of the epochs 1, 2 and 4."""
+
+
+def of_epochs(root: Root, *epochs: int, history: tuple[tuple[int, int], ...]) -> None:
+    """Write a cleaned segment of three batches with these epochs, and its index with this history."""
+    data = [batch(3 * at, epoch=epoch) for at, epoch in enumerate(epochs)]
+    (root.partition / f"{CLEANED}.log").write_bytes(b"".join(data))
+    root.idx(described(CLEANED, *data, epochs=history))
+
+
+def test_a_cleaned_segment_over_several_epochs_is_right_beside_its_sources(root: Root) -> None:
+    of_epochs(root, 1, 2, 4, history=((1, 0), (2, 3), (4, 6)))
+    root.log(0, batch(0))
+    root.log(6, batch(6, epoch=4), epoch=4)
+    root.log(9, batch(9, epoch=5), epoch=5)
+    status, lines = root.verify()
+    assert (status, [line for line in lines if line.startswith("fault")]) == (0, [])
+    (root.partition / f"{CLEANED}.idx").unlink()
+    assert root.verify()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("epochs", "history", "what"),
+    [
+        ((1, 4, 2), ((1, 0), (2, 3), (4, 6)), "leader epoch 2 follows 4"),
+        ((1, 2, 5), ((1, 0), (2, 3), (4, 6)), "leader epoch 5 is above that of the name"),
+        ((1, 2, 4), ((2, 0), (4, 6)), "leader epoch 2 at offset 0; in the log it is 1"),
+        ((1, 2, 4), ((1, 1), (4, 6)), "leader epochs [(1, 1), (4, 6)] are not those of the segment's sources"),
+        ((1, 2, 4), (), "leader epochs [] are not those of the segment's sources"),
+    ],
+)
+def test_each_fault_of_a_cleaned_segments_epochs_is_named(
+    root: Root, epochs: tuple[int, ...], history: tuple[tuple[int, int], ...], what: str
+) -> None:
+    of_epochs(root, *epochs, history=history)
+    root.log(9, batch(9, epoch=6), epoch=6)
+    status, lines = root.verify()
+    assert status == 1
+    assert any(what in line for line in lines), lines
+
+
+def test_dump_shows_the_facts_of_a_cleaned_segments_index(root: Root) -> None:
+    root.idx(described(CLEANED, batch(0), cleaned=Cleaned(9, -1, 300, 200, 2, 1)))
+    _, lines = root.run_json("dump", f"{root.within(root.partition)}/{CLEANED}.idx")
+    (index,) = [line for line in lines if line["kind"] == "idx"]
+    assert index["segment"] == str(CLEANED)
+    wanted = {"cleanUpTo": 9, "earliestDeleteHorizon": -1, "bytesBefore": 300, "bytesAfter": 200}
+    assert index.items() >= (wanted | {"tombstones": 2, "markers": 1}).items()
 
 
 @pytest.mark.parametrize("action", ["verify", "cat", "dump"])
