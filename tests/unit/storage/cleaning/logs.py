@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -29,6 +29,10 @@ class Log:
     epoch: int = 0
     cleaned: list[CleanedFacts] = field(default_factory=list)
     passes: int = 0
+    indexed: dict[int, AbortedTransaction] = field(default_factory=dict)
+    """Aborted transactions of indexes that were written with the whole log, by their markers' offsets."""
+    dropped: set[int] = field(default_factory=set)
+    """Markers' offsets of the aborted transactions that a cleaned index no longer has."""
 
     @property
     def batches(self) -> list[Batch]:
@@ -95,10 +99,12 @@ class Log:
 
     @property
     def aborted(self) -> list[AbortedTransaction]:
+        """The aborted transactions of the segments' indexes: those of a cleaned file, else those of the batches."""
         transactions = Transactions()
         for batch in self.batches:
             transactions.pass_batch(batch)
-        return transactions.take_aborted()
+        found = {each.last_offset: each for each in transactions.take_aborted()} | self.indexed
+        return [each for last, each in sorted(found.items()) if last not in self.dropped]
 
     def sources(self, end: int) -> list[Source]:
         """Return the segments that end at or below ``end``."""
@@ -127,21 +133,35 @@ class Log:
             delete_retention_ms=DAY_MS,
             intact_from=intact_from,
         )
+        known = self.aborted if aborted is None else list(aborted)
         cleaning = CleaningRound(
             bounds,
             sources,
-            aborted=self.aborted if aborted is None else aborted,
+            aborted=known,
             producers=producers or {},
             buffer_bytes=buffer_bytes,
         )
         cleaning.map_keys()
-        after = Log(self.base, [], self.epoch, passes=cleaning.passes)
+        after = Log(
+            self.base,
+            [],
+            self.epoch,
+            passes=cleaning.passes,
+            indexed={each.last_offset: each for each in known},
+            dropped=set(self.dropped),
+        )
         groups = [sources[at : at + group_size] for at in range(0, len(sources), group_size)]
         taken = groups if files is None else groups[:files]
         for group in taken:
             written: list[bytes] = []
             after.cleaned.append(cleaning.clean(group, partial(_append, written)))
             after.segments.append([Batch(memoryview(data)) for data in written])
+            facts = after.cleaned[-1]
+            after.dropped |= {
+                each.last_offset
+                for each in known
+                if facts.base <= each.last_offset < facts.end_offset and each not in facts.aborted
+            }
         count = sum(len(group) for group in taken)
         after.segments += [segment for segment in self.segments if segment][count:]
         after.check()
@@ -177,9 +197,9 @@ def keys_and_values(log: Log) -> list[tuple[bytes | None, bytes | None]]:
     return [(record.key, record.value) for record in records_of(log.batches)]
 
 
-def committed(log: Log, aborted: Sequence[AbortedTransaction] | None = None) -> list[StoredRecord]:
+def committed(log: Log) -> list[StoredRecord]:
     """Return what a reader at read_committed gets of the whole log, as Kafka's consumer leaves aborted data out."""
-    pending = sorted(log.aborted if aborted is None else aborted, key=lambda each: each.first_offset)
+    pending = sorted(log.aborted, key=lambda each: each.first_offset)
     skipped: set[int] = set()
     found: list[StoredRecord] = []
     for batch in log.batches:
