@@ -1,0 +1,223 @@
+"""The plan of a cleaning: is a log due, why not, and which sources become which file.  Pure.
+
+From the facts of the closed segments and the topic's configs, by the rules of Kafka's ``LogCleanerManager`` and
+``Cleaner.groupSegmentsBySize``::
+
+    log start          first dirty                     end                       last stable offset
+        │  clean            │  dirty, to be cleaned     │  not yet: lag, open      │
+        ▼                   ▼                           ▼                          ▼
+        ├──────┬──────┬─────┼──────┬──────┬──────┬──────┼──────┬──────┬────────────┼──
+        └── groups of neighbours: a file each ──────────┘
+
+A round rewrites all segments below its end, the clean segments too: they may have records that a dirty record replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from bmq.storage.cleaning.retention import RoundBounds
+
+NEVER_CLEANED = -1
+GROUP_OFFSETS_MAX = (1 << 31) - 1
+"""Offsets of a cleaned file, as in Kafka: its tools count them from the base in 32 bits."""
+
+
+class Reason(Enum):
+    """The reason why a log is due, or is not due; the text is for operators."""
+
+    DIRTY = "its dirty ratio is above min.cleanable.dirty.ratio"
+    MAX_LAG = "a record is older than max.compaction.lag.ms and not yet cleaned"
+    NOT_COMPACTED = "cleanup.policy does not have compact"
+    SWAP_PENDING = "files that the last cleaning replaced are still on storage"
+    DAMAGED = "the next segment is damaged, or a batch of it cannot be decompressed"
+    OPEN_SEGMENT = "all closed segments are clean"
+    UNCOMMITTED = "the next segment ends behind the high watermark"
+    OPEN_TRANSACTION = "the next segment ends behind the last stable offset: a transaction is open"
+    MIN_LAG = "the next segment has a record younger than min.compaction.lag.ms"
+    BELOW_RATIO = "its dirty ratio is not above min.cleanable.dirty.ratio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """The facts of a closed segment that no ownership record names.
+
+    ``cleaned_up_to``: the end of the round that wrote it, from its index; NEVER_CLEANED if none did.  Timestamps in
+    milliseconds, -1 for none: ``first_timestamp`` is the largest of the first batch with records, as in Kafka,
+    ``max_timestamp`` the largest of the segment.  ``earliest_horizon`` from the index, -1 for none.
+    """
+
+    base: int
+    end_offset: int
+    bytes: int
+    max_timestamp: int
+    first_timestamp: int = -1
+    cleaned_up_to: int = NEVER_CLEANED
+    earliest_horizon: int = -1
+
+    @property
+    def clean_before(self) -> int:
+        """The offset below which this segment needs no cleaning."""
+        return self.cleaned_up_to if self.cleaned_up_to >= self.end_offset else self.base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """The facts of a log: its closed segments from the log start on, without a hole, and its ends.
+
+    ``damaged_at``: the base of the first segment that cannot be read, None without any.
+    """
+
+    segments: Sequence[SegmentFacts]
+    log_start: int
+    last_stable_offset: int
+    high_watermark: int
+    damaged_at: int | None = None
+    has_pending_swap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningConfig:
+    """The topic's configs, by Kafka's names."""
+
+    is_compacted: bool
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = (1 << 63) - 1
+    delete_retention_ms: int = 86_400_000
+    segment_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningPlan:
+    """The plan of a log's next round, and what ``bmq topic describe`` shows of it.
+
+    ``oldest_dirty_timestamp`` is the earliest of the dirty segments, -1 without any, ``earliest_horizon`` of all
+    segments.  ``groups``: the sources of each cleaned file, in order; also of a log that is not due.
+    """
+
+    reason: Reason
+    first_dirty: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    oldest_dirty_timestamp: int
+    earliest_horizon: int
+    groups: Sequence[Sequence[SegmentFacts]]
+
+    @property
+    def is_due(self) -> bool:
+        """True if a round should begin."""
+        return self.reason in (Reason.DIRTY, Reason.MAX_LAG)
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Dirty bytes below the end, of all bytes below the end; 0 if there are none."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def bounds(self, config: CleaningConfig, now_ms: int) -> RoundBounds:
+        """Return the bounds of a round that begins now."""
+        return RoundBounds(
+            first_dirty=self.first_dirty,
+            end=self.end,
+            now_ms=now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+        )
+
+
+def plan_cleaning(log: LogFacts, config: CleaningConfig, now_ms: int) -> CleaningPlan:
+    """Return the plan of the log's next round."""
+    segments = log.segments
+    first_dirty = _first_dirty(log)
+    taken, obstacle = _cleanable(log, config, first_dirty, now_ms)
+    end = taken[-1].end_offset if taken else log.log_start
+    dirty = [segment for segment in taken if segment.end_offset > first_dirty]
+    timestamps = [segment.first_timestamp for segment in segments if segment.end_offset > first_dirty]
+    oldest = min((timestamp for timestamp in timestamps if timestamp > 0), default=-1)
+    dirty_bytes = sum(segment.bytes for segment in dirty)
+    plan = CleaningPlan(
+        reason=Reason.BELOW_RATIO,
+        first_dirty=min(first_dirty, end),
+        end=end,
+        clean_bytes=sum(segment.bytes for segment in taken) - dirty_bytes,
+        dirty_bytes=dirty_bytes,
+        oldest_dirty_timestamp=oldest,
+        earliest_horizon=min((each.earliest_horizon for each in segments if each.earliest_horizon >= 0), default=-1),
+        groups=group_segments(taken, config.segment_bytes),
+    )
+    return replace(plan, reason=_reason(plan, log, config, dirty, obstacle, now_ms))
+
+
+def dirtiest_first(plans: Iterable[tuple[str, CleaningPlan]]) -> list[tuple[str, CleaningPlan]]:
+    """Return the logs that are due, by name: past max.compaction.lag.ms first, then by dirty ratio, then by name."""
+    due = [(name, plan) for name, plan in plans if plan.is_due]
+    return sorted(due, key=lambda each: (each[1].reason is not Reason.MAX_LAG, -each[1].dirty_ratio, each[0]))
+
+
+def group_segments(segments: Sequence[SegmentFacts], segment_bytes: int) -> list[list[SegmentFacts]]:
+    """Return the sources of each cleaned file: neighbours of together at most ``segment_bytes``, one at least."""
+    groups: list[list[SegmentFacts]] = []
+    size = 0
+    for segment in segments:
+        if (
+            groups
+            and size + segment.bytes <= segment_bytes
+            and segment.end_offset - 1 - groups[-1][0].base <= GROUP_OFFSETS_MAX
+        ):
+            groups[-1].append(segment)
+            size += segment.bytes
+        else:
+            groups.append([segment])
+            size = segment.bytes
+    return groups
+
+
+def _first_dirty(log: LogFacts) -> int:
+    """Return the offset below which the log is clean.
+
+    A round that ended early leaves files of two rounds: the earlier round counts.
+    """
+    clean_before = min((segment.clean_before for segment in log.segments), default=log.log_start)
+    return max(clean_before, log.log_start)
+
+
+def _cleanable(
+    log: LogFacts, config: CleaningConfig, first_dirty: int, now_ms: int
+) -> tuple[list[SegmentFacts], Reason]:
+    """Return the segments that a round may take, and why it may not take the next."""
+    taken: list[SegmentFacts] = []
+    for segment in log.segments:
+        if log.damaged_at is not None and segment.end_offset > log.damaged_at:
+            return taken, Reason.DAMAGED
+        if segment.end_offset > log.high_watermark:
+            return taken, Reason.UNCOMMITTED
+        if segment.end_offset > log.last_stable_offset:
+            return taken, Reason.OPEN_TRANSACTION
+        is_dirty = segment.end_offset > first_dirty
+        lag = config.min_compaction_lag_ms
+        if is_dirty and lag > 0 and segment.max_timestamp > now_ms - lag:
+            return taken, Reason.MIN_LAG
+        taken.append(segment)
+    return taken, Reason.OPEN_SEGMENT
+
+
+def _reason(
+    plan: CleaningPlan,
+    log: LogFacts,
+    config: CleaningConfig,
+    dirty: Sequence[SegmentFacts],
+    obstacle: Reason,
+    now_ms: int,
+) -> Reason:
+    if not config.is_compacted:
+        return Reason.NOT_COMPACTED
+    if log.has_pending_swap:
+        return Reason.SWAP_PENDING
+    if not dirty:
+        return obstacle
+    if 0 < plan.oldest_dirty_timestamp < now_ms - config.max_compaction_lag_ms:
+        return Reason.MAX_LAG
+    return Reason.DIRTY if plan.dirty_ratio > config.min_cleanable_dirty_ratio else Reason.BELOW_RATIO

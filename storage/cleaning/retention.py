@@ -1,0 +1,187 @@
+"""The rules of a cleaning: which records of a batch stay, and which batch gets a delete horizon.  Pure.
+
+The rules are those of Kafka's ``Cleaner``, ``CleanedTransactionMetadata`` and ``MemoryRecords.filterTo`` (KIP-98,
+KIP-534):
+
+============================================  ========================================================================
+batch or record                               stays
+============================================  ========================================================================
+a record with a key                           if no later record below the round's end has its key
+a tombstone                                   as a record with a key, and until its batch's delete horizon
+a record without a key                        always: the topic became compacted later.  Kafka removes it
+data of an aborted transaction                never
+a marker (COMMIT, ABORT)                      while the round passes a batch of its transaction, then until its horizon
+another control batch with a record           always
+the last batch of a producer                  its header, so that sequence and epoch stay known
+============================================  ========================================================================
+
+A batch gets its *delete horizon*, the time of the cleaning and ``delete.retention.ms``, in the first round after which
+nothing below it needs it: it holds tombstones, or a marker whose data is gone.  A reader that began before the horizon
+minus ``delete.retention.ms`` sees the tombstone if it is not slower than that.
+
+A round may leave files as they are.  ``intact_from`` is the first offset of the first such file.  From there on a
+tombstone may hide a record of that file, and a marker may end a transaction with data there.  So from there on both
+stay, and no batch gets a horizon.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import NamedTuple
+
+from bmq.core.records.batch import NO_PRODUCER_ID, Batch
+from bmq.core.records.control import Marker, marker_of
+from bmq.storage.checkpoint import AbortedTransaction, ProducerState
+
+DELETE_HORIZON = 0x40
+"""The attribute of a batch whose base timestamp is its delete horizon (KIP-534)."""
+NO_HORIZON = -1
+_FIRST_OFFSET = attrgetter("first_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundBounds:
+    """The offsets and times of a round.
+
+    ``first_dirty``: below it no key has two records.  ``end``: where the last source ends; no batch at or past it is
+    read.  ``now_ms`` is the time of the cleaning.  ``intact_from``: see the module; None if all files below ``end`` are
+    rewritten.
+    """
+
+    first_dirty: int
+    end: int
+    now_ms: int
+    delete_retention_ms: int
+    intact_from: int | None = None
+
+    @property
+    def horizon(self) -> int:
+        """The delete horizon of the batches that get theirs in this round."""
+        return self.now_ms + self.delete_retention_ms
+
+
+class ProducerEnd(NamedTuple):
+    """The end of what a producer wrote: its last data's offset, -1 if only a marker is known, and its epoch."""
+
+    last_offset: int
+    epoch: int
+
+    @classmethod
+    def of(cls, states: Iterable[ProducerState]) -> dict[int, ProducerEnd]:
+        """Return the ends of the producers that the partition's owner knows, by producer id."""
+        return {
+            state.producer_id: cls(
+                max((batch.base_offset + batch.last_delta for batch in state.batches), default=-1), state.epoch
+            )
+            for state in states
+        }
+
+
+class AbortedRanges:
+    """The aborted transactions of a round, found by a batch of their data."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        found: dict[int, set[AbortedTransaction]] = {}
+        for each in aborted:
+            found.setdefault(each.producer_id, set()).add(each)
+        self._by_producer = {producer_id: sorted(some, key=_FIRST_OFFSET) for producer_id, some in found.items()}
+
+    def find(self, batch: Batch) -> AbortedTransaction | None:
+        """Return the aborted transaction that a batch of data belongs to; None if there is none."""
+        if not batch.is_transactional:
+            return None
+        some = self._by_producer.get(batch.producer_id, [])
+        at = bisect_right(some, batch.base_offset, key=_FIRST_OFFSET) - 1
+        return some[at] if at >= 0 and batch.base_offset <= some[at].last_offset else None
+
+
+class RecordRule(Enum):
+    """The rule for the records of a batch."""
+
+    NONE = "no record stays"
+    ALL = "all records stay"
+    BY_KEY = "each record is judged by its key"
+
+
+class BatchVerdict(NamedTuple):
+    """The judgement of one batch.
+
+    ``keeps_tombstones``: the last record of a key stays although it is a tombstone.  ``may_get_horizon``: the batch may
+    get its delete horizon in this round, if it keeps tombstones or is a free marker.  ``is_free_marker``: a COMMIT or
+    ABORT whose transaction's data is gone.  ``is_empty_kept``: without records the batch stays as its header.
+    """
+
+    rule: RecordRule
+    keeps_tombstones: bool
+    may_get_horizon: bool
+    is_free_marker: bool
+    is_empty_kept: bool
+
+
+class Retention:
+    """The judge of the batches of one round, which passes all of them, in order of offsets."""
+
+    __slots__ = ("_aborted", "_bounds", "_producers", "_with_data")
+
+    def __init__(self, bounds: RoundBounds, aborted: AbortedRanges, producers: Mapping[int, ProducerEnd]) -> None:
+        self._bounds = bounds
+        self._aborted = aborted
+        self._producers = producers
+        self._with_data: set[int] = set()  # producers of whose transaction a batch has been passed, but not its end
+
+    def judge(self, batch: Batch) -> BatchVerdict:
+        """Return what becomes of the next batch.  Raises FormatError if a control record cannot be read."""
+        is_free = False
+        if batch.is_control:
+            is_free = self._is_free(batch)
+            is_due = batch.count == 0 or (is_free and self._is_past_horizon(batch))
+            rule = RecordRule.NONE if is_due else RecordRule.ALL
+        elif self._aborted.find(batch) is not None:
+            rule = RecordRule.NONE
+        else:
+            rule = RecordRule.BY_KEY
+        if batch.is_transactional and not batch.is_control:
+            self._with_data.add(batch.producer_id)
+        return BatchVerdict(
+            rule,
+            keeps_tombstones=not self._is_past_horizon(batch),
+            may_get_horizon=not batch.attributes & DELETE_HORIZON and not self._may_be_needed(batch),
+            is_free_marker=is_free,
+            is_empty_kept=self._is_last_of_producer(batch),
+        )
+
+    def _is_free(self, batch: Batch) -> bool:
+        """Return whether a control batch is a marker without data; the end of its transaction is noted."""
+        if not batch.count or marker_of(batch) is Marker.OTHER:
+            return False
+        has_data = batch.producer_id in self._with_data
+        self._with_data.discard(batch.producer_id)
+        return not has_data and not self._may_be_needed(batch)
+
+    def _may_be_needed(self, batch: Batch) -> bool:
+        """Return whether a file that the round leaves as it is may have data that a tombstone or marker is about."""
+        intact_from = self._bounds.intact_from
+        return intact_from is not None and batch.next_offset > intact_from
+
+    def _is_past_horizon(self, batch: Batch) -> bool:
+        return (
+            bool(batch.attributes & DELETE_HORIZON)
+            and batch.base_timestamp <= self._bounds.now_ms
+            and not self._may_be_needed(batch)
+        )
+
+    def _is_last_of_producer(self, batch: Batch) -> bool:
+        if batch.producer_id == NO_PRODUCER_ID:
+            return False
+        end = self._producers.get(batch.producer_id)
+        if end is None:
+            return False
+        if end.last_offset >= 0:
+            return not batch.is_control and batch.last_offset == end.last_offset
+        return batch.is_control and batch.producer_epoch == end.epoch
