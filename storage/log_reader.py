@@ -23,7 +23,7 @@ from typing import Protocol
 
 from bmq.core.aio.lru import LruCache
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, Batch
+from bmq.core.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch
 from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, read_batches
 from bmq.core.records.reader import TimestampAndOffset, first_not_older
 from bmq.storage.aborted import RecentAborted, SegmentTransactions
@@ -578,8 +578,11 @@ def _slice(views: Sequence[memoryview], size: int, end_offset: int) -> LogSlice:
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
     """Search the current batch for the record; None if it has none.  See ``offset_for_timestamp``."""
     head = walk.header
-    if head.base_timestamp >= timestamp and head.base_offset >= start_offset and not head.attributes & LOG_APPEND_TIME:
-        return TimestampAndOffset(head.base_offset, head.base_timestamp)
+    if not head.count:
+        return None
+    first = head.first_timestamp
+    if first is not None and first >= timestamp and head.base_offset >= start_offset:
+        return TimestampAndOffset(head.base_offset, first)
     if head.size > REFINE_BYTES_MAX:
         return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
     await walk.load()

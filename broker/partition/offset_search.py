@@ -122,7 +122,7 @@ class SearchedLog:
         walk = SegmentCursor(self._pool, self._path.log(extent.name), facts, begin, stop, end)
         largest = -1
         while await walk.step():
-            if walk.next_offset > start:
+            if walk.next_offset > start and walk.header.count:
                 largest = max(largest, walk.header.max_timestamp)
         return largest
 
