@@ -19,7 +19,6 @@ from bmq.core.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
-    NO_TIMESTAMP,
     Batch,
     Record,
     build_gap,
@@ -117,6 +116,4 @@ def survivors(batches: Iterable[bytes]) -> list[Survivor]:
 
 def first_not_older_of(records: Iterable[Survivor], timestamp: int, start: int = 0) -> Survivor | None:
     """Return the first record at or past ``start`` that is not older than ``timestamp`` (ms)."""
-    return next(
-        (each for each in records if each.timestamp >= timestamp != NO_TIMESTAMP and each.offset >= start), None
-    )
+    return next((each for each in records if each.timestamp >= timestamp and each.offset >= start), None)
