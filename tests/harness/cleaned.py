@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from crc32c import crc32c
 
@@ -19,6 +20,7 @@ from bmq.core.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
+    NO_TIMESTAMP,
     Batch,
     Record,
     build_gap,
@@ -27,6 +29,8 @@ from bmq.core.records.batch import (
 )
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import StoredRecord, read_records
+from bmq.storage.index import SegmentIndex
+from bmq.storage.segment import decode_idx, encode_idx
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +121,28 @@ def survivors(batches: Iterable[bytes]) -> list[Survivor]:
 def first_not_older_of(records: Iterable[Survivor], timestamp: int, start: int = 0) -> Survivor | None:
     """Return the first record at or past ``start`` that is not older than ``timestamp`` (ms)."""
     return next((each for each in records if each.timestamp >= timestamp and each.offset >= start), None)
+
+
+def clean_segment(log: Path, kept: Collection[int], *, horizon: int | None = None, keeps_empty: bool = False) -> None:
+    """Clean a closed segment of a stopped server on a local folder: its ``.log`` and its ``.idx``, under their names.
+
+    No partition record may name the segment: its length changes.
+    """
+    idx = log.with_suffix(".idx")
+    before = decode_idx(idx.read_bytes())
+    full = [bytes(batch.data) for batch in read_batches(memoryview(log.read_bytes())[: before.position])]
+    made = cleaned_log(full, kept, horizon=horizon, keeps_empty=keeps_empty)
+    index, position = SegmentIndex(256), 0
+    for batch in read_batches(memoryview(b"".join(made))):
+        index.add(batch.base_offset, position, batch.max_timestamp if batch.count else NO_TIMESTAMP)
+        position += batch.size
+    after = replace(
+        before,
+        position=position,
+        index=index.entries,
+        max_timestamp=index.max_timestamp,
+        max_timestamp_offset=index.max_timestamp_offset,
+    )
+    for path, data in ((log, b"".join(made)), (idx, encode_idx(after))):
+        path.chmod(0o644)
+        path.write_bytes(data)

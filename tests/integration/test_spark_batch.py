@@ -499,7 +499,10 @@ def test_a_compacted_log(spark: SparkSession, root: str) -> None:
     assert [Batch(memoryview(data)).count for data in made] == [1, 0, 3, 0, 1]
     found = rows(frame(spark, root, topic="orders"))
     assert [(row.offset, bytes(row.value)) for row in found] == [(n, b"%d" % n) for n in (*sorted(kept), 60)]
-    assert [(row.timestamp - datetime(1970, 1, 1)) // timedelta(milliseconds=1) for row in found] == [*sorted(kept), 60]
+    assert [(row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1) for row in found] == [
+        *sorted(kept),
+        60,
+    ]
     for start in range(61):
         left = [n for n in (*sorted(kept), 60) if n >= start]
         assert frame(spark, root, topic="orders", startingOffsets=f'{{"orders":{{"0":{start}}}}}').count() == len(left)
