@@ -11,9 +11,9 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from bmq.core.errors import FormatError, RequestError
-from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch, BatchRules
-from bmq.core.records.check import check_records, unpack
+from bmq.core.errors import FormatError
+from bmq.core.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, Batch
+from bmq.core.records.check import stored_fault
 from bmq.core.records.cursor import (
     BATCH_BYTES_MAX,
     BatchCheck,
@@ -28,7 +28,6 @@ READ_BYTES = 4 << 20
 _LENGTH = struct.Struct(">I")
 _OFFSET = struct.Struct(">q")
 _MAGIC_BYTE = bytes([MAGIC])
-_ANY_TIME = BatchRules(timestamp_after_max_ms=(1 << 63) - 1)
 _CRC_MATCHES_MAX = 4
 """Ends of a batch to check that its CRC allows and its records do not.
 
@@ -119,15 +118,15 @@ async def next_batch(reader: BlockReader, start: int, offset: int) -> int | None
 async def due_header(reader: BlockReader, position: int, offset: int) -> Batch | None:
     """Return the header at ``position`` if, apart from its length and CRC, it is that of the batch due there.
 
-    ``offset`` is the base offset that is due.  The result is None if it is another header, or cut off.
+    ``offset`` is the base offset that is due.  The batch may lack records, or have none: compaction took them, or a
+    repair put it where they were lost.  The result is None if it is another header, or cut off.
     """
     data = await reader.view(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
     batch = Batch(data)
-    is_gap = batch.count == 0 <= batch.last_offset_delta
-    is_due = batch.base_offset == offset and batch.magic == MAGIC
-    return batch if is_due and (is_gap or 0 <= batch.last_offset_delta < batch.count) else None
+    is_due = batch.base_offset == offset and batch.magic == MAGIC and batch.last_offset_delta >= 0
+    return batch if is_due and 0 <= batch.count <= batch.last_offset_delta + 1 else None
 
 
 async def with_right_length(reader: BlockReader, position: int, header: Batch) -> Batch | None:
@@ -167,6 +166,4 @@ def _mended(data: memoryview) -> Batch | None:
     """Return ``data``, whose CRC is right, as a batch of that length; None if its records do not end there."""
     _LENGTH.pack_into(data, 8, len(data) - LENGTH_OVERHEAD)
     batch = Batch(data)
-    records = unpack(batch)
-    is_right = not isinstance(records, RequestError) and check_records(batch, records, _ANY_TIME, 0) is None
-    return batch if is_right else None
+    return None if stored_fault(batch) else batch

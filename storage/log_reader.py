@@ -7,8 +7,9 @@ bounds of a read (rules 2 and 5):
   that the caller gives, a high watermark.  Bytes behind were never acknowledged, or are written again elsewhere.
 * Bytes are kept for other readers only as far as they are certain: see ``storage/block_cache.py``.
 
-The result is whole batches, the first of which holds the requested offset.  Headers are checked (size, magic, dense
-offsets), record CRCs are not: the consumer checks those.
+The result is whole batches, the first of which holds the requested offset, or is the next that has records: compaction
+leaves batches without any, and clients that get these alone take it for the end, or ask for more bytes.  Headers are
+checked (size, magic, dense offsets), record CRCs are not: the consumer checks those.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from itertools import islice
 from typing import Protocol
 
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, Batch
+from bmq.core.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch
 from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, read_batches
 from bmq.core.records.reader import TimestampAndOffset, first_not_older
 from bmq.storage.aborted import RecentAborted, SegmentTransactions
@@ -264,6 +266,32 @@ class SegmentCursor:
 # -------------------------------------------------------------------------------------------------- one partition
 
 
+class _Search:
+    """The search of one read for the first batch with records, from segment to segment.
+
+    ``offset`` is where it goes on.  With ``takes_gaps`` it ends at any batch.  The other fields are those of the read.
+    """
+
+    __slots__ = ("_first", "active", "end_offset", "held", "max_bytes", "offset", "takes_gaps")
+
+    def __init__(
+        self, offset: int, max_bytes: int, end_offset: int, active: ActiveSegment | None, held: HeldRecords | None
+    ) -> None:
+        self.offset = self._first = offset
+        self.max_bytes = max_bytes
+        self.end_offset = end_offset
+        self.active = active
+        self.held = held
+        self.takes_gaps = False
+
+    def take_gaps(self) -> bool:
+        """Go back to the beginning and take the batches there; return False if none was passed over."""
+        if self.offset == self._first:
+            return False
+        self.offset, self.takes_gaps = self._first, True
+        return True
+
+
 class LogReader:
     """A reader of one partition's log.  It serves any number of reads at once; a cancelled one disturbs no other."""
 
@@ -293,6 +321,9 @@ class LogReader:
     ) -> LogSlice:
         """Return whole batches of one segment, the first of which holds ``offset``.
 
+        If batches without records stand there, the first is the next that has records, in whichever segment.  If none
+        below ``end_offset`` has any, the result is the batches without records.
+
         They are at most ``max_bytes`` long, but at least one batch.  None reaches ``end_offset``, a high watermark that
         the caller got from the owner before this call; the result is empty if the batch at ``offset`` is not wholly
         below it.  ``active_segment`` saves the listing and the scan of the owner's newest segment.  If ``held`` begins
@@ -303,49 +334,59 @@ class LogReader:
         """
         if offset >= end_offset:
             return LogSlice()
+        search = _Search(offset, max_bytes, end_offset, active, held)
         for attempt in range(REFRESHES_MAX + 1):
             await self.segments.cover(end_offset, active.name if active is not None else None)
-            extent = self.segments.find(offset)
+            extent = self.segments.find(search.offset)
             if extent is None:
                 break
             try:
-                return await self._read_extent(extent, offset, max_bytes, end_offset, active, held)
+                while (records := await self._read_extent(extent, search)) is None:
+                    extent = self.segments.find(search.offset) or extent
+                return records
             except NoSuchFile:
                 if attempt == REFRESHES_MAX:
                     raise
                 await self.segments.refresh(extent.name)
             except CorruptData:  # a repair may have replaced the file since it was read
                 if attempt == REFRESHES_MAX or not self.pool.forget(self.path.log(extent.name)):
-                    raise
+                    if not search.take_gaps():
+                        raise
+                    first = self.segments.find(offset)  # the read at the damage, behind the gaps, raises
+                    return (first and await self._read_extent(first, search)) or LogSlice()
         raise OffsetNotFound(self.path, offset, self.segments.first_offset)
 
-    async def _read_extent(
-        self,
-        extent: Extent,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        active: ActiveSegment | None,
-        held: HeldRecords | None,
-    ) -> LogSlice:
+    async def _read_extent(self, extent: Extent, search: _Search) -> LogSlice | None:
+        """Return batches of one segment; None if the search is to go on at the offset that it then has."""
+        offset, end_offset, active, held = search.offset, search.end_offset, search.active, search.held
         facts = await self._facts(extent, offset, active)
         start = facts.start_for(offset, extent.name.base)
         if held is None or held.start <= offset:
             walk = self._walk(extent, facts, start, end_offset)
         else:
             walk = self._walk(extent, facts, start, end_offset, held.start, _position_of(held, facts))
+        turns, asked = Turns(), -1
         try:
             while await walk.step():
                 if walk.next_offset > offset:
-                    return await self._collect(extent, walk, max_bytes)
-            return LogSlice()
+                    if asked < 0:
+                        asked = walk.position
+                    if walk.header.count or search.takes_gaps:
+                        return await self._collect(extent, walk, search.max_bytes, asked)
+                    search.offset = walk.next_offset
+                    if turns.is_over():
+                        await next_turn()
         finally:
             walk.finish()
+        search.held = None  # a record behind the gaps may be held only: it is on storage, too
+        is_over = search.offset == offset or search.offset >= end_offset
+        return None if not is_over or search.take_gaps() else LogSlice()
 
-    async def _collect(self, extent: Extent, walk: SegmentCursor, max_bytes: int) -> LogSlice:
+    async def _collect(self, extent: Extent, walk: SegmentCursor, max_bytes: int, asked: int) -> LogSlice:
+        """Return the walk's current batch and those behind it.  ``asked`` is the position of the offset asked for."""
         start = walk.kept_from = walk.position
-        run = self._streams.pop((extent.name, start))
-        is_next = start == 0 or run is not None
+        run = self._streams.pop((extent.name, asked))
+        is_next = asked == 0 or run is not None
         walk.run = run or 1
         await walk.load()
         end, end_offset = walk.end, walk.next_offset
@@ -578,8 +619,11 @@ def _slice(views: Sequence[memoryview], size: int, end_offset: int) -> LogSlice:
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
     """Search the current batch for the record; None if it has none.  See ``offset_for_timestamp``."""
     head = walk.header
-    if head.base_timestamp >= timestamp and head.base_offset >= start_offset and not head.attributes & LOG_APPEND_TIME:
-        return TimestampAndOffset(head.base_offset, head.base_timestamp)
+    if not head.count:
+        return None
+    first = head.first_timestamp
+    if first is not None and first >= timestamp and head.base_offset >= start_offset:
+        return TimestampAndOffset(head.base_offset, first)
     if head.size > REFINE_BYTES_MAX:
         return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
     await walk.load()

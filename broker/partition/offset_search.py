@@ -159,7 +159,7 @@ class SearchedLog:
         walk = self._cursor(extent, facts, start, end)
         largest = -1
         while await walk.step():
-            if walk.next_offset > start:
+            if walk.next_offset > start and walk.header.count:
                 largest = max(largest, walk.header.max_timestamp)
         return largest
 

@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from bmq.broker.repair.transactions import NO_TRANSACTIONS, SegmentEnd, TransactionScan
-from bmq.core.errors import FormatError, RequestError
+from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch, build_gap
-from bmq.core.records.check import unpack
+from bmq.core.records.check import stored_fault
 from bmq.core.records.control import end_marker_of
 from bmq.core.records.reader import read_records
-from bmq.core.records.walk import WALKER, Fault
 from bmq.storage.damage_reader import DamagedPart, FoundBatch, walk_batches
 from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError
 from bmq.storage.index import SegmentIndex
 
-_LONGS = (-(1 << 63), (1 << 63) - 1)
 _CORRUPT_STEP = 4 << 10
 _UNREADABLE_STEP = 256 << 10
 """Smallest reads, in bytes, that separate bytes that can be read from those that cannot: without a right checksum, and
@@ -232,11 +230,8 @@ def _unreadable(batch: Batch) -> str:
     """Return why consumers cannot read the batch's records; "" if they can."""
     if batch.count == 0:
         return ""
-    plain = unpack(batch)
-    if not isinstance(plain, RequestError):
-        walked = WALKER.walk(plain, batch.count, batch.base_timestamp, *_LONGS)
-        if walked.fault == Fault.FINE:
-            return _unreadable_marker(batch)
+    if not stored_fault(batch):
+        return _unreadable_marker(batch)
     try:
         for _ in read_records(batch):
             pass

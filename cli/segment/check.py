@@ -68,6 +68,8 @@ class SegmentCheck:
         self._transactions = Transactions(opened.items()) if opened is not None else None
         self._index_position = index.position if index is not None else 0
         self._seen_covered = covered is None or covered.position == 0
+        self._empty_batches = self._empty_offsets = 0
+        self._first_empty: tuple[int, int] | None = None  # position and offset
 
     @property
     def is_complete(self) -> bool:
@@ -79,13 +81,10 @@ class SegmentCheck:
         batch = found.batch
         self._check_offset(found)
         if batch.count == 0 <= batch.last_offset_delta:
-            self._note(
-                f"{batch.last_offset_delta + 1} offsets without records",
-                "A repair put this gap where records were lost; consumers continue after it.",
-                found.position,
-                batch.base_offset,
-            )
-        elif batch.count != batch.last_offset_delta + 1 or batch.count < 1:
+            self._empty_batches += 1
+            self._empty_offsets += batch.last_offset_delta + 1
+            self._first_empty = self._first_empty or (found.position, batch.base_offset)
+        elif not 1 <= batch.count <= batch.last_offset_delta + 1:
             self._fault(
                 f"the header counts {batch.count} records, its offsets {batch.last_offset_delta + 1}",
                 "No broker accepts such a batch: it was written by something else.",
@@ -158,10 +157,17 @@ class SegmentCheck:
         except FormatError:
             self._transactions = None  # `--records` reports the batch
         if not batch.count:
-            self._transactions = None  # the gap of a repair may hold anything
+            self._transactions = None  # the gap of a repair stands for batches of any kind
 
     def finish(self) -> None:
         """End the check when the file, or the part of it that counts, has been read."""
+        if self._first_empty is not None:
+            self._note(
+                f"{self._empty_offsets} offsets without records, in {self._empty_batches} batches",
+                "Compaction removed the records, or a repair put a gap where they were lost; consumers continue after"
+                " them.",
+                *self._first_empty,
+            )
         is_short = self._check_promises()
         if self._index is not None:
             self._index.finish(self.position if self.is_complete else None)

@@ -11,7 +11,7 @@ from bmq.cli.output import Table, format_time, print_json
 from bmq.cli.segment.targets import Targets
 from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import CODEC_MASK, CODECS, LOG_APPEND_TIME, Batch
+from bmq.core.records.batch import CODEC_MASK, CODECS, DELETE_HORIZON, LOG_APPEND_TIME, Batch
 from bmq.storage.checkpoint import Checkpoint, decode
 from bmq.storage.damage_reader import DamagedPart, walk_batches, walk_journal
 from bmq.storage.filesystem import FileSystem
@@ -106,11 +106,13 @@ def batch_fields(batch: Batch, position: int, *, is_crc_ok: bool) -> dict[str, o
         "lastSequence": batch.last_sequence if batch.base_sequence >= 0 else -1,
         "isTransactional": batch.is_transactional,
         "isControl": batch.is_control,
+        "deleteHorizonMs": batch.base_timestamp if batch.attributes & DELETE_HORIZON else None,
     }
 
 
 def _batch_row(batch: Batch, position: int, *, is_crc_ok: bool) -> list[object]:
     flags = "T" * batch.is_transactional + "C" * batch.is_control + "A" * bool(batch.attributes & LOG_APPEND_TIME)
+    flags += "H" * bool(batch.attributes & DELETE_HORIZON)
     return [
         position, batch.size, batch.base_offset, batch.last_offset, batch.count, batch.leader_epoch, _codec(batch),
         format_time(batch.max_timestamp), batch.producer_id, batch.producer_epoch, batch.base_sequence, flags or "-",

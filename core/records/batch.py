@@ -45,6 +45,8 @@ TRANSACTIONAL = 0x10
 ATTRIBUTES_LOW = 22
 """Position of the low byte of a batch's attributes, which are two bytes at 21."""
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
+"""KIP-534: the base timestamp is the time from which on the batch's tombstones, or its marker, may be removed."""
 
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
@@ -120,6 +122,24 @@ class Batch:
     @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def missing_records(self) -> int:
+        """The number of offsets of the batch that have no record any more: compaction took it, or it was lost."""
+        return self.last_offset_delta + 1 - self.count
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The time of the record at ``base_offset`` (ms); None if the header does not show it.
+
+        A batch that compaction has rewritten may have lost this record, and its base timestamp may be another record's
+        or a delete horizon.
+        """
+        if self.missing_records:
+            return None
+        if self.attributes & LOG_APPEND_TIME:
+            return int(self.max_timestamp)
+        return None if self.attributes & DELETE_HORIZON else int(self.base_timestamp)
 
     @property
     def has_valid_crc(self) -> bool:
@@ -290,7 +310,7 @@ def build_batch(
     """Return an uncompressed batch.  For internal records (barriers, shards), tests and benches: not the hot path."""
     body = bytearray(HEADER_BYTES)
     for delta, record in enumerate(records):
-        encoded = _encode_record(delta, record)
+        encoded = encode_record(delta, record)
         body += encode_varint(len(encoded))
         body += encoded
     _HEADER.pack_into(
@@ -331,7 +351,8 @@ def build_gap(base_offset: int, end_offset: int, leader_epoch: int) -> Iterator[
         base_offset += delta + 1
 
 
-def _encode_record(delta: int, record: Record) -> bytes:
+def encode_record(delta: int, record: Record) -> bytes:
+    """Return a record behind its length, at ``delta`` offsets from its batch's base."""
     out = bytearray(b"\x00")
     out += encode_varint(record.timestamp_delta)
     out += encode_varint(delta)

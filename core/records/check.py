@@ -100,6 +100,25 @@ def check_records(batch: Batch, plain: memoryview, rules: BatchRules, now_ms: in
     return None
 
 
+def stored_fault(batch: Batch) -> str:
+    """Return why the records of a stored batch are not what its header says; "" if they are.
+
+    Records may be missing, as compaction takes them; keys and timestamps are not judged.
+    """
+    if not 0 <= batch.missing_records <= batch.last_offset_delta + 1:
+        return f"{batch.count} records do not fit last offset delta {batch.last_offset_delta}"
+    if not batch.count:
+        return ""  # bytes behind the header of an empty batch are nothing, whatever its codec
+    plain = unpack(batch)
+    if isinstance(plain, RequestError):
+        return str(plain)
+    count = batch.count
+    fault, number, _ = WALKER.walk(
+        plain, count, batch.base_timestamp, _LONG_MIN, _LONG_MAX, missing=batch.missing_records
+    )
+    return "" if fault == Fault.FINE else f"record {number} of {count}: {MEANING[Fault(fault)]}"
+
+
 def _records_refused(
     batch: Batch, plain: memoryview, fault: int, earliest: int, latest: int, needs_key: bool
 ) -> RequestError:

@@ -60,8 +60,7 @@ class BatchCheck(Enum):
 class OffsetOrder(Enum):
     """The base offsets that are right."""
 
-    DENSE = "each batch begins where the one before ends"
-    RISING = "none begins before the one before ends: compaction leaves holes"
+    DENSE = "each batch begins where the one before ends, in a compacted log too"
     ANY = "offsets are not judged"
 
 
@@ -81,7 +80,6 @@ class BatchCursor:
 
     __slots__ = (
         "_checks_crc",
-        "_is_dense",
         "_judges_offsets",
         "_length",
         "_limit",
@@ -117,7 +115,6 @@ class BatchCursor:
         self._checks_crc = check is BatchCheck.CRC
         self._wants_all = check is not BatchCheck.HEADER
         self._judges_offsets = offsets is not OffsetOrder.ANY
-        self._is_dense = offsets is OffsetOrder.DENSE
         self._stop = _UNBOUNDED if stop is None else stop
         self._limit = _UNBOUNDED if limit is None else limit
         self._length = _UNBOUNDED if length is None else length
@@ -148,9 +145,7 @@ class BatchCursor:
             if crc32c(data[at + CRC_START : at + size]) != crc:
                 return self._damaged("the batch's CRC does not match")
         following = base + last_delta + 1
-        if self._judges_offsets and (
-            base < due or (base > due and self._is_dense) or last_delta < 0 or following > self._limit
-        ):
+        if self._judges_offsets and (base != due or last_delta < 0 or following > self._limit):
             return self._misplaced(base, last_delta)
         if base >= self._stop:
             self.next_offset = base
@@ -178,7 +173,7 @@ class BatchCursor:
         due = self.next_offset
         if last_delta < 0:
             return self._damaged(f"the batch's last offset delta is {last_delta}")
-        if base < due or (base > due and self._is_dense):
+        if base != due:
             return self._damaged(f"a batch at offset {base}, but {due} is due", is_misplaced=True)
         last = base + last_delta
         return self._damaged(f"a batch of offsets {base} to {last}, but {self._limit} is due after these bytes")

@@ -61,14 +61,15 @@ _RECORDS: Any = types.Array(types.uint8, 1, "C", readonly=True)
 _BOUNDS: Any = (types.int64, types.int64, types.int64, types.int64, types.boolean)
 
 
-@_compiled(types.UniTuple(types.int64, 3)(_RECORDS, *_BOUNDS))
+@_compiled(types.UniTuple(types.int64, 3)(_RECORDS, *_BOUNDS, types.int64))
 def walk(
-    data: Bytes, count: int, base_timestamp: int, earliest: int, latest: int, needs_key: bool
+    data: Bytes, count: int, base_timestamp: int, earliest: int, latest: int, needs_key: bool, missing: int
 ) -> tuple[int, int, int]:
     """Return (fault, number of the record, largest timestamp): see ``core.records.walk.Walk``."""
     at, end = Int64(0), Int64(len(data))
     max_timestamp = Int64(_NO_TIMESTAMP)
     untimely, keyless = Int64(-1), Int64(-1)
+    due = Int64(0)
     for number in range(count):
         length, at = _varint(data, at, end, _VARINT_BYTES)
         if at < 0:
@@ -83,8 +84,9 @@ def walk(
         delta, at = _varint(data, at, end, _VARINT_BYTES)
         if at < 0:
             return _NUMBER, number, max_timestamp
-        if delta != number:
+        if delta < due or delta > number + missing:
             return _OFFSET_DELTA, number, max_timestamp
+        due = delta + 1
         lacks_key = False
         for field in range(2):  # key, value
             size, at = _varint(data, at, end, _VARINT_BYTES)

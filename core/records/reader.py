@@ -97,9 +97,12 @@ def read_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterato
 def first_not_older(batch: Batch, timestamp: int, start_offset: int, *, bytes_max: int) -> TimestampAndOffset | None:
     """Return the first record at or past ``start_offset`` that is not older than ``timestamp``; None if all are older.
 
-    If the batch cannot be decoded, or is larger than ``bytes_max`` once decompressed, it is the batch's first offset at
-    or past ``start_offset`` with the batch's largest timestamp: at or before the right record, so nothing is skipped.
+    Records that compaction took are passed over.  If the batch cannot be decoded, or is larger than ``bytes_max`` once
+    decompressed, it is the batch's first offset at or past ``start_offset`` with the batch's largest timestamp: at or
+    before the right record, so nothing is skipped.
     """
+    if not batch.count:  # its codec may be set, and some brokers leave the largest time of what was removed
+        return None
     try:
         for record in read_records(batch, bytes_max=bytes_max):
             if record.timestamp >= timestamp and record.offset >= start_offset:

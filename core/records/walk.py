@@ -8,8 +8,9 @@ records.  Two implementations give the same verdict for the same bytes:
 * ``core.records.kernels``: compiled by numba; a microsecond a call and some 10 ns a record, GIL released.
   ``load_compiled`` switches to it; the extra ``fast`` installs numba.
 
-Stricter than Kafka: offset deltas must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers (compressed) a batch
-whose deltas are not, which no current client sends.
+Stricter than Kafka: offset deltas of a produced batch must be 0, 1, 2, …  Kafka keeps (uncompressed) or renumbers
+(compressed) a batch whose deltas are not, which no current client sends.  A stored batch may lack records: compaction
+took them.
 """
 
 from __future__ import annotations
@@ -74,16 +75,24 @@ class BadRecord(NamedTuple):
 
 
 def walk_python(
-    data: bytes, count: int, base_timestamp: int, earliest: int, latest: int, needs_key: bool = False
+    data: bytes,
+    count: int,
+    base_timestamp: int,
+    earliest: int,
+    latest: int,
+    needs_key: bool = False,
+    missing: int = 0,
 ) -> Walk:
     """Walk ``count`` records in ``data``.  Their timestamps (ms) must be in [earliest, latest], or -1 for none.
 
     ``needs_key``: each record must have a key, of any length.  The fault is TIMESTAMP if a record that has its key has
-    a wrong timestamp, else KEY.
+    a wrong timestamp, else KEY.  ``missing``: the number of records that the batch has lost; the offset deltas then
+    rise, and pass over so many numbers at most.
     """
     at, end = 0, len(data)
     max_timestamp, untimely, number = NO_TIMESTAMP, -1, 0
     keyless = last_keyless = -1
+    due = 0
     key_and_value = (needs_key, False)
     try:
         for number in range(count):
@@ -104,8 +113,11 @@ def walk_python(
                 delta, at = _varint(data, at - 1, _VARLONG_BYTES)
             timestamp = base_timestamp + delta
             delta, at = _varint(data, at, _VARINT_BYTES)
-            if delta != number:
-                return Walk(Fault.OFFSET_DELTA, number, max_timestamp)
+            if delta != due:
+                if delta < due or delta > number + missing:
+                    return Walk(Fault.OFFSET_DELTA, number, max_timestamp)
+                due = delta
+            due += 1
             for is_needed in key_and_value:
                 size = data[at]
                 at += 1
@@ -245,12 +257,13 @@ class Walker:
         earliest: int,
         latest: int,
         needs_key: bool = False,
+        missing: int = 0,
     ) -> Walk:
         """Walk ``count`` records: see ``walk_python``."""
         if self._compiled is None:
-            return walk_python(bytes(data), count, base_timestamp, earliest, latest, needs_key)
+            return walk_python(bytes(data), count, base_timestamp, earliest, latest, needs_key, missing)
         records = self._from_buffer(data, self._uint8)
-        return Walk(*self._compiled(records, count, base_timestamp, earliest, latest, needs_key))
+        return Walk(*self._compiled(records, count, base_timestamp, earliest, latest, needs_key, missing))
 
     def bad_records(
         self,

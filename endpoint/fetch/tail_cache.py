@@ -58,10 +58,10 @@ class _Entry:
     """One batch.
 
     ``end`` is the offset after its last record; ``cost`` the bytes that it keeps alive, without those of a shared
-    ``frame``.
+    ``frame``.  ``has_records`` is False for a batch whose records are lost or were removed.
     """
 
-    __slots__ = ("cost", "data", "end", "frame", "size", "tail")
+    __slots__ = ("cost", "data", "end", "frame", "has_records", "size", "tail")
 
     def __init__(self, tail: _Tail, data: Buffer, end: int, cost: int, frame: _Frame | None) -> None:
         self.tail = tail
@@ -70,6 +70,7 @@ class _Entry:
         self.end = end
         self.cost = cost
         self.frame = frame
+        self.has_records = True
 
 
 class _Frame:
@@ -181,6 +182,7 @@ class TailCache:
                 tail.start = batch.base_offset
             tail.end = batch.next_offset
             entry = self._entry(tail, batch.data)
+            entry.has_records = batch.count > 0
             tail.append(entry)
             order[entry] = None
             self.used += entry.cost
@@ -231,6 +233,9 @@ class TailCache:
     ) -> TailSlice | None:
         """Return the batches from the one that holds ``offset`` on, as many as fit, all below ``end_offset``.
 
+        If this batch has no records, the first is the next that has some; if no batch below ``end_offset`` has any,
+        they are the batches without records.
+
         ``at_least_one``: the first even if it is larger than ``max_bytes``.  Returns None if ``offset`` is not kept; an
         empty slice if it is, but no batch fits.
         """
@@ -239,6 +244,8 @@ class TailCache:
             return None
         entries = tail.entries
         at = bisect_right(entries, offset, tail.first, key=_END)
+        if not entries[at].has_records:
+            at = _next_with_records(entries, at, end_offset)
         buffers: list[Buffer] = []
         size = 0
         while at < len(entries):
@@ -288,3 +295,14 @@ class TailCache:
             if not frame.kept:
                 del self._frames[frame.id]
                 self.used -= frame.size
+
+
+def _next_with_records(entries: Sequence[_Entry], at: int, end_offset: int) -> int:
+    """Return the place of the first batch from ``at`` on with records, below ``end_offset``; ``at`` if none has any."""
+    for place in range(at, len(entries)):
+        entry = entries[place]
+        if entry.end > end_offset:
+            break
+        if entry.has_records:
+            return place
+    return at

@@ -3,9 +3,9 @@
 A ``Framer`` reads headers only.  Whole batches of a chunk are returned as a single view of it.  Only a batch that
 straddles two chunks is put together apart, so chunks are never copied.
 
-A batch's base offset is not under its CRC (KIP-98), so only its neighbours show whether it is right.  Offsets never go
-back, and never pass the offset that the index holds for the end of the bytes.  In a dense log each batch begins where
-the one before ends; only compaction leaves holes.
+A batch's base offset is not under its CRC (KIP-98), so only its neighbours show whether it is right: each batch begins
+where the one before ends, and none passes the offset that the index holds for the end of the bytes.  Compaction, too,
+leaves a log dense: records are missing within batches, and batches without records stand for runs of removed ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bmq.core.records.batch import HEADER_BYTES, MAGIC, Batch
-from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, OffsetOrder, find_batch
+from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, find_batch
 
 _KEPT_BYTES = 2 << 20  # of damaged data: Kafka's batches are 1 MB at most by default
 _OFFSET_MAX = 2**63 - 1
@@ -44,9 +44,7 @@ class Framer:
     Batches wholly below ``start``, and those that begin at or past ``stop``, are not returned.
 
     ``limit`` is the offset due at the end of the bytes to be fed, which hold whole batches: none may reach past it.
-    Without one, anything may follow the batches, and the first that begins at or past ``stop`` ends the walk.
-    ``is_dense``: the log has no holes.  The walk then ends at ``stop``.  Where there may be holes it continues to the
-    end of the bytes, because a wrong base offset at or past ``stop`` shows only in the batches after it.
+    Without one, anything may follow the batches.  The walk ends at ``stop``.
     """
 
     __slots__ = (
@@ -69,17 +67,8 @@ class Framer:
         start: int,
         stop: int,
         limit: int | None = None,
-        is_dense: bool = False,
     ) -> None:
-        goes_on = limit is not None and not is_dense
-        self._cursor = BatchCursor(
-            position,
-            next_offset,
-            check=BatchCheck.WHOLE,
-            offsets=OffsetOrder.DENSE if is_dense else OffsetOrder.RISING,
-            stop=None if goes_on else stop,
-            limit=limit,
-        )
+        self._cursor = BatchCursor(position, next_offset, check=BatchCheck.WHOLE, stop=stop, limit=limit)
         self._start = start
         self._stop = stop
         self._limit = _OFFSET_MAX if limit is None else limit
@@ -87,7 +76,7 @@ class Framer:
         self.skipped_bytes = 0
         self.is_lost = False  # searching for a batch to continue from
         self._is_behind_hole = False  # the data kept begins with that batch
-        self.is_done = next_offset >= stop and not goes_on
+        self.is_done = next_offset >= stop
 
     @property
     def position(self) -> int:

@@ -138,7 +138,7 @@ def _big_endian(data: Bytes, at: int, size: int) -> int:
 def _is_displaced(data: Bytes, at: int, end: int, expected: int, next_offset: int) -> bool:
     """Return whether the batch before ``at`` has a base offset that is too high, as the batch at ``at`` shows.
 
-    Base offsets lie outside the CRC.  A compacted log has gaps, so only the next batch can show it: it begins where
+    Base offsets lie outside the CRC.  Skipped damage leaves gaps, so only the next batch can show it: it begins where
     this batch should have been.
     """
     if end - at < HEADER_BYTES or data[at + 16] != _MAGIC:

@@ -158,7 +158,7 @@ def _counted(spark: SparkSession, arguments: Namespace, topic: SourceTopic) -> A
         "failOnDataLoss": "false",
         **as_options(topic.name, topic.topic_id, ranges),
     }
-    audit = Audit(spark, options, ranges, is_compacted=topic.is_compacted)
+    audit = Audit(spark, options, ranges)
     try:
         return AuditReport(topic.name, ranges, audit.cells(same_content=arguments.same_content), audit.gaps())
     finally:

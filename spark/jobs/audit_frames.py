@@ -31,13 +31,10 @@ class Audit:
         spark: SparkSession,
         options: Mapping[str, str],
         ranges: Mapping[int, tuple[int, int]],
-        *,
-        is_compacted: bool,
     ) -> None:
         self._spark = spark
         self._options = dict(options)
         self._ranges = ranges
-        self._is_compacted = is_compacted
         self._batches = self._judged().persist()
 
     def release(self) -> None:
@@ -52,7 +49,7 @@ class Audit:
             sql.sum("bytes").alias("stored_bytes"),
             *(sql.sum(name).alias(name) for name in ("stored", "control", "aborted", "undecided", "removed")),
             sql.sum("compacted").alias("compacted"),
-            sql.sum("missing").alias("missing"),
+            sql.sum("gap").alias("missing"),
             sql.sum("resent").alias("resent"),
         )
         frames = [by_header, self._by_record()]
@@ -67,19 +64,18 @@ class Audit:
 
     def gaps(self) -> list[Gap]:
         """Return the largest gaps between batches, and all after the last one."""
-        kind = "compacted" if self._is_compacted else "missing"
         rows = (
             self._batches.where("gap > 0")
             .orderBy(sql.desc("gap"))
             .limit(GAPS_MAX)
             .select("partition", (sql.col("first") - sql.col("gap")).alias("start"), sql.col("first").alias("end"))
         )
-        found = [Gap(row.partition, row.start, row.end, kind) for row in rows.collect()]
+        found = [Gap(row.partition, row.start, row.end) for row in rows.collect()]
         ends = self._batches.groupBy("partition").agg((sql.max("last_offset") + 1).alias("end")).collect()
         reached = {row.partition: row.end for row in ends}
         for partition, (start, end) in self._ranges.items():
             if reached.get(partition, start) < end:
-                found.append(Gap(partition, reached.get(partition, start), end, kind, is_trailing=True))
+                found.append(Gap(partition, reached.get(partition, start), end, is_trailing=True))
         return sorted(found, key=lambda gap: (gap.partition, gap.start))
 
     # ---- batches
@@ -107,7 +103,8 @@ class Audit:
                 "gap": sql.greatest(first - due, sql.lit(0)),
                 "stored": _if(is_data, stored),
                 "control": _if(~is_data, stored),
-                "removed": span - stored,
+                "removed": _if(sql.col("records") > 0, span - stored),
+                "compacted": _if(sql.col("records") == 0, span),
                 "outcome": outcome,
                 "resent": _if(is_resent, stored),
             }
@@ -116,8 +113,6 @@ class Audit:
             {
                 "aborted": _if(is_data & is_txn & (sql.col("outcome") == "abort"), stored),
                 "undecided": _if(is_data & is_txn & sql.col("outcome").isNull(), stored),
-                "compacted": sql.col("gap") if self._is_compacted else sql.lit(0),
-                "missing": sql.lit(0) if self._is_compacted else sql.col("gap"),
             }
         )
 

@@ -32,8 +32,9 @@ COUNTS = (
 )
 """The columns by partition and hour.
 
-``records`` counts the records for a reader of committed data, ``stored`` the records in the headers.  ``removed`` are
-offsets within batches that compaction took, ``compacted`` between them.  ``resent`` are records of batches that an
+``records`` counts the records for a reader of committed data, ``stored`` the records in the headers.  Compaction took
+the records of ``removed`` offsets, in batches that have others, and of ``compacted`` ones, in batches that have none; a
+repair leaves the latter, too.  ``missing`` are offsets between batches.  ``resent`` are records of batches that an
 idempotent producer's number shows to be in the log twice.
 """
 _SHOWN = (
@@ -57,7 +58,6 @@ class Gap:
     partition: int
     start: int
     end: int
-    kind: str
     is_trailing: bool = False
 
 
@@ -78,7 +78,7 @@ class AuditReport:
             totals[row.pop("partition")] = row
         for gap in self.gaps:
             if gap.is_trailing:
-                totals[gap.partition][gap.kind] += gap.end - gap.start
+                totals[gap.partition]["missing"] += gap.end - gap.start
         return dict(sorted(totals.items()))
 
     @cached_property
@@ -147,7 +147,7 @@ class AuditReport:
             },
             "totals": self.totals,
             "gaps": [
-                {"partition": gap.partition, "start": gap.start, "end": gap.end, "kind": gap.kind} for gap in self.gaps
+                {"partition": gap.partition, "start": gap.start, "end": gap.end, "kind": "missing"} for gap in self.gaps
             ],
             "faults": self.faults,
         }
@@ -157,7 +157,7 @@ class AuditReport:
         largest = sorted(self.gaps, key=lambda gap: gap.start - gap.end)[:GAPS_SHOWN]
         lines = [
             f"gap      partition {gap.partition}: offsets {gap.start:,} to {gap.end:,} ({gap.end - gap.start:,},"
-            f" {gap.kind})"
+            " missing)"
             for gap in largest
         ]
         if len(self.gaps) > len(largest):

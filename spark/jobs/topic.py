@@ -1,4 +1,4 @@
-"""A topic as storage holds it now: its id, its cleanup policy, and the bounds of its partitions."""
+"""A topic as storage holds it now: its id, and the bounds of its partitions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ PLACE = "earliest or latest, a time as in 2026-11-01 or 2026-11-01T13:30 (UTC) o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
-    """One topic; ``is_compacted`` if compaction may leave holes in it."""
+    """One topic, and the range of each of its partitions."""
 
     name: str
     topic_id: str
-    is_compacted: bool
     bounds: Mapping[int, SelectedRange]
 
 
@@ -55,7 +54,6 @@ async def _read(fs: FileSystem, options: ReadOptions) -> SourceTopic:
     return SourceTopic(
         name=options.topics[0],
         topic_id=views[0].path.topic_id,
-        is_compacted=any(view.log.has_holes for view in views),
         bounds=bounds,
     )
 

@@ -104,11 +104,6 @@ def paths_of(topic: StoredTopic, options: ReadOptions) -> tuple[list[PartitionPa
     return there, f"topic {topic.name} has {topic.partitions} partitions, and no partition {wanted[len(there)]}"
 
 
-def is_compacted(topic: StoredTopic) -> bool:
-    """Return whether compaction may remove records of ``topic``, and so leave holes between its offsets."""
-    return "compact" in topic.configs.get("cleanup.policy", "")
-
-
 async def newest_checkpoints(fs: FileSystem, wanted: set[PartitionKey]) -> dict[PartitionKey, Checkpoint]:
     """Return the newest checkpoint of each partition over the journals of all brokers, live or dead.
 
@@ -137,7 +132,6 @@ async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
         if missing:
             raise NoSuchTopic(missing)
         paths += found
-    compacted = {topic.name for topic in topics if is_compacted(topic)}
     require_all(options.starting, paths, "startingOffsets")
     require_all(options.ending, paths, "endingOffsets")
     checkpoints = await newest_checkpoints(fs, {_key(path) for path in paths})
@@ -152,7 +146,6 @@ async def find_logs(fs: FileSystem, options: ReadOptions) -> list[LogView]:
                 checkpoints.get(_key(path)),
                 read_committed=options.committed,
                 to_visible_end=options.to_visible_end,
-                has_holes=path.topic in compacted,
             ),
         ),
         PARTITIONS_AT_ONCE,
@@ -166,7 +159,7 @@ async def relocate(fs: FileSystem, piece: Slice) -> tuple[list[Slice], list[str]
     read here, and for an open segment its journal may be the only source.
     """
     path = PartitionPath(piece.topic, piece.topic_id, piece.partition)
-    view = await LogView.open(fs, path, None, read_committed=False, to_visible_end=False, has_holes=piece.has_holes)
+    view = await LogView.open(fs, path, None, read_committed=False, to_visible_end=False)
     found = await view.slices(view.reaching(piece), read_committed=False)
     return [each.leaving_out(piece.aborted) for each in found], view.losses
 

@@ -64,17 +64,13 @@ class LogView:
         path: PartitionPath,
         checkpoint: Checkpoint | None,
         cache: IndexCache | None = None,
-        *,
-        has_holes: bool = False,
     ) -> None:
         self._fs = fs
         self._cache = cache
         self._checkpoint = checkpoint
         self._newest: IndexedSegment | None = None  # of the last segment, if its end had to be found
         self.path = path
-        self.log = PartitionLog(
-            topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0, has_holes=has_holes
-        )
+        self.log = PartitionLog(topic=path.topic, topic_id=path.topic_id, partition=path.partition, start=0, end=0)
         self.flushed = 0  # the log's end for readers of open transactions (read_uncommitted)
         self.losses: list[str] = []
 
@@ -90,12 +86,11 @@ class LogView:
         *,
         read_committed: bool,
         to_visible_end: bool,
-        has_holes: bool = False,
     ) -> LogView:
         """List a partition's segments and find its ends; ``checkpoint`` was read before this call.  Raises
         StorageError."""
         listed = [each async for each in walk(fs, path) if each.is_live]
-        view = cls(fs, path, checkpoint, has_holes=has_holes)
+        view = cls(fs, path, checkpoint)
         return await view.over(listed, read_committed=read_committed, to_visible_end=to_visible_end)
 
     async def over(

@@ -71,10 +71,7 @@ class IndexedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
-    """One partition, of which [start, end) may be read.
-
-    ``has_holes``: compaction may have removed records of it, so that offsets are missing between batches.
-    """
+    """One partition, of which [start, end) may be read."""
 
     topic: str
     topic_id: str
@@ -82,7 +79,6 @@ class PartitionLog:
     start: int
     end: int
     segments: tuple[Segment, ...] = ()
-    has_holes: bool = False
 
     @property
     def label(self) -> str:
@@ -157,7 +153,7 @@ def _clamp(log: PartitionLog, offset: int) -> int:
 class Slice:
     """Bytes [position, end_position) of a segment's log, whole batches, and the offsets [start, end) wanted of them.
 
-    ``offset`` is due at ``position``, ``limit`` at ``end_position``.  ``has_holes`` as in ``PartitionLog``.
+    ``offset`` is due at ``position``, ``limit`` at ``end_position``.
     ``cuts`` are index entries within, (offset, position) in a flat list: places for further cuts.  ``aborted`` are
     (producer id, first offset, last offset) of the transactions to be left out.
     """
@@ -172,7 +168,6 @@ class Slice:
     position: int
     end_position: int
     limit: int
-    has_holes: bool = False
     aborted: tuple[tuple[int, int, int], ...] = ()
     cuts: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
@@ -249,7 +244,6 @@ def _slice(log: PartitionLog, wanted: Range, facts: IndexedSegment, spacing: int
         position=position,
         end_position=end_position,
         limit=limit,
-        has_holes=log.has_holes,
         cuts=cuts,
     )
 

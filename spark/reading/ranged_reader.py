@@ -66,7 +66,6 @@ class RangedReader:
             start=piece.start,
             stop=piece.end,
             limit=piece.limit,
-            is_dense=not piece.has_holes,
         )
         got = 0
         try:
@@ -93,7 +92,7 @@ class RangedReader:
             return
         elif framer.pending:
             self._damaged(piece, framer, f"the batch does not end before {piece.end_position}")
-        elif framer.next_offset < piece.end and not piece.has_holes:
+        elif framer.next_offset < piece.end:
             self._damaged(piece, framer, f"the batches end here, but should reach offset {piece.end}")
 
     def _framed(self, piece: Slice, framer: Framer, chunk: memoryview) -> Iterator[BatchRun]:

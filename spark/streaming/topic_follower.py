@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bmq.core.model import PartitionKey
 from bmq.spark.options import ReadOptions, Subscription
-from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, is_compacted, paths_of
+from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, NoSuchTopic, find_topics, paths_of
 from bmq.spark.planning.index_cache import IndexCache
 from bmq.spark.planning.journal_follower import FollowedJournals
 from bmq.spark.planning.log_view import LogView, in_windows
@@ -51,7 +51,6 @@ class Follower:
         """Bring ``views``, ``recreated`` and ``missing`` up to date.  Raises OptionError, StorageError."""
         topics = await self._topics()
         paths = self._paths(topics)
-        compacted = {topic.name for topic in topics if is_compacted(topic)}
         try:
             checkpoints = await self._journals.refresh(frozenset(map(_key, paths)))  # before listing: planning.discover
         except NotAllowed as error:
@@ -67,7 +66,7 @@ class Follower:
             self._partitions[at] = known or _Partition(self._fs, path)
         found = await in_windows(
             list(self._partitions.values()),
-            lambda each: self._view(each, checkpoints, has_holes=each.path.topic in compacted),
+            lambda each: self._view(each, checkpoints),
             PARTITIONS_AT_ONCE,
         )
         self.views = dict(zip(self._partitions, found, strict=True))
@@ -93,11 +92,9 @@ class Follower:
                 self.missing[topic.name] = missing
         return paths
 
-    async def _view(
-        self, partition: _Partition, checkpoints: Mapping[PartitionKey, Checkpoint], *, has_holes: bool
-    ) -> LogView:
+    async def _view(self, partition: _Partition, checkpoints: Mapping[PartitionKey, Checkpoint]) -> LogView:
         checkpoint = checkpoints.get(_key(partition.path))
-        view = LogView(self._fs, partition.path, checkpoint, self._cache, has_holes=has_holes)
+        view = LogView(self._fs, partition.path, checkpoint, self._cache)
         return await reading(self._fs, partition.path.topic, self._over(view, partition))
 
     async def _over(self, view: LogView, partition: _Partition) -> LogView:

@@ -23,7 +23,7 @@ from pyspark.sql import Row, SparkSession
 
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import BatchRules, Record, build_batch
+from bmq.core.records.batch import Batch, BatchRules, Record, build_batch
 from bmq.meta.open import open_keyvalue
 from bmq.spark.options import ReadOptions
 from bmq.spark.reading.batch_reader import _plan
@@ -32,6 +32,7 @@ from bmq.storage.filesystem import FileSystem
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import FOR_EVER
 from bmq.storage.open import open_filesystem
+from tests.harness.cleaned import cleaned_log
 from tests.integration.driver import TOPIC, DriverProcess
 from tests.integration.history import broker_on, report
 from tests.services.bmq import BmqServer
@@ -480,18 +481,35 @@ def test_transactions(spark: SparkSession, root: str) -> None:
 
 
 def test_a_compacted_log(spark: SparkSession, root: str) -> None:
-    """Offsets with gaps, between batches and over the ends of segments."""
+    """Records missing within batches, and whole batches up to the ends of segments; the topic's policy is another now.
+
+    A horizon in a batch's base timestamp, later than all records, is no record's time.
+    """
+    full = [batch(base, *(b"%d" % n for n in range(base, base + 10)), timestamp=base) for base in range(0, 60, 10)]
+    kept = {5, 20, 21, 28, 59}
+    made = cleaned_log(full, kept, horizon=1_000_000)
 
     async def write(store: Store) -> None:
-        await store.segment([batch(5, b"a"), batch(90, b"b", b"c")], base=0, end=100)
-        await store.segment([batch(170, b"d"), batch(199, b"e")], base=100, n=1)
-        await store.segment([batch(200, b"f")], n=2, has_idx=False)
-        await store.segment([batch(201, b"g")], n=3)
+        await store.segment(made[:2])
+        await store.segment(made[2:4], n=1, has_idx=False)
+        await store.segment(made[4:], n=2)
+        await store.segment([batch(60, b"60", timestamp=60)], n=3)
 
-    stored(root, write, is_compacted=True)
+    stored(root, write)
+    assert [Batch(memoryview(data)).count for data in made] == [1, 0, 3, 0, 1]
     found = rows(frame(spark, root, topic="orders"))
-    assert [row.offset for row in found] == [5, 90, 91, 170, 199, 200, 201]
-    assert frame(spark, root, topic="orders", startingOffsets='{"orders":{"0":91}}').count() == 5
+    assert [(row.offset, bytes(row.value)) for row in found] == [(n, b"%d" % n) for n in (*sorted(kept), 60)]
+    assert [(row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1) for row in found] == [
+        *sorted(kept),
+        60,
+    ]
+    for start in range(61):
+        left = [n for n in (*sorted(kept), 60) if n >= start]
+        assert frame(spark, root, topic="orders", startingOffsets=f'{{"orders":{{"0":{start}}}}}').count() == len(left)
+    for time in (0, 6, 20, 22, 29, 59, 60):
+        left = [n for n in (*sorted(kept), 60) if n >= time]
+        found = rows(frame(spark, root, topic="orders", startingTimestamp=str(time)))
+        assert [row.offset for row in found] == left
 
 
 def test_rule_5_leftovers_of_failed_writes_and_of_a_fenced_writer(spark: SparkSession, root: str) -> None:

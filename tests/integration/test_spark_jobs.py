@@ -34,7 +34,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyarrow import parquet
 
 from bmq.cli.main import main
-from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.batch import Record, build_batch, build_gap
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs import audit as audit_job
 from bmq.spark.jobs import to_parquet as parquet_job
@@ -45,6 +45,7 @@ from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import find_topics
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.local.filesystem import LocalFileSystem
+from tests.harness.cleaned import cleaned_batch
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
 from tests.services.spark import start_spark
@@ -455,16 +456,15 @@ def test_protobuf(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------- audit
 
 
-def faulty(folder: Path, *, is_compacted: bool = False) -> str:
-    """Ten records; an aborted transaction of two; a hole of three; a batch that was sent twice."""
+def faulty(folder: Path, *, is_cleaned: bool = False) -> str:
+    """Ten records; an aborted transaction of two; a hole of three; a batch that was sent twice.
+
+    The topic's policy is to compact.  ``is_cleaned``: compaction took the records of the hole and two others.
+    """
 
     async def write() -> None:
         fs = LocalFileSystem(folder, "test")
-        store = await Store(fs, "orders", uuid.uuid4()).create(2)
-        if is_compacted:
-            from bmq.storage.cluster_files import StoredTopics
-
-            await StoredTopics(fs).write("orders", 2, store.topic_id, 2, {"cleanup.policy": "compact"})
+        store = await Store(fs, "orders", uuid.uuid4()).create(2, is_compacted=True)
         hour = 3_600_000
         batches = [batch(n, b"v%d" % n, timestamp=START_MS + n * hour) for n in range(10)]
         batches += [
@@ -473,6 +473,9 @@ def faulty(folder: Path, *, is_compacted: bool = False) -> str:
             batch(16, b"once", timestamp=START_MS, pid=8),
             batch(17, b"once", timestamp=START_MS, pid=8),
         ]
+        if is_cleaned:
+            batches[13:] = [*map(bytes, build_gap(13, 16, 1)), batch(16, b"0", b"1", b"2", timestamp=START_MS)]
+            batches[14] = cleaned_batch(batches[14], {17}, horizon=START_MS + 9 * hour)
         await store.segment(batches)
         await fs.close()
 
@@ -504,12 +507,12 @@ def test_audit_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_audit_of_a_compacted_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same hole is no fault where compaction makes holes."""
-    _, rows = audit(faulty(tmp_path / "root", is_compacted=True), tmp_path / "audit.json")
+    """Offsets whose records compaction took have batches; the policy of a topic explains no others."""
+    status, rows = audit(faulty(tmp_path / "root", is_cleaned=True), tmp_path / "audit.json")
     printed = capsys.readouterr().out
-    assert "for no known reason" not in printed
-    assert "offsets 13 to 16 (3, compacted)" in printed
-    assert (rows[0]["compacted"], rows[0]["missing"]) == (3, 0)
+    assert status == 0
+    assert "every offset is accounted for" in printed
+    assert [sum(row[name] for row in rows) for name in ("removed", "compacted", "missing")] == [2, 3, 0]
 
 
 def test_an_audit_while_retention_removes(
@@ -584,7 +587,7 @@ def test_audit_of_transactions(tmp_path: Path) -> None:
     try:
         session.dataSource.register(BatchHeaders)
         options = {"root": transactions(tmp_path / "root"), "topic": "orders", "isolationLevel": "read_uncommitted"}
-        judged = Audit(session, options, {0: (0, 13)}, is_compacted=False)._batches
+        judged = Audit(session, options, {0: (0, 13)})._batches
         rows = judged.where("aborted > 0 or undecided > 0").orderBy("base_offset").collect()
         plan = judged._jdf.queryExecution().toString()
     finally:

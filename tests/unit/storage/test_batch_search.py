@@ -12,6 +12,7 @@ from bmq.storage import batch_search
 from bmq.storage.batch_search import BlockReader, due_header, next_batch, with_right_length
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.cleaned import cleaned_batch
 
 PATH = "/file"
 BLOCK = 100
@@ -104,6 +105,24 @@ async def test_the_header_of_a_gap_is_due() -> None:
     (gap,) = build_gap(7, 20, 1)
     reader, _ = await opened(bytes(gap))
     assert await due_header(reader, 0, 7) is not None
+
+
+@pytest.mark.parametrize("kept", [{7}, {8}, {7, 9}, {9}])
+async def test_a_batch_that_compaction_took_records_from_is_due_and_its_length_is_found(kept: set[int]) -> None:
+    data = cleaned_batch(batch(7, count=3), kept)
+    reader, _ = await opened(with_length(data, 5000) + batch(10))
+    header = await due_header(reader, 0, 7)
+    assert header is not None
+    mended = await with_right_length(reader, 0, header)
+    assert mended is not None
+    assert bytes(mended.data) == data
+
+
+async def test_a_header_of_more_records_than_offsets_is_not_due() -> None:
+    data = bytearray(batch(7))
+    data[57:61] = (3).to_bytes(4)
+    reader, _ = await opened(bytes(data))
+    assert await due_header(reader, 0, 7) is None
 
 
 @pytest.mark.parametrize("wrong", [0, HEADER_BYTES, 120, 1 << 20])

@@ -11,6 +11,7 @@ from bmq.core.records.batch import HEADER_BYTES, Batch, build_gap
 from bmq.storage.checkpoint import encode
 from bmq.storage.damage_reader import FoundBatch
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, SNAPSHOT_END, frame
+from tests.harness.cleaned import cleaned_batch
 from tests.unit.cli.segment.roots import FIRST, NOW, SIZE, THREE, Root, batch, described, spoil
 
 pytestmark = pytest.mark.slow
@@ -176,14 +177,27 @@ ALONE = TargetSegment("/f", FIRST, None, has_log=True, has_idx=False)
 def test_a_gap_that_a_repair_left_is_a_note() -> None:
     (finding,) = found_in(ALONE, *map(bytes, build_gap(0, 3, 1)), batch(3))
     assert (finding.is_fault, finding.position, finding.offset) == (False, 0, 0)
-    assert finding.what == "3 offsets without records"
+    assert finding.what == "3 offsets without records, in 1 batches"
+
+
+def test_gaps_are_one_note_at_the_first_of_them() -> None:
+    """A compacted segment may have thousands of them."""
+    gaps = [*map(bytes, build_gap(3, 5, 1)), *map(bytes, build_gap(5, 9, 1))]
+    (finding,) = found_in(ALONE, batch(0), *gaps, batch(9))
+    assert (finding.is_fault, finding.position, finding.offset) == (False, SIZE, 3)
+    assert finding.what == "6 offsets without records, in 2 batches"
+
+
+@pytest.mark.parametrize("kept", [{0}, {1}, {2}, {0, 2}])
+def test_a_batch_that_compaction_took_records_from_is_right(kept: set[int]) -> None:
+    assert found_in(ALONE, cleaned_batch(batch(0), kept), batch(3)) == []
 
 
 def test_a_count_that_contradicts_the_offsets_is_a_fault() -> None:
     wrong = bytearray(batch(0))
-    wrong[COUNT_AT : COUNT_AT + 4] = (2).to_bytes(4)
+    wrong[COUNT_AT : COUNT_AT + 4] = (4).to_bytes(4)
     (finding,) = found_in(ALONE, bytes(wrong))
-    assert (finding.is_fault, finding.what) == (True, "the header counts 2 records, its offsets 3")
+    assert (finding.is_fault, finding.what) == (True, "the header counts 4 records, its offsets 3")
 
 
 def test_an_empty_segment_has_no_findings() -> None:

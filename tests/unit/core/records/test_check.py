@@ -8,8 +8,9 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, BatchRules, Record, build_batch
-from bmq.core.records.check import RECORD_ERRORS_MAX, check_records, lz4_fault, unpack
+from bmq.core.records.check import RECORD_ERRORS_MAX, check_records, lz4_fault, stored_fault, unpack
 from bmq.core.records.compression import Compression, compress, recompress
+from tests.harness.cleaned import cleaned_batch
 
 NOW_MS = 1_000_000
 PLAIN = b"records " * 100
@@ -244,3 +245,20 @@ def test_bmqs_own_lz4_frames_are_accepted() -> None:
 )
 def test_an_lz4_frame_that_javas_reader_refuses_is_named(data: bytes, fault: str) -> None:
     assert fault in lz4_fault(memoryview(data))
+
+
+@pytest.mark.parametrize("kept", [(), (0,), (2,), (0, 2), (0, 1, 2)])
+def test_a_stored_batch_may_lack_records(kept: tuple[int, ...]) -> None:
+    made = Batch(memoryview(bytearray(cleaned_batch(bytes(batch(0, 5, 9).data), kept))))
+    before = bytes(made.data)
+    assert stored_fault(made) == ""
+    assert bytes(made.data) == before
+    if 0 < len(kept) < 3:
+        assert code_of(check(made)) is (ErrorCode.NONE if kept == (0,) else ErrorCode.INVALID_RECORD)
+
+
+@pytest.mark.parametrize(("count", "says"), [(4, "4 records do not fit last offset delta 2"), (2, "record 2 of 2")])
+def test_a_stored_batch_has_the_records_that_its_header_counts(count: int, says: str) -> None:
+    made = batch(0, 5, 9)
+    struct.pack_into(">i", made.data, 57, count)
+    assert stored_fault(Batch(made.data)).startswith(says)

@@ -16,8 +16,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import CODECS, HEADER_BYTES, Batch, Record, build_batch, encode_varint
-from bmq.core.records.reader import StoredRecord, decompress, read_records, read_varint
+from bmq.core.records.batch import (
+    ATTRIBUTES_LOW,
+    CODECS,
+    HEADER_BYTES,
+    Batch,
+    Record,
+    build_batch,
+    encode_varint,
+)
+from bmq.core.records.reader import (
+    StoredRecord,
+    TimestampAndOffset,
+    decompress,
+    first_not_older,
+    read_records,
+    read_varint,
+)
+from tests.harness.cleaned import cleaned_batch
 from tests.harness.seeds import example_count
 
 pytestmark = pytest.mark.slow
@@ -95,11 +111,38 @@ def test_our_own_builder_is_read_back() -> None:
     assert records_of(data) == [StoredRecord(7, 5, b"a", b"b", (("h", None),))]
 
 
+THREE = bytes(build_batch([Record(value=b"%d" % n, timestamp_delta=10 * n) for n in range(3)], base_timestamp=100))
+
+
+@pytest.mark.parametrize("horizon", [None, 5_000, 1])
+@pytest.mark.parametrize("kept", [{0}, {1}, {2}, {0, 2}, {1, 2}, {0, 1, 2}])
+def test_the_first_record_not_older_is_one_that_is_there(kept: set[int], horizon: int | None) -> None:
+    """Neither the base timestamp of a batch that was cleaned, nor its base offset, is that of its first record."""
+    batch = Batch(memoryview(cleaned_batch(THREE, kept, horizon=horizon)))
+    for timestamp in range(95, 125, 5):
+        left = [TimestampAndOffset(n, 100 + 10 * n) for n in sorted(kept) if 100 + 10 * n >= timestamp]
+        assert first_not_older(batch, timestamp, 0, bytes_max=1000) == (left[0] if left else None)
+    first = TimestampAndOffset(0, batch.first_timestamp) if batch.first_timestamp is not None else None
+    assert first in (None, TimestampAndOffset(0, 100))
+    assert (first is not None) == (kept == {0, 1, 2} and horizon is None)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_without_records_has_none_that_is_young(codec: int) -> None:
+    """Kafka leaves such a batch the largest timestamp of what was removed."""
+    data = bytearray(cleaned_batch(THREE, ()))
+    data[ATTRIBUTES_LOW] |= codec
+    batch = Batch(memoryview(data))
+    assert (batch.count, batch.max_timestamp, batch.first_timestamp) == (0, 120, None)
+    assert first_not_older(batch, 50, 0, bytes_max=1000) is None
+
+
 def test_log_append_time_is_every_records_time() -> None:
     data = build_batch([Record(timestamp_delta=1), Record(timestamp_delta=2)], base_timestamp=10)
     batch = Batch(memoryview(data))
     batch.set_append_time(500)
     assert [record.timestamp for record in read_records(batch)] == [500, 500]
+    assert batch.first_timestamp == 500
 
 
 def test_a_raw_snappy_block_without_framing() -> None:

@@ -3,6 +3,7 @@ and against kafka-python's and aiokafka's parsers, on right bytes and on mutated
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, encode_varint
+from bmq.core.records.batch import HEADER_BYTES, Batch, Record, build_batch, encode_record, encode_varint
 from bmq.core.records.reader import read_records, read_varint
 from bmq.core.records.walk import Fault, Walk, Walker, walk_python
 from tests.harness.seeds import example_count
@@ -34,10 +35,18 @@ records = st.builds(
 )
 
 
-def both(data: bytes, count: int, base: int = 0, bounds: tuple[int, int] = ALL, *, needs_key: bool = False) -> Walk:
+def both(
+    data: bytes,
+    count: int,
+    base: int = 0,
+    bounds: tuple[int, int] = ALL,
+    *,
+    needs_key: bool = False,
+    missing: int = 0,
+) -> Walk:
     """Return the verdict on which both agree."""
-    compiled = COMPILED.walk(memoryview(data), count, base, *bounds, needs_key)
-    assert compiled == IN_PYTHON.walk(memoryview(data), count, base, *bounds, needs_key)
+    compiled = COMPILED.walk(memoryview(data), count, base, *bounds, needs_key, missing)
+    assert compiled == IN_PYTHON.walk(memoryview(data), count, base, *bounds, needs_key, missing)
     return compiled
 
 
@@ -137,6 +146,29 @@ RIGHT = body(Record(key=b"k", value=b"v", headers=[("h", b"x")]), Record(value=b
 )
 def test_each_fault(data: bytes, count: int, fault: Fault, number: int) -> None:
     assert both(data, count)[:2] == (fault, number)
+
+
+def at_deltas(*deltas: int) -> bytes:
+    encoded = [encode_record(delta, Record(key=b"k")) for delta in deltas]
+    return b"".join(encode_varint(len(each)) + each for each in encoded)
+
+
+@settings(deadline=None, max_examples=example_count(50, 2_000))
+@given(st.lists(st.integers(-2, 8), max_size=6), st.integers(0, 6))
+@example([0, 2, 4], 2)
+@example([2, 3, 4], 2)
+@example([0, 2, 2], 1)
+@example([0, 3], 1)
+def test_offset_deltas_rise_within_the_offsets_of_the_batch(deltas: list[int], missing: int) -> None:
+    """A stored batch of ``count`` records may lack ``missing``; a produced batch lacks none."""
+    found = both(at_deltas(*deltas), len(deltas), missing=missing)
+    rises = all(low < high for low, high in pairwise([-1, *deltas]))
+    is_right = rises and (not deltas or deltas[-1] < len(deltas) + missing)
+    assert (found.fault == Fault.FINE) == is_right
+    if not is_right:
+        assert found.fault == Fault.OFFSET_DELTA
+    if deltas != list(range(len(deltas))):
+        assert both(at_deltas(*deltas), len(deltas)).fault == Fault.OFFSET_DELTA
 
 
 def test_timestamps_are_judged_last() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.core.model import PartitionKey
-from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.core.records.batch import Batch, Record, build_batch, build_gap
 from bmq.core.records.cursor import read_batches
 from bmq.endpoint.fetch.tail_cache import COPY_SHARE, ENTRY_BYTES, JOIN_BYTES, TailCache
 from tests.harness.seeds import example_count
@@ -40,6 +40,17 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset() -> None:
     tails = cache()
     tails.add(A, [batch(10, 5), batch(15, 5), batch(20, 5)])
     assert [read(tails, A, offset) for offset in (10, 14, 15, 19, 24)] == [[10, 15, 20]] * 2 + [[15, 20]] * 2 + [[20]]
+
+
+def test_a_read_begins_with_records_wherever_some_are_left_below_the_bound() -> None:
+    tails = cache()
+    gaps = [Batch(memoryview(gap)) for base in (0, 3) for gap in build_gap(base, base + 3, 1)]
+    tails.add(A, [*gaps, batch(6), Batch(memoryview(next(build_gap(7, 9, 1))))])
+    assert [read(tails, A, offset, 1) for offset in (0, 4, 6)] == [[6]] * 3
+    assert read(tails, A, 0) == [6, 7]
+    assert read(tails, A, 0, end=6) == [0, 3], "only gaps below the bound: the position moves on"
+    assert read(tails, A, 2, 1, end=6) == [0]
+    assert read(tails, A, 7) == [7]
 
 
 def test_an_offset_outside_the_tail_is_no_hit() -> None:

@@ -29,7 +29,7 @@ def topic(*starts: int, topic_id: str = TOPIC_ID) -> SourceTopic:
         partition: SelectedRange(log_start=start, log_end=100, start=start, end=100)
         for partition, start in enumerate(starts)
     }
-    return SourceTopic(name="orders", topic_id=topic_id, is_compacted=False, bounds=bounds)
+    return SourceTopic(name="orders", topic_id=topic_id, bounds=bounds)
 
 
 def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[SourceTopic]) -> tuple[Any, int]:
@@ -69,7 +69,7 @@ def test_another_topic_of_that_name_is_not_the_same(monkeypatch: pytest.MonkeyPa
 
 def test_places_outside_of_the_log_end_the_audit(caplog: pytest.LogCaptureFixture) -> None:
     bounds = {0: SelectedRange(log_start=700, log_end=1000, start=100, end=5000)}
-    clipped = SourceTopic(name="orders", topic_id=TOPIC_ID, is_compacted=False, bounds=bounds)
+    clipped = SourceTopic(name="orders", topic_id=TOPIC_ID, bounds=bounds)
     with pytest.raises(JobError, match=r"partition 0: offsets 100 to 700 are gone\. With --accept-data-loss"):
         audit._check_losses(Namespace(accept_data_loss=False), clipped)
     audit._check_losses(Namespace(accept_data_loss=True), clipped)

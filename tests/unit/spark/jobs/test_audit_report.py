@@ -27,7 +27,7 @@ def test_every_offset_has_its_reason() -> None:
 
 
 def test_a_report_for_programs() -> None:
-    gap = Gap(0, 5, 8, "missing")
+    gap = Gap(0, 5, 8)
     facts = json.loads(report({"records": 5, "stored": 5, "missing": 3}, end=8, gaps=(gap,)).json())
     assert facts["topic"] == "orders"
     assert (facts["partitions"]["0"]["start"], facts["partitions"]["0"]["end"]) == (0, 8)
@@ -57,7 +57,7 @@ def test_what_may_be_undecided_is_no_fault() -> None:
 
 
 def test_a_gap_behind_the_last_batch_counts() -> None:
-    whole = report({"records": 5, "stored": 5}, end=8, gaps=(Gap(0, 5, 8, "missing", is_trailing=True),))
+    whole = report({"records": 5, "stored": 5}, end=8, gaps=(Gap(0, 5, 8, is_trailing=True),))
     assert whole.totals["missing"] == 3
     assert len(whole.faults) == 1
     assert "offsets 5 to 8 (3, missing)" in whole.text()
