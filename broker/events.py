@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
-from bmq.meta.ownership import NEVER, PartitionRecord, SegmentEntry
+from bmq.meta.ownership import NEVER, PartitionRecord, SegmentEntry, Swap
 from bmq.storage.aborted import StableMove
 from bmq.storage.checkpoint import Checkpoint, ProducerState
 from bmq.storage.recovery import FencedSegment, Recovered
@@ -34,7 +34,7 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class RecordStored:
-    """The stored record, with its new revision: a claim, a registration or a release, whichever was requested."""
+    """The stored record, with its new revision: the requested claim, registration, swap or release."""
 
     record: PartitionRecord
     revision: int
@@ -211,6 +211,13 @@ class LogStartRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapWanted:
+    """Request to store the record with this swap; with None once the swap is complete, or its draft is gone."""
+
+    swap: Swap | None
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceWanted:
     """Request to close the open segment: other partitions wait for a place under the bound of open files."""
 
@@ -275,6 +282,7 @@ Event = (
     | EpochChanged
     | MoveRequested
     | LogStartRaised
+    | SwapWanted
     | PlaceWanted
     | CopiesWanted
     | CopiesCounted

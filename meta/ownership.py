@@ -47,6 +47,19 @@ class SegmentEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """The replacement of closed segments by a cleaned segment, registered before ``draft`` gets the name ``name``.
+
+    ``draft`` is the path of the complete and closed file; its index is at ``draft_index``.  Whoever owns the partition
+    next completes the swap, or finds that the draft is gone.  So no process gives a draft its name later unnoticed.
+    """
+
+    name: SegmentName
+    draft: str
+    draft_index: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
     """A partition's record.  ``owner`` is a broker incarnation, "" after a planned hand-over.
 
@@ -59,6 +72,8 @@ class PartitionRecord:
     ``last`` is the (epoch, n) of the last segment that was registered, or above it: no file on storage has a later
     final name (rule 3), unless the store is older than storage.  ``segments`` does not show it, since segments without
     data leave the record.
+
+    ``swap`` is the replacement of segments that is under way; None if there is none.
     """
 
     epoch: int = 0
@@ -67,6 +82,7 @@ class PartitionRecord:
     journals: tuple[str, ...] = ()
     is_settled: bool = False
     last: tuple[int, int] = NEVER
+    swap: Swap | None = None
 
     @property
     def last_registered(self) -> tuple[int, int]:
@@ -105,6 +121,8 @@ def encode(record: PartitionRecord) -> bytes:
     if record.is_settled:
         raw["settled"] = True
     raw["last"] = record.last
+    if record.swap is not None:
+        raw["swap"] = [*record.swap.name, record.swap.draft, record.swap.draft_index]
     return json.dumps(raw, separators=(",", ":")).encode()
 
 
@@ -122,6 +140,7 @@ def decode(data: bytes) -> PartitionRecord:
             owner=_text(raw["owner"]),
             journals=tuple(map(_text, raw["journals"])),
             is_settled=bool(raw.get("settled", False)),
+            swap=_swap(*raw["swap"]) if "swap" in raw else None,
             segments=tuple(
                 SegmentEntry(
                     name=SegmentName(_integer(base), _integer(epoch), _integer(n), *_cleaning(*cleaning)),
@@ -136,6 +155,11 @@ def decode(data: bytes) -> PartitionRecord:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not a partition record: {data[:80]!r} ({error})") from error
+
+
+def _swap(base: object, epoch: object, n: object, cleaning: object, draft: object, index: object) -> Swap:
+    name = SegmentName(_integer(base), _integer(epoch), _integer(n), _integer(cleaning))
+    return Swap(name=name, draft=_text(draft), draft_index=_text(index))
 
 
 def _cleaning(cleaning: object = 0) -> tuple[int]:

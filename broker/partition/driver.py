@@ -26,7 +26,7 @@ from bmq.core.records.batch import Appended, Batch, parse_batch
 from bmq.core.records.control import TransactionMarker
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
-from bmq.meta.ownership import PartitionRecord
+from bmq.meta.ownership import PartitionRecord, Swap
 
 
 class _OffsetFuture:
@@ -199,6 +199,17 @@ class PartitionDriver(PartitionIo):
             self.context.flush_listener.log_start_moved(machine.key, machine.log_start)
         await self.wait(lambda: self.durable_start >= offset or machine.state is not PartitionState.WRITE)
         await self.prove()
+
+    async def store_swap(self, swap: Swap | None) -> None:
+        """Store the record with this swap, or without one; wait until it is stored.
+
+        Raises RequestError if the partition leaves WRITE before. The next record may have the swap all the same.
+        """
+        machine = self.machine
+        self.post(ev.SwapWanted(swap))
+        await self.wait(lambda: machine.record.swap == swap or machine.state is not PartitionState.WRITE)
+        if machine.state is not PartitionState.WRITE:
+            raise machine.refusal()
 
     async def prove(self) -> None:
         """Prove by a read of the metadata store that this broker owned the partition at some moment since the call.

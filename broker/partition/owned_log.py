@@ -14,6 +14,7 @@ Times are in milliseconds: ``wall_ms`` is wall-clock time, which records are sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from bmq.broker import events as ev
@@ -36,7 +37,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, Batch
 from bmq.core.records.control import TransactionMarker, marker_batch
-from bmq.meta.ownership import PartitionRecord, SegmentEntry
+from bmq.meta.ownership import PartitionRecord, SegmentEntry, Swap
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.transactions import NOTHING_OPEN
 
@@ -67,6 +68,7 @@ class OwnedLog:
         self._revision = 0
         self._record = PartitionRecord()
         self._storing: PartitionRecord | None = None
+        self._swap: Swap | None = None
         self._is_released = False
         self._log_start = 0
         self._high_watermark = 0
@@ -121,6 +123,11 @@ class OwnedLog:
     def storing(self) -> PartitionRecord | None:
         """The record whose write has no result yet."""
         return self._storing
+
+    @property
+    def swap(self) -> Swap | None:
+        """The swap of the next record; ``record`` has it too, or is about to."""
+        return self._swap
 
     @property
     def is_released(self) -> bool:
@@ -258,6 +265,7 @@ class OwnedLog:
             segments=self.unclosed.listed(*opened),
             journals=(self.incarnation,),
             last=max((self._record.last_registered, *(entry.name.registration for entry in opened))),
+            swap=self._swap,
         )
 
     def store(self, record: PartitionRecord, revision: int) -> list[Effect]:
@@ -271,6 +279,14 @@ class OwnedLog:
         self._storing = None
         self._record, self._revision = event.record, event.revision
 
+    def store_swap(self) -> list[Effect]:
+        """Return the effect that writes the record as it is, but with the wanted swap."""
+        return self.store(replace(self._record, swap=self._swap), self._revision)
+
+    def want_swap(self, swap: Swap | None) -> None:
+        """Let the next record have this swap."""
+        self._swap = swap
+
     # ---------------------------------------------------------------------------------------------------- the takeover
 
     def claimed(self, event: ev.RecordStored) -> None:
@@ -278,6 +294,7 @@ class OwnedLog:
         self.stored(event)
         self._failures = 0
         self._epoch = event.record.epoch
+        self._swap = event.record.swap
 
     def fence_predecessor(self) -> None:
         """Begin with the fence of the predecessor's segments, or begin with it again."""

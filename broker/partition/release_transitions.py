@@ -6,7 +6,7 @@ from bmq.broker import events as ev
 from bmq.broker.events import Effect
 from bmq.broker.partition.owned_log import OwnedLog
 from bmq.broker.partition.segment_steps import advance
-from bmq.broker.partition.segment_transitions import on_registered
+from bmq.broker.partition.segment_transitions import on_stored
 
 
 def on_move(machine: OwnedLog, event: ev.MoveRequested, now_ms: int) -> list[Effect]:
@@ -17,9 +17,9 @@ def on_move(machine: OwnedLog, event: ev.MoveRequested, now_ms: int) -> list[Eff
 
 
 def on_released(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-    """Note that the partition is released, or that a last segment was registered during the move."""
-    if machine.next_segment.is_registering:
-        return on_registered(machine, event, now_ms)
+    """Note that the partition is released, or that a last segment or a swap was registered during the move."""
+    if event.record.owner:
+        return on_stored(machine, event, now_ms)
     machine.released(event)
     return []
 

@@ -32,8 +32,8 @@ def drain(machine: OwnedLog) -> list[Effect]:
 
 def _open_next(machine: OwnedLog) -> list[Effect]:
     following, unsent = machine.next_segment, machine.batches.unsent
-    if following.is_chosen:
-        return []
+    if following.is_chosen or machine.storing is not None:
+        return []  # a swap's write: the next segment is registered over it
     if not unsent:
         return following.drop()  # not needed now: it would hold a pipeline, and room on storage
     if following.spare is Spare.NONE:

@@ -82,11 +82,26 @@ def on_copies_found(machine: OwnedLog, event: ev.CopiesCounted, now_ms: int) -> 
     return []
 
 
-def on_registered(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-    """Give the segment its final name: the record lists it."""
+def on_stored(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Effect]:
+    """Give a registered segment its final name; store a swap that was requested meanwhile."""
     machine.stored(event)
+    effects: list[Effect] = []
+    if machine.next_segment.is_registering:
+        effects.append(machine.next_segment.name())
     empty = machine.unclosed.take_empty(machine.record.segments)
-    return [machine.next_segment.name(), *([ev.DeleteEmpty(empty)] if empty else [])]
+    if empty:
+        effects.append(ev.DeleteEmpty(empty))
+    if machine.state is PartitionState.WRITE and machine.swap != machine.record.swap:
+        return [*effects, *machine.store_swap()]
+    return [*effects, *advance(machine)]
+
+
+def on_swap_wanted(machine: OwnedLog, event: ev.SwapWanted, now_ms: int) -> list[Effect]:
+    """Store the record with the swap, at once or behind the write that is under way."""
+    machine.want_swap(event.swap)
+    if machine.storing is not None or machine.swap == machine.record.swap:
+        return []
+    return machine.store_swap()
 
 
 def on_write_refused(machine: OwnedLog, event: ev.RecordRefused, now_ms: int) -> list[Effect]:

@@ -281,7 +281,13 @@ class Repair:
         status = await self._fs.status(self._path.log(last.name))
         closed = replace(entry, file_id=status.file_id, length=last.position, end_offset=last.end_offset)
         released = PartitionRecord(
-            epoch=epoch, owner="", segments=(closed,), journals=(), is_settled=True, last=facts.record.last_registered
+            epoch=epoch,
+            owner="",
+            segments=(closed,),
+            journals=(),
+            is_settled=True,
+            last=facts.record.last_registered,
+            swap=facts.record.swap,
         )
         await self._store(released, facts.revision)
 

@@ -23,6 +23,7 @@ from bmq.meta.ownership import (
     PartitionRecord,
     SegmentEntry,
     Stored,
+    Swap,
     WriteRefused,
     decode,
     encode,
@@ -51,6 +52,13 @@ RECORDS = st.builds(
     segments=st.lists(ENTRIES, max_size=4).map(tuple),
     journals=st.lists(st.text(max_size=30), max_size=4).map(tuple),
     last=st.just(NEVER) | st.tuples(COUNT, COUNT),
+    swap=st.none()
+    | st.builds(
+        Swap,
+        name=st.builds(SegmentName, COUNT, COUNT, COUNT, COUNT),
+        draft=st.text(max_size=30),
+        draft_index=st.text(max_size=30),
+    ),
 )
 
 
@@ -121,10 +129,18 @@ def test_what_is_no_record_is_refused(data: bytes) -> None:
         decode(data)
 
 
-@pytest.mark.parametrize("segments", [None, 5, [5], [[1, 2, 3]], [[1, 2, 3, "", "", 0, -1, -1, 9]]])
+@pytest.mark.parametrize("segments", [None, 5, [5], [[1, 2, 3]], [[1, 2, 3, "", "", 0, -1, -1, 9, 9]]])
 def test_segments_of_another_shape_are_refused(segments: object) -> None:
     raw = json.loads(encode(record(2)))
     raw["segments"] = segments
+    with pytest.raises(FormatError):
+        decode(json.dumps(raw).encode())
+
+
+@pytest.mark.parametrize("swap", [None, [], [1, 2, 3, 4, "/d"], [1, 2, 3, 4, "/d", 5], ["1", 2, 3, 4, "/d", "/i"]])
+def test_swaps_of_another_shape_are_refused(swap: object) -> None:
+    raw = json.loads(encode(record(2)))
+    raw["swap"] = swap
     with pytest.raises(FormatError):
         decode(json.dumps(raw).encode())
 

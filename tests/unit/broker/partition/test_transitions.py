@@ -47,6 +47,7 @@ EXPECTED: dict[type[Event], set[PartitionState]] = {
     },
     ev.MoveRequested: {PartitionState.START, PartitionState.FENCE, PartitionState.RECOVER, PartitionState.WRITE},
     ev.LogStartRaised: {PartitionState.WRITE},
+    ev.SwapWanted: {PartitionState.WRITE},
     ev.PlaceWanted: {PartitionState.WRITE},
     ev.CopiesWanted: {PartitionState.WRITE},
     ev.CopiesCounted: {PartitionState.WRITE, PartitionState.MOVE},
@@ -57,6 +58,7 @@ EXTERNAL = {
     ev.EpochChanged,
     ev.MoveRequested,
     ev.LogStartRaised,
+    ev.SwapWanted,
     ev.PlaceWanted,
     ev.CopiesWanted,
     ev.StorageSlow,
@@ -110,6 +112,7 @@ def sample(event: Any) -> Event:
         ev.SegmentClosed: (SPARE,),
         ev.EpochChanged: (9,),
         ev.LogStartRaised: (1,),
+        ev.SwapWanted: (None,),
         ev.Tick: (1,),
     }
     instance: Event = event(*fields.get(event, ()))
