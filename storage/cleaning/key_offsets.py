@@ -92,7 +92,10 @@ class KeyOffsets:
         self._shards, self._count = {}, 0
 
     def _narrow(self, wanted: int) -> None:
-        """Lower ``high`` until half of the entries are gone, as far as whole shards allow; ``wanted`` needs an entry."""
+        """Lower ``high`` until half of the entries are gone, as far as whole shards allow.
+
+        ``wanted`` is the shard that needs an entry.
+        """
         numbers = sorted({*self._shards, wanted})
         if len(numbers) == 1:
             raise MemoryError(f"more than {self.entries_max} keys share the first two bytes of their hash")

@@ -225,3 +225,12 @@ def last_values(records: Iterable[StoredRecord]) -> dict[bytes, bytes]:
         else:
             values[record.key] = record.value
     return values
+
+
+def producers_of(log: Log) -> dict[int, ProducerEnd]:
+    """Return the producers' ends as the partition's owner knows them."""
+    found: dict[int, ProducerEnd] = {}
+    for batch in log.batches:
+        if batch.producer_id >= 0 and not batch.is_control:
+            found[batch.producer_id] = ProducerEnd(batch.last_offset, batch.producer_epoch)
+    return found

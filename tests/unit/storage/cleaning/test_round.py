@@ -12,21 +12,21 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, build_gap
 from bmq.core.records.control import Marker
 from bmq.storage.cleaning.key_offsets import ENTRY_BYTES
-from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
+from bmq.storage.cleaning.retention import RoundBounds
 from bmq.storage.cleaning.round import CleaningRound, Source
-from tests.unit.storage.cleaning.logs import DAY_MS, NOW_MS, Log, committed, keys_and_values, last_values, records_of
+from tests.unit.storage.cleaning.logs import (
+    DAY_MS,
+    NOW_MS,
+    Log,
+    committed,
+    keys_and_values,
+    last_values,
+    producers_of,
+    records_of,
+)
 from tests.unit.storage.cleaning.random_logs import extend_log, opened_in, random_log, stable_end
 
 SEEDS = st.integers(0, 1 << 32)
-
-
-def producers_of(log: Log) -> dict[int, ProducerEnd]:
-    """Return the producers' ends as the partition's owner knows them."""
-    found: dict[int, ProducerEnd] = {}
-    for batch in log.batches:
-        if batch.producer_id >= 0 and not batch.is_control:
-            found[batch.producer_id] = ProducerEnd(batch.last_offset, batch.producer_epoch)
-    return found
 
 
 @given(SEEDS)
