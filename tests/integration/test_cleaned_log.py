@@ -104,7 +104,7 @@ def test_librdkafka(server: BmqServer) -> None:
     try:
         for start in range(COUNT):
             consumer.assign([TopicPartition(TOPIC, 0, start)])
-            found: list[tuple[int, int]] = []
+            found: list[tuple[int | None, int]] = []
             wanted = [(offset, time_of(offset)) for offset in SURVIVORS if offset >= start]
             while len(found) < len(wanted):
                 message = consumer.poll(TIMEOUT_S)
@@ -146,7 +146,7 @@ def test_aiokafka(server: BmqServer) -> None:
             for start in range(COUNT):
                 consumer.seek(at, start)
                 wanted = [(offset, time_of(offset)) for offset in SURVIVORS if offset >= start]
-                found = []
+                found = list[tuple[int, int]]()
                 while len(found) < len(wanted):
                     record = await consumer.getone()
                     found.append((record.offset, record.timestamp))
