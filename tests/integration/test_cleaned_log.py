@@ -130,7 +130,7 @@ def test_kafka_python(server: BmqServer) -> None:
         for start in range(COUNT):
             consumer.seek(at, start)
             wanted = [(offset, time_of(offset)) for offset in SURVIVORS if offset >= start]
-            found = [(record.offset, record.timestamp) for record, _ in zip(consumer, wanted, strict=False)]
+            found = [(record.offset, record.timestamp) for _, record in zip(wanted, consumer, strict=False)]
             assert found == wanted
             time = consumer.offsets_for_times({at: time_of(start)})[at]
             assert (time.offset, time.timestamp) == wanted[0]
