@@ -118,8 +118,8 @@ async def next_batch(reader: BlockReader, start: int, offset: int) -> int | None
 async def due_header(reader: BlockReader, position: int, offset: int) -> Batch | None:
     """Return the header at ``position`` if, apart from its length and CRC, it is that of the batch due there.
 
-    ``offset`` is the base offset that is due.  The batch may lack records, or have none: compaction took them, or a
-    repair put it where they were lost.  The result is None if it is another header, or cut off.
+    ``offset`` is the base offset that is due.  Records of the batch may be missing: compaction removes some or all.
+    The result is None if it is another header, or cut off.
     """
     data = await reader.view(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:

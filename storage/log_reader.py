@@ -7,8 +7,8 @@ bounds of a read (rules 2 and 5):
   that the caller gives, a high watermark.  Bytes behind were never acknowledged, or are written again elsewhere.
 * Bytes are kept for other readers only as far as they are certain: see ``storage/block_cache.py``.
 
-The result is whole batches, the first of which holds the requested offset, or is the next that has records: compaction
-leaves batches without any, and clients that get these alone take it for the end, or ask for more bytes.  Headers are
+The result is whole batches, the first of which holds the requested offset.  Compaction leaves empty batches; a client
+that gets only these takes them for the end, or asks for more bytes.  So a read passes over them.  Headers are
 checked (size, magic, dense offsets), record CRCs are not: the consumer checks those.
 """
 
@@ -267,9 +267,9 @@ class SegmentCursor:
 
 
 class _Search:
-    """The search of one read for the first batch with records, from segment to segment.
+    """The search of a read for the first batch with records, from segment to segment.
 
-    ``offset`` is where it goes on.  With ``takes_gaps`` it ends at any batch.  The other fields are those of the read.
+    ``offset`` is the place where it goes on.  With ``takes_gaps`` it ends at any batch.
     """
 
     __slots__ = ("_first", "active", "end_offset", "held", "max_bytes", "offset", "takes_gaps")
@@ -321,8 +321,8 @@ class LogReader:
     ) -> LogSlice:
         """Return whole batches of one segment, the first of which holds ``offset``.
 
-        If batches without records stand there, the first is the next that has records, in whichever segment.  If none
-        below ``end_offset`` has any, the result is the batches without records.
+        Empty batches there are passed over, up to the next batch with records, in this segment or a later segment.  If
+        only empty batches are left below ``end_offset``, they are the result.
 
         They are at most ``max_bytes`` long, but at least one batch.  None reaches ``end_offset``, a high watermark that
         the caller got from the owner before this call; the result is empty if the batch at ``offset`` is not wholly

@@ -126,7 +126,7 @@ class Batch:
     @property
     def missing_records(self) -> int:
         """The number of offsets of the batch that have no record any more: compaction took it, or it was lost."""
-        return self.last_offset_delta + 1 - self.count
+        return int(self.last_offset_delta + 1 - self.count)
 
     @property
     def first_timestamp(self) -> int | None:

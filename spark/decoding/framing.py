@@ -3,9 +3,9 @@
 A ``Framer`` reads headers only.  Whole batches of a chunk are returned as a single view of it.  Only a batch that
 straddles two chunks is put together apart, so chunks are never copied.
 
-A batch's base offset is not under its CRC (KIP-98), so only its neighbours show whether it is right: each batch begins
-where the one before ends, and none passes the offset that the index holds for the end of the bytes.  Compaction, too,
-leaves a log dense: records are missing within batches, and batches without records stand for runs of removed ones.
+A batch's base offset is not under its CRC (KIP-98), so only its neighbours show whether it is right.  A batch begins
+where the batch before it ends, and never passes the offset that the index holds for the end of the bytes.  Compaction
+keeps a log dense, too: it leaves empty batches, and batches with missing records.
 """
 
 from __future__ import annotations

@@ -32,10 +32,9 @@ COUNTS = (
 )
 """The columns by partition and hour.
 
-``records`` counts the records for a reader of committed data, ``stored`` the records in the headers.  Compaction took
-the records of ``removed`` offsets, in batches that have others, and of ``compacted`` ones, in batches that have none; a
-repair leaves the latter, too.  ``missing`` are offsets between batches.  ``resent`` are records of batches that an
-idempotent producer's number shows to be in the log twice.
+``records`` counts the records for a reader of committed data, ``stored`` the records in the headers.  Offsets without a
+record are ``removed`` in batches with other records, ``compacted`` in empty batches, and ``missing`` between batches.
+``resent`` are records of batches that an idempotent producer's number shows to be in the log twice.
 """
 _SHOWN = (
     ("records", "records"),

@@ -16,6 +16,7 @@ from bmq.core.records.batch import LOG_APPEND_TIME, Batch, Record, build_batch, 
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import TimestampAndOffset
 from bmq.storage import log_reader
+from bmq.storage.filesystem import CorruptData
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.cleaned import Survivor, cleaned_batch, cleaned_log, first_not_older_of, survivors
@@ -146,7 +147,7 @@ async def test_gaps_before_damage_are_returned_and_the_damage_is_raised_at_its_o
     await put(fs, S(0, 1, 0), [gap, bytes(wrong)])
     log = reader(fs)
     assert await log.read(0, 1, 6) == gap
-    with pytest.raises(log_reader.CorruptData, match="magic 1"):
+    with pytest.raises(CorruptData, match="magic 1"):
         await log.read(5, 1, 6)
 
 

@@ -14,14 +14,18 @@ from bmq.broker.partition.offset_search import SearchedLog
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey, SegmentName, cleaned_name
 from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.reader import TimestampAndOffset
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
+from tests.harness.cleaned import cleaned_batch
 from tests.unit.broker.partition.logs import ROLLING, T0, fill, offsets
 from tests.unit.broker.world import World, world
+from tests.unit.storage.stored_segments import PATH, S, put
+from tests.unit.storage.stored_segments import batch as stored_batch
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +57,15 @@ async def test_list_offsets_finds_the_ends_timestamps_and_the_largest_one() -> N
             ("NONE", 0, T0, -1),
         ]
         assert await offsets(w, -3) == [("NONE", 3, T0 + 300, -1)]
+
+
+async def test_the_largest_timestamp_is_not_that_of_a_batch_without_records() -> None:
+    """Kafka's cleaner leaves such a batch the time of what it removed."""
+    fs = MemoryFileSystem(MemoryStorage(), "h")
+    await put(fs, S(0, 1, 0), [cleaned_batch(stored_batch(0, 2, timestamp=900), ()), stored_batch(2, timestamp=5)])
+    await put(fs, S(3, 1, 1), [])
+    log = SearchedLog(BlockCache(fs, ReadConfig()), PATH)
+    assert await log.offset_of_max_timestamp(0, 3, None) == TimestampAndOffset(2, 5)
 
 
 @pytest.mark.parametrize("rolls_every", [0, 1, 2, 3])

@@ -7,6 +7,7 @@ import pytest
 from bmq.core.records.batch import CONTROL, Record, build_batch
 from bmq.storage.checkpoint import AbortedTransaction, ProducerBatch, ProducerState, encode
 from bmq.storage.journal import CHECKPOINT, SNAPSHOT_BEGIN, frame
+from tests.harness.cleaned import cleaned_batch
 from tests.unit.cli.segment.roots import FIRST, NOW, SIZE, THREE, Root, batch, described, spoil
 
 pytestmark = pytest.mark.slow
@@ -30,6 +31,16 @@ def test_each_header_field_of_a_batch_is_printed(root: Root) -> None:
     assert status == 0
     assert "first offset" in out
     assert "2023-11-14T22:13:20.000Z" in out
+
+
+def test_a_delete_horizon_is_printed_and_a_batch_that_lacks_records(root: Root) -> None:
+    path = root.log(0, cleaned_batch(batch(0), {1}, horizon=NOW + 9), batch(3))
+    status, lines = root.run_json("dump", root.within(path))
+    assert status == 0
+    assert [line.get("deleteHorizonMs") for line in lines] == [None, NOW + 9, None]
+    assert [(line["baseOffset"], line["lastOffset"], line["count"]) for line in lines[1:]] == [(0, 2, 1), (3, 5, 3)]
+    _, out, _ = root.run("dump", root.within(path))
+    assert " H " in out
 
 
 def test_dump_continues_behind_damage(root: Root) -> None:

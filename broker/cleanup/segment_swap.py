@@ -1,0 +1,126 @@
+"""The swap of closed segments for the cleaned segment that replaces them.
+
+``docs/design/retention.md`` shows how the log reads after a crash at each step::
+
+    the drafts of file and index are complete
+    the record lists the swap           by the owner's compare: its successor knows of the drafts from here on
+    the index has its name              an index without a log is nothing
+    the draft has its name              the cleaned segment hides its sources
+    the record lists no swap
+    file.delete.delay.ms later          the sources are deleted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
+
+from bmq.broker.context import BrokerContext
+from bmq.broker.partition.driver import PartitionDriver
+from bmq.core.model import SegmentName
+from bmq.meta.ownership import Swap
+from bmq.storage.filesystem import AlreadyExists, FileSystem, NoSuchFile
+from bmq.storage.log_segments import walk
+
+DRAFT, DRAFT_INDEX = ".clean", ".cleanidx"
+"""The beginnings of the drafts' names; the segment's name and the writer's incarnation follow."""
+
+
+class SegmentSwapper:
+    """Swaps in one broker's partitions; ``names_per_job`` and ``deletes_per_job`` bound one call of ``delete_hidden``."""
+
+    def __init__(self, context: BrokerContext, *, names_per_job: int, deletes_per_job: int) -> None:
+        self._fs: FileSystem = context.fs
+        self._incarnation = context.incarnation
+        self._names_per_job = names_per_job
+        self._deletes_per_job = deletes_per_job
+        self.swaps_done = 0
+        """Swaps that were completed: by this process, or for an owner before it."""
+        self.files_deleted = 0
+        """Sources that were deleted."""
+
+    def drafts(self, driver: PartitionDriver, name: SegmentName) -> Swap:
+        """Return the swap for a cleaned segment of this name, with the paths of this process's drafts."""
+        folder = driver.path.folder
+        return Swap(
+            name=name,
+            draft=f"{folder}/{DRAFT}-{name}-{self._incarnation}",
+            draft_index=f"{folder}/{DRAFT_INDEX}-{name}-{self._incarnation}",
+        )
+
+    async def swap(self, driver: PartitionDriver, swap: Swap) -> None:
+        """Register the swap and complete it; both drafts are complete and closed.
+
+        Raises RequestError if this broker is not the owner any more, and StorageError. The partition's next owner
+        completes a swap that is registered.
+        """
+        await driver.store_swap(swap)
+        await self.complete(driver)
+
+    async def complete(self, driver: PartitionDriver) -> bool:
+        """Complete the swap that the partition's record lists, each step if it is not done.
+
+        Return False if the draft is gone before it got its name: the log is as it was. Raises RequestError if this
+        broker is not the owner any more, and StorageError.
+        """
+        swap = driver.machine.record.swap
+        if swap is None:
+            return False
+        log, idx = driver.path.log(swap.name), driver.path.idx(swap.name)
+        if await self._exists(swap.draft):
+            with suppress(NoSuchFile):  # it has its name, or another process has just given it
+                await self._fs.replace(swap.draft_index, idx)
+            with suppress(NoSuchFile, AlreadyExists):
+                await self._fs.rename(swap.draft, log)
+        is_done = await self._exists(log)
+        if not is_done:
+            await self._fs.delete(idx)
+        await self._fs.delete(swap.draft_index)
+        await driver.store_swap(None)
+        self.swaps_done += is_done
+        return is_done
+
+    async def delete_hidden(self, driver: PartitionDriver) -> bool:
+        """Delete files that a cleaned segment hides, in order of names; return whether more are left.
+
+        No file goes that the record names, or that was registered after such a file: it may be open, or a successor
+        needs it. Raises RequestError or KvError if the ownership cannot be proven, and StorageError.
+        """
+        hidden, is_more = await self._hidden(driver)
+        if not hidden:
+            return False
+        await driver.prove()
+        for name in hidden:
+            # The index first: a log without an index is scanned, an index without a log stays as garbage.
+            await self._fs.delete(driver.path.idx(name))
+            await self._fs.delete(driver.path.log(name))
+            self.files_deleted += 1
+        return is_more
+
+    async def _hidden(self, driver: PartitionDriver) -> tuple[Sequence[SegmentName], bool]:
+        """Return the first files within the ranges of cleaned segments, and whether more may follow."""
+        entries = driver.machine.record.segments
+        if not entries:
+            return [], False
+        floor = min(entry.name.order for entry in entries)
+        found: list[SegmentName] = []
+        cleaned: SegmentName | None = None
+        count = 0
+        async with aclosing(walk(self._fs, driver.path)) as listing:
+            async for listed in listing:
+                count += 1
+                if listed.name.order >= floor:
+                    break
+                if listed.is_live:
+                    cleaned = listed.name if listed.name.cleaning else None
+                elif cleaned is not None and listed.name.order < cleaned.order:
+                    found.append(listed.name)
+                if len(found) >= self._deletes_per_job or count >= self._names_per_job and found:
+                    return found, True
+        return found, False
+
+    async def _exists(self, path: str) -> bool:
+        with suppress(NoSuchFile):
+            await self._fs.status(path)
+            return True
+        return False
