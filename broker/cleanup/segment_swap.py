@@ -27,7 +27,10 @@ DRAFT, DRAFT_INDEX = ".clean", ".cleanidx"
 
 
 class SegmentSwapper:
-    """Swaps in one broker's partitions; ``names_per_job`` and ``deletes_per_job`` bound one call of ``delete_hidden``."""
+    """Swaps in one broker's partitions.
+
+    ``names_per_job`` and ``deletes_per_job`` bound one call of ``delete_hidden``.
+    """
 
     def __init__(self, context: BrokerContext, *, names_per_job: int, deletes_per_job: int) -> None:
         self._fs: FileSystem = context.fs
@@ -104,19 +107,26 @@ class SegmentSwapper:
             return [], False
         floor = min(entry.name.order for entry in entries)
         found: list[SegmentName] = []
+        before: list[SegmentName] = []  # names at the base of the next live segment, which may hide them
         cleaned: SegmentName | None = None
         count = 0
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:
+                name = listed.name
                 count += 1
-                if listed.name.order >= floor:
+                if name.order >= floor:
                     break
                 if listed.is_live:
-                    cleaned = listed.name if listed.name.cleaning else None
-                elif cleaned is not None and listed.name.order < cleaned.order:
-                    found.append(listed.name)
-                if len(found) >= self._deletes_per_job or count >= self._names_per_job and found:
-                    return found, True
+                    cleaned = name if name.cleaning else None
+                    found += [each for each in before if cleaned is not None and each.base == cleaned.base]
+                    before = []
+                elif cleaned is not None and name.order < cleaned.order:
+                    found.append(name)
+                else:
+                    before.append(name)
+                is_long = count >= self._names_per_job and len(found) > 0
+                if is_long or len(found) >= self._deletes_per_job:
+                    return found[: self._deletes_per_job], True
         return found, False
 
     async def _exists(self, path: str) -> bool:

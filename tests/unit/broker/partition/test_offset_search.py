@@ -30,7 +30,7 @@ from tests.unit.storage.stored_segments import batch as stored_batch
 pytestmark = pytest.mark.slow
 
 KEY = PartitionKey(uuid.UUID(int=7), 0)
-PATH = PartitionPath("t", str(KEY.topic_id), 0)
+LOG_PATH = PartitionPath("t", str(KEY.topic_id), 0)
 
 
 async def test_list_offsets_finds_the_ends_timestamps_and_the_largest_one() -> None:
@@ -172,7 +172,7 @@ class CleanedLog:
 
     def __init__(self) -> None:
         self.fs = MemoryFileSystem(MemoryStorage(), "h")
-        self.log = SearchedLog(BlockCache(self.fs, ReadConfig()), PATH)
+        self.log = SearchedLog(BlockCache(self.fs, ReadConfig()), LOG_PATH)
 
     async def put(self, name: SegmentName, *epochs: int, epochs_in_index: tuple[tuple[int, int], ...] = ()) -> None:
         """Write a file with a batch of ten records for each epoch."""
@@ -180,7 +180,7 @@ class CleanedLog:
             bytes(build_batch([Record(value=b"v")] * 10, base_offset=name.base + 10 * at, leader_epoch=epoch))
             for at, epoch in enumerate(epochs)
         ]
-        await write_once(self.fs, PATH.log(name), b"".join(batches))
+        await write_once(self.fs, LOG_PATH.log(name), b"".join(batches))
         if epochs_in_index:
             checkpoint = Checkpoint(
                 key=KEY,
@@ -191,7 +191,7 @@ class CleanedLog:
                 is_closed=True,
                 epochs=epochs_in_index,
             )
-            await write_once(self.fs, PATH.idx(name), encode_idx(checkpoint))
+            await write_once(self.fs, LOG_PATH.idx(name), encode_idx(checkpoint))
 
     async def ends(self, end: int = 40) -> list[tuple[int, int] | None]:
         return [await self.log.end_of_epoch(epoch, end, None) for epoch in range(6)]
@@ -233,6 +233,6 @@ async def test_epochs_are_found_after_the_known_cleaned_segment_was_cleaned_agai
     second = cleaned_name([first, made.SOURCES[2]])
     await made.put(second, 1, 2, 4, epochs_in_index=((1, 0), (2, 10), (4, 20)) if has_index else ())
     for name in (first, made.SOURCES[2]):
-        await made.fs.delete(PATH.idx(name))
-        await made.fs.delete(PATH.log(name))
+        await made.fs.delete(LOG_PATH.idx(name))
+        await made.fs.delete(LOG_PATH.log(name))
     assert await made.ends() == ENDS
