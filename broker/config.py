@@ -9,6 +9,7 @@ from bmq.core.aio.backoff import Backoff
 from bmq.core.file_access import NO_ACCESS, Access, access_of
 from bmq.core.records.batch import BatchRules
 from bmq.core.records.compression import Compression
+from bmq.storage.cleaning.plan import NOT_COMPACTED, CleaningConfig
 from bmq.storage.log_segments import FOR_EVER
 
 _LEVEL_DEFAULTS = {"gzip": -1, "lz4": 9, "zstd": 3}  # Kafka's
@@ -40,6 +41,8 @@ class LogConfig:
     access: Access = NO_ACCESS
     """BMQ's storage.owner, storage.group and storage.mode: the rights on the partition's folder and files."""
     rules: BatchRules = field(default_factory=BatchRules)
+    cleaning: CleaningConfig = NOT_COMPACTED
+    """The configs of compaction."""
 
     def validate(self) -> None:
         """Check each setting by itself.  Raises ValueError, which names the setting."""
@@ -156,11 +159,11 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
     ``values``: the effective configs; for one that is missing, ``LogConfig``'s default is taken.  ``replication``:
     copies of a segment.  ``is_internal``: the topic is written by coordinators.
 
-    With ``cleanup.policy=compact`` alone nothing expires: compaction is not done, and a log that keeps more than the
-    last record of each key still keeps that policy's promise.  Of an internal topic nothing ever expires, whatever its
-    policy: earlier versions let it be changed, and retention would delete the offsets of groups.
+    With ``cleanup.policy=compact`` alone nothing expires.  Of an internal topic nothing ever expires, whatever its
+    policy: earlier versions let it be changed, and retention would delete the offsets of groups.  Nor is an internal
+    topic compacted: its coordinators write snapshots.
     """
-    default, rules = LogConfig(), BatchRules()
+    default, rules, unset = LogConfig(), BatchRules(), NOT_COMPACTED
 
     def number(name: str, otherwise: int) -> int:
         text = values.get(name)
@@ -191,9 +194,26 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
             timestamp_after_max_ms=number("message.timestamp.after.max.ms", rules.timestamp_after_max_ms),
             needs_key="compact" in policies,
         ),
+        cleaning=CleaningConfig(
+            is_compacted="compact" in policies and not is_internal,
+            min_cleanable_dirty_ratio=_ratio(values, unset.min_cleanable_dirty_ratio),
+            min_compaction_lag_ms=number("min.compaction.lag.ms", unset.min_compaction_lag_ms),
+            max_compaction_lag_ms=number("max.compaction.lag.ms", unset.max_compaction_lag_ms),
+            delete_retention_ms=number("delete.retention.ms", unset.delete_retention_ms),
+            segment_bytes=number("segment.bytes", unset.segment_bytes),
+        ),
     )
     config.validate()
     return config
+
+
+def _ratio(values: Mapping[str, str], otherwise: float) -> float:
+    """Return min.cleanable.dirty.ratio.  Raises ValueError for a text that is not a number."""
+    text = values.get("min.cleanable.dirty.ratio")
+    try:
+        return otherwise if text is None else float(text)
+    except ValueError:
+        raise ValueError(f"min.cleanable.dirty.ratio={text!r} is not a number") from None
 
 
 def _one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
@@ -27,6 +27,24 @@ from bmq.storage.filesystem import StorageError
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
 from bmq.storage.read_progress import ReadProgress
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """A function that runs a call and awaits its result: ``asyncio.to_thread``, or ``run_inline``."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def run_inline(call: Callable[[], T]) -> T:
+    """Run the call on the loop: for simulation and tests."""
+    return call()
+
+
+def never() -> bool:
+    """Return False."""
+    return False
 
 
 class OpenPartition(Protocol):
@@ -121,3 +139,7 @@ class BrokerContext(FileContext):
     """The way to the coordinators of transactions; None: transactional batches are refused."""
     unverified: int = 0
     """Batches that wait for the coordinators of their transactions."""
+    may_clean: Callable[[], bool] = never
+    """Returns whether cleaned segments may be written: whether level 1 of compaction.version is in force."""
+    offload: Offload = run_inline
+    """Runs long computations of upkeep elsewhere than on the loop."""

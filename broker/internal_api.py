@@ -117,7 +117,7 @@ class BrokerApi:
             ErrorCode.NONE,
             "",
             owner.epoch,
-            *active.name,
+            *active.name[:3],  # a cleaned segment is never active
             active.position,
             active.end_offset,
             first,

@@ -11,6 +11,8 @@ This module decides when jobs run.  Others do them:
 | ``Retention`` | move the log start, and delete the files below it |
 | ``Sweeper`` | delete temporary files of earlier owners, and journals that no record names any more |
 | ``SegmentMerger`` | merge small neighbours into one file |
+| ``LogCleaner`` | rewrite closed segments of a compacted log without replaced records |
+| ``SegmentSwapper`` | complete swaps of cleaned segments, and delete their sources |
 
 Deadlines are on the monotonic clock.  Wall time (``wall_ms``) is only compared with the times of records and files;
 when the wall clock is set, expiry is computed again.
@@ -28,9 +30,11 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from bmq.broker.cleanup.log_cleaner import LogCleaner, Outcome
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
+from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
@@ -40,6 +44,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.kv import KvError
 from bmq.meta.ownership import PartitionRecord
+from bmq.storage.cleaning.plan import Reason
 from bmq.storage.filesystem import StorageError
 from bmq.storage.log_segments import FOR_EVER
 
@@ -75,6 +80,8 @@ class JanitorConfig:
     """Merges, and repairs of interrupted ones, done by one job; the others follow in later rounds."""
     merge_sources_max: int = 32
     """Files appended by one concat."""
+    clean_ms: int = 15_000
+    """Kafka's log.cleaner.backoff.ms: the least time between two looks whether a compacted log is due."""
     retry_ms: int = 60_000
     """Pause after a job that failed."""
     step_timeout_ms: int = 120_000
@@ -90,6 +97,8 @@ class JanitorConfig:
 
 _CLOCK_SET_MS = 1_000
 """A wall clock that moves this far against the monotonic one has been set; both are slewed together."""
+FAR_MS = 1 << 50
+"""A wait of this length never ends: max.compaction.lag.ms is not set."""
 COST_OF_NEW = 10
 """Cost of a partition that is new to the janitor, about 20 us, in comparisons of partitions that are not."""
 
@@ -101,12 +110,15 @@ class Job(Enum):
     DELETE = "delete files below the log start"
     SWEEP = "remove orphaned files"
     MERGE = "merge small segments"
+    SWAP = "complete the swap of a cleaned segment"
+    CLEAN = "compact the log"
+    HIDDEN = "delete segments that a cleaned segment replaced"
 
 
 class _PartitionCare(RetentionState):
     """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
-    __slots__ = ("due", "is_closed", "merge_from", "record", "registered")
+    __slots__ = ("cleaning", "due", "is_closed", "merge_from", "record", "registered")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
@@ -115,6 +127,7 @@ class _PartitionCare(RetentionState):
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
         self.registered = 0  # segments registered since the last pass of merging
+        self.cleaning: Outcome | None = None  # the last look at a compacted log
 
 
 class Janitor:
@@ -164,11 +177,18 @@ class Janitor:
             merge_sources_max=self.config.merge_sources_max,
             failed=self._failed,
         )
+        self._swapper = SegmentSwapper(
+            context, names_per_job=self.config.names_per_job, deletes_per_job=self.config.deletes_per_job
+        )
+        self._cleaner = LogCleaner(context, self._swapper, failed=self._failed)
         self._perform = {
             Job.RETAIN: self._retention.retain,
             Job.DELETE: self._retention.delete,
             Job.SWEEP: self._sweep,
             Job.MERGE: self._merge,
+            Job.SWAP: self._complete_swap,
+            Job.CLEAN: self._clean,
+            Job.HIDDEN: self._delete_hidden,
         }
         self.failures = 0
 
@@ -192,6 +212,16 @@ class Janitor:
     def files_merged(self) -> int:
         """Segments that were appended to others."""
         return self._merger.files_merged
+
+    @property
+    def cleaner(self) -> LogCleaner:
+        """The cleaner, with its counters."""
+        return self._cleaner
+
+    @property
+    def swapper(self) -> SegmentSwapper:
+        """The swaps, with their counters."""
+        return self._swapper
 
     async def run(self) -> None:
         """Do a round every ``interval_ms``, without end."""
@@ -260,6 +290,7 @@ class Janitor:
                     self._retention.delete_later(care, care.log_start)
                 if care.registered >= self.config.merge_after:
                     self._schedule(care, Job.MERGE, now_ms)
+                self._schedule_cleaning(care, now_ms + self.config.clean_ms)
             if machine.is_all_closed is not care.is_closed:
                 care.is_closed = not care.is_closed
                 if care.is_closed:  # the last segment, which expires from now on; its record may never change again
@@ -267,6 +298,7 @@ class Janitor:
             if machine.config is not care.config:
                 care.config = machine.config
                 self._schedule_retention(care, now_ms)
+                self._schedule_cleaning(care, now_ms)
             if machine.log_start != care.log_start:
                 care.log_start = machine.log_start
                 self._retention.delete_later(care, machine.log_start)
@@ -288,7 +320,10 @@ class Janitor:
     def _begin(self, care: _PartitionCare, now_ms: int) -> None:
         """Schedule all jobs of a newly owned partition: its predecessor may have left any of them half done."""
         self._schedule_retention(care, now_ms)
+        if care.driver.machine.record.swap is not None:
+            self._schedule(care, Job.SWAP, now_ms)
         self._schedule(care, Job.MERGE, now_ms)
+        self._schedule_cleaning(care, now_ms)
         self._schedule(care, Job.SWEEP, now_ms + self.config.grace_ms + self._rng.randrange(self.config.grace_ms + 1))
         if care.log_start > 0:
             self._retention.delete_later(care, care.log_start)
@@ -296,6 +331,10 @@ class Janitor:
     def _schedule_retention(self, care: _PartitionCare, due_ms: int) -> None:
         if care.config.retention_ms != FOR_EVER or care.config.retention_bytes != FOR_EVER:
             self._schedule(care, Job.RETAIN, due_ms)
+
+    def _schedule_cleaning(self, care: _PartitionCare, due_ms: int) -> None:
+        if care.config.cleaning.is_compacted:
+            self._schedule(care, Job.CLEAN, due_ms)
 
     def _schedule(self, care: _PartitionCare, job: Job, due_ms: int) -> None:
         """Schedule ``job`` for ``due_ms`` on the monotonic clock, unless it is due before."""
@@ -326,11 +365,58 @@ class Janitor:
         care.registered = 0
         if not care.driver.machine.record.segments:
             return
+        if care.driver.machine.record.swap is not None:  # a merged file might have a source's name, and be hidden
+            care.registered = self.config.merge_after
+            return
         care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
         if is_more:
             self._schedule(care, Job.MERGE, self._context.now_ms())
         elif is_blocked:
             care.registered = self.config.merge_after  # tried again at the record's next change
+
+    async def _complete_swap(self, care: _PartitionCare, wall_ms: int) -> None:
+        await self._swapper.complete(care.driver)
+        self._swapped(care)
+
+    async def _clean(self, care: _PartitionCare, wall_ms: int) -> None:
+        """Clean the log if it is due, and look again when the next record reaches a lag."""
+        now_ms = self._context.now_ms()
+        if care.driver.machine.record.swap is not None:
+            await self._swapper.complete(care.driver)
+            self._swapped(care)
+        before = self._swapper.swaps_done
+        try:
+            care.cleaning = await self._cleaner.clean(care, wall_ms)
+        finally:
+            if self._swapper.swaps_done != before:
+                self._swapped(care)
+        self._schedule_lags(care, now_ms, wall_ms)
+
+    def _schedule_lags(self, care: _PartitionCare, now_ms: int, wall_ms: int) -> None:
+        plan, config = care.cleaning.plan if care.cleaning is not None else None, care.config.cleaning
+        if plan is None:
+            self._schedule_cleaning(care, now_ms + self.config.retry_ms)
+        elif plan.reason is Reason.SWAP_PENDING:
+            self._schedule(care, Job.HIDDEN, now_ms + care.config.file_delete_delay_ms)
+        elif plan.reason is Reason.MIN_LAG:
+            self._schedule_cleaning(care, now_ms + max(config.min_compaction_lag_ms, self.config.clean_ms))
+        elif plan.reason is Reason.BELOW_RATIO and plan.oldest_dirty_timestamp > 0:
+            wait_ms = plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms
+            if wait_ms < FAR_MS:
+                self._schedule_cleaning(care, now_ms + max(wait_ms, self.config.clean_ms))
+
+    def _swapped(self, care: _PartitionCare) -> None:
+        """Have the sources deleted after file.delete.delay.ms; upkeep begins at the log's first name again."""
+        care.merge_from = None
+        care.forget_count()
+        self._schedule(care, Job.HIDDEN, self._context.now_ms() + care.config.file_delete_delay_ms)
+
+    async def _delete_hidden(self, care: _PartitionCare, wall_ms: int) -> None:
+        now_ms = self._context.now_ms()
+        if await self._swapper.delete_hidden(care.driver):
+            self._schedule(care, Job.HIDDEN, now_ms)
+        else:
+            self._schedule_cleaning(care, now_ms + self.config.clean_ms)
 
     async def _attempt_journals(self) -> None:
         now_ms = self._context.now_ms()

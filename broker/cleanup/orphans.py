@@ -16,7 +16,7 @@ from bmq.meta import ownership
 from bmq.storage import layout
 from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
-_DRAFT = re.compile(r"\.(?:idx|join|repair)-\d{20}-\d{8}-\d{4,}(?:-\d{8}(?=-.+-))?-(.+)")
+_DRAFT = re.compile(r"\.(?:idx|join|repair|clean|cleanidx)-\d{20}-\d{8}-\d{4,}(?:-\d{8}(?=-.+-))?-(.+)")
 """A draft's name: the segment's name, then the incarnation, which has a "-" itself."""
 _CONCAT = re.compile(r"\..+\.concat")
 FENCED_AT_ONCE = 16

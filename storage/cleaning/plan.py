@@ -90,6 +90,10 @@ class CleaningConfig:
     segment_bytes: int = 1 << 30
 
 
+NOT_COMPACTED = CleaningConfig(is_compacted=False)
+"""The configs of a topic whose cleanup.policy does not have compact."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningPlan:
     """The plan of a log's next round, and what ``bmq topic describe`` shows of it.
