@@ -158,7 +158,7 @@ def dirtiest_first(plans: Iterable[tuple[str, CleaningPlan]]) -> list[tuple[str,
 
 
 def group_segments(segments: Sequence[SegmentFacts], segment_bytes: int) -> list[list[SegmentFacts]]:
-    """Return the sources of the cleaned files: neighbours with at most ``segment_bytes`` together, or a single segment."""
+    """Return the sources of the cleaned files: neighbours of at most ``segment_bytes``, or a single segment."""
     groups: list[list[SegmentFacts]] = []
     size = 0
     for segment in segments:

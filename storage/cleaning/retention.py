@@ -1,4 +1,4 @@
-"""The rules of a cleaning: the records of a batch that stay, and the batches that get a delete horizon.  Pure.
+"""The rules of a cleaning: records to keep, and delete horizons.  Pure.
 
 The rules are those of Kafka's ``Cleaner``, ``CleanedTransactionMetadata`` and ``MemoryRecords.filterTo`` (KIP-98,
 KIP-534):
@@ -15,9 +15,9 @@ another control batch with a record           always
 the last batch of a producer                  its header, so that sequence and epoch stay known
 ============================================  ========================================================================
 
-The *delete horizon* of a batch is the time of a cleaning and ``delete.retention.ms``.  A batch with tombstones gets it in
-its first round, a marker in the first round that finds its data gone.  A reader that began before that
-cleaning sees the tombstone if it needs at most ``delete.retention.ms``.
+The *delete horizon* of a batch is the time of a cleaning and ``delete.retention.ms``.  A batch with tombstones gets its
+horizon in its first round, a marker in the first round without data of its transaction.  A reader sees the tombstone if
+it began before the round and needs at most ``delete.retention.ms``.
 
 A round may leave files as they are.  ``intact_from`` is the first offset of the first such file.  From there on a
 tombstone may hide a record of that file, and a marker may end a transaction with data there.  So from there on both
