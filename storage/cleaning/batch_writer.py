@@ -1,9 +1,9 @@
 """The bytes of a cleaned batch.  Pure.
 
 A cleaned batch keeps its base offset, last offset delta, producer id, epoch, sequence, leader epoch, codec, timestamp
-type and transactional bits.  So its offsets and its last sequence are those that its producer and its readers know.
-Records stay as their producer encoded them, with one exception: a batch that gets a delete horizon has the horizon as
-its base timestamp, so timestamp deltas are encoded again (KIP-534).
+type and transactional bits.  So its offsets and its last sequence stay the same for its producer and its readers.
+Records stay as their producer encoded them. But a new delete horizon becomes the base timestamp of its batch (KIP-534):
+then timestamp deltas are encoded again.
 
 =====================  =================================================================================
 records that stay      bytes
@@ -14,7 +14,7 @@ none, header needed    61 bytes (``empty_batch``)
 none                   the writer joins its offsets with its neighbours' (``build_gap``)
 =====================  =================================================================================
 
-The largest timestamp of a batch is that of the records that stay, as in Kafka; with LogAppendTime it is the batch's.
+The largest timestamp is computed from the records that stay, as in Kafka. With LogAppendTime it does not change.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class CleanedRecord(NamedTuple):
 def cut_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> list[CleanedRecord]:
     """Return the batch's records.
 
-    Raises FormatError, which names the offset of the batch, if they cannot be decompressed within ``bytes_max`` bytes
-    or are not what the header says.
+    Raises FormatError with the offset of the batch if the records need more than ``bytes_max`` bytes, are damaged, or
+    do not agree with the header.
     """
     if not batch.count:
         return []

@@ -1,4 +1,4 @@
-"""The plan of a cleaning: is a log due, why not, and which sources become which file.  Pure.
+"""The plan of a cleaning: whether a log is due, the reason, and the sources of the cleaned files.  Pure.
 
 From the facts of the closed segments and the topic's configs, by the rules of Kafka's ``LogCleanerManager`` and
 ``Cleaner.groupSegmentsBySize``::
@@ -99,7 +99,7 @@ class CleaningPlan:
     """The plan of a log's next round, and what ``bmq topic describe`` shows of it.
 
     ``oldest_dirty_timestamp`` is the earliest of the dirty segments, -1 without any, ``earliest_horizon`` of all
-    segments.  ``groups``: the sources of each cleaned file, in order; also of a log that is not due.
+    segments.  ``groups`` are the sources of the cleaned files, in order, also if the log is not due.
     """
 
     reason: Reason
@@ -162,7 +162,7 @@ def dirtiest_first(plans: Iterable[tuple[str, CleaningPlan]]) -> list[tuple[str,
 
 
 def group_segments(segments: Sequence[SegmentFacts], segment_bytes: int) -> list[list[SegmentFacts]]:
-    """Return the sources of each cleaned file: neighbours of together at most ``segment_bytes``, one at least."""
+    """Return the sources of the cleaned files: neighbours of at most ``segment_bytes``, or a single segment."""
     groups: list[list[SegmentFacts]] = []
     size = 0
     for segment in segments:

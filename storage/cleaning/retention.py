@@ -1,4 +1,4 @@
-"""The rules of a cleaning: which records of a batch stay, and which batch gets a delete horizon.  Pure.
+"""The rules of a cleaning: records to keep, and delete horizons.  Pure.
 
 The rules are those of Kafka's ``Cleaner``, ``CleanedTransactionMetadata`` and ``MemoryRecords.filterTo`` (KIP-98,
 KIP-534):
@@ -15,9 +15,9 @@ another control batch with a record           always
 the last batch of a producer                  its header, so that sequence and epoch stay known
 ============================================  ========================================================================
 
-A batch gets its *delete horizon*, the time of the cleaning and ``delete.retention.ms``, in the first round after which
-nothing below it needs it: it holds tombstones, or a marker whose data is gone.  A reader that began before the horizon
-minus ``delete.retention.ms`` sees the tombstone if it is not slower than that.
+The *delete horizon* of a batch is the time of a cleaning and ``delete.retention.ms``.  A batch with tombstones gets its
+horizon in its first round, a marker in the first round without data of its transaction.  A reader sees the tombstone if
+it began before the round and needs at most ``delete.retention.ms``.
 
 A round may leave files as they are.  ``intact_from`` is the first offset of the first such file.  From there on a
 tombstone may hide a record of that file, and a marker may end a transaction with data there.  So from there on both
@@ -125,7 +125,7 @@ class BatchVerdict(NamedTuple):
 
 
 class Retention:
-    """The judge of the batches of one round, which passes all of them, in order of offsets."""
+    """The judge of the batches of a round, called with all batches in order of offsets."""
 
     __slots__ = ("_aborted", "_bounds", "_producers", "_with_data")
 
@@ -165,7 +165,7 @@ class Retention:
         return not has_data and not self._may_be_needed(batch)
 
     def _may_be_needed(self, batch: Batch) -> bool:
-        """Return whether a file that the round leaves as it is may have data that a tombstone or marker is about."""
+        """Return whether an intact file may have a record that this batch's tombstone hides or its marker ends."""
         intact_from = self._bounds.intact_from
         return intact_from is not None and batch.next_offset > intact_from
 

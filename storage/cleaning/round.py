@@ -8,7 +8,7 @@ The caller reads and writes::
         facts = cleaning.clean(group, write)    reads the group's sources once more
 
 Order matters.  A record goes because a later record has its key, and a marker goes because data below it is gone.  If
-the round ends early, files that were cleaned lie below files that were not, so nothing that is needed is missing.
+the round ends early, the cleaned files lie below the sources that are left. So no record is missing.
 
 Offsets stay dense: a batch of the source is there, or a batch without records stands for its offsets.  A run of such
 batches is joined, but not over a change of the leader epoch: headers alone tell where an epoch begins.
@@ -38,7 +38,7 @@ from bmq.storage.cleaning.retention import (
 from bmq.storage.cleaning.superseded import SupersededRecords
 
 Write = Callable[[bytes | bytearray | memoryview], None]
-"""The caller's output: the bytes of exactly one batch at each call."""
+"""The caller's output: called with the bytes of one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class CleaningRound:
 
     ``aborted`` must have every aborted transaction with data below ``bounds.end``, also if its marker lies behind it:
     data that no entry names counts as committed.  ``producers`` are the producers that the partition's owner knows.
-    Memory: the map and its marks, one batch decompressed, and some numbers for each aborted transaction.
+    Memory: the map, its marks, a decompressed batch, and some numbers for an aborted transaction.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ A round walks its batches several times, always all of them in order::
         all batches     ``mark_record``    not if the first pass has all keys
     all batches         ``is_superseded``
 
-One pass is enough for most logs.  Then the map itself answers.  With more passes there is a bit for each record of the
-walk, in the order of the walk: a cleaned log has few records over a wide range of offsets.
+Most logs need a single pass.  Then the map itself answers.  With more passes the marks have a bit for
+every record, in the order of the walk.  Offsets would need more bits: a cleaned log has few records over many offsets.
 """
 
 from __future__ import annotations
