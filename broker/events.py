@@ -516,6 +516,11 @@ class ReportOffline:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapStored:
+    """Notice of a record with another swap, or without one, for those that wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateChanged:
     """Notice of the new state, for those that wait for it."""
 
@@ -545,5 +550,6 @@ Effect = (
     | RunAgain
     | Abort
     | ReportOffline
+    | SwapStored
     | StateChanged
 )

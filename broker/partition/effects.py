@@ -16,6 +16,7 @@ from bmq.broker.partition.immediate_effects import (
     run_again,
     seal_segment,
     state_changed,
+    swap_stored,
     wake,
     write_checkpoint,
 )
@@ -69,6 +70,7 @@ PERFORM = dict[type, Callable[[PartitionIo, Any], None]](
         _at_once(ev.RunAgain, run_again),
         _at_once(ev.Abort, abort),
         _at_once(ev.ReportOffline, report_offline),
+        _at_once(ev.SwapStored, swap_stored),
         _at_once(ev.StateChanged, state_changed),
     )
 )

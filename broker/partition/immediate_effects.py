@@ -88,6 +88,11 @@ def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
         driver.on_end()
 
 
+def swap_stored(driver: PartitionIo, effect: ev.SwapStored) -> None:
+    """Notify those who wait for the partition's record."""
+    driver.notify()
+
+
 def seal_segment(driver: PartitionIo, effect: ev.SealSegment) -> None:
     """Abort the file at once, then take the segment over."""
     driver.flushes.give_up(effect.entry.name)

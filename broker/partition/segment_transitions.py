@@ -84,8 +84,9 @@ def on_copies_found(machine: OwnedLog, event: ev.CopiesCounted, now_ms: int) -> 
 
 def on_stored(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Effect]:
     """Give a registered segment its final name; store a swap that was requested meanwhile."""
+    before = machine.record.swap
     machine.stored(event)
-    effects: list[Effect] = []
+    effects: list[Effect] = [ev.SwapStored()] if machine.record.swap != before else []
     if machine.next_segment.is_registering:
         effects.append(machine.next_segment.name())
     empty = machine.unclosed.take_empty(machine.record.segments)

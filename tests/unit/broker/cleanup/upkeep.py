@@ -65,6 +65,9 @@ class StepFileSystem(MemoryFileSystem):
     async def replace(self, source: str, target: str) -> None:
         await self._step("replace", lambda: MemoryFileSystem.replace(self, source, target))
 
+    async def rename(self, source: str, target: str) -> None:
+        await self._step("rename", lambda: MemoryFileSystem.rename(self, source, target))
+
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         return await self._step("delete", lambda: MemoryFileSystem.delete(self, path, recursive=recursive))
 

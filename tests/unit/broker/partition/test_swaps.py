@@ -23,7 +23,7 @@ def test_a_swap_is_stored_and_later_removed() -> None:
     record = stored(machine.handle(ev.SwapWanted(SWAP), 0))
     assert (record.swap, record.segments, record.owner) == (SWAP, machine.record.segments, machine.record.owner)
     assert machine.record.swap is None
-    assert machine.handle(ev.RecordStored(record, 3), 0) == []
+    assert kinds(machine.handle(ev.RecordStored(record, 3), 0)) == ["SwapStored"]
     assert machine.record.swap == SWAP
     assert machine.handle(ev.SwapWanted(SWAP), 0) == []  # it is there already
     record = stored(machine.handle(ev.SwapWanted(None), 0))
@@ -48,7 +48,7 @@ def test_a_swap_waits_for_a_registration_that_is_under_way() -> None:
     second = stored(effects[1:])
     assert (second.swap, second.segments) == (SWAP, record.segments)
     machine.handle(ev.SegmentNamed(SegmentName(0, 1, 0)), 0)
-    assert machine.handle(ev.RecordStored(second, 3), 0) == []
+    assert kinds(machine.handle(ev.RecordStored(second, 3), 0)) == ["SwapStored"]
     assert machine.record.swap == SWAP
 
 
@@ -58,7 +58,7 @@ def test_a_registration_waits_for_a_swap_that_is_under_way_and_keeps_it() -> Non
     append(machine)
     assert kinds(machine.after_append(0)) == []
     effects = machine.handle(ev.RecordStored(swapped, 2), 0)
-    assert kinds(effects) == ["CreateSpare"]
+    assert kinds(effects) == ["SwapStored", "CreateSpare"]
     record = stored(machine.handle(ev.SpareReady(SPARE), 0))
     assert (record.swap, record.segments[-1].name) == (SWAP, SegmentName(0, 1, 0))
 

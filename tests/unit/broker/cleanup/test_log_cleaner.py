@@ -1,0 +1,245 @@
+"""Compaction of a partition's log: what stays, what a crash at any step leaves, and when a round begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bmq.broker.cleanup.log_cleaner import Obstacle
+from bmq.broker.config import LogConfig
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
+from bmq.core.records.reader import read_records
+from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.cleaning.plan import CleaningConfig, Reason
+from bmq.storage.filesystem import NoSuchFile, write_once
+from bmq.storage.log_reader import LogReader
+from bmq.storage.log_segments import walk
+from bmq.storage.segment import decode_idx
+from tests.harness.loop import run
+from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, PATH, Owner, World, life
+
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
+
+COMPACT = LogConfig(
+    segment_bytes=200,
+    retention_ms=-1,
+    file_delete_delay_ms=1_000,
+    cleaning=CleaningConfig(is_compacted=True, min_cleanable_dirty_ratio=0.0, segment_bytes=100_000),
+)
+"""One batch a segment; sources go a second after the swap."""
+KEYS = 4
+BRISK = replace(CONFIG, grace_ms=10_000, clean_ms=1_000, merge_after=1 << 30)
+Found = dict[bytes, tuple[int, bytes]]
+
+
+async def compacted(world: World, name: str = "a", config: LogConfig = COMPACT) -> Owner:
+    """Return an owner of a compacted log, in a cluster whose processes all support cleaned segments."""
+    owner = await world.owner(name, config, BRISK)
+    allow(owner)
+    return owner
+
+
+def allow(owner: Owner) -> None:
+    """Let the owner write cleaned segments."""
+    for context in (owner.broker.context, owner.janitor.cleaner._context):
+        context.may_clean = lambda: True
+
+
+async def update(owner: Owner, count: int) -> Found:
+    """Write ``count`` records with keys, one in a batch; return offset and value of each key's last record."""
+    last: Found = {}
+    for number in range(count):
+        key, value = b"k%d" % (number % KEYS), b"v%d" % number
+        data = build_batch([Record(key=key, value=value.ljust(100))], base_timestamp=CLOCK.now_ms())
+        offset = await owner.driver.append(memoryview(data))
+        last[key] = (offset, value)
+    return last
+
+
+async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
+    """Read the log as a consumer with an empty cache; return each key's last record, and the number of records."""
+    log = LogReader(BlockCache(world.reading, ReadConfig(block_bytes=256)), PATH)
+    last: Found = {}
+    count = 0
+    while start < end:
+        for batch in read_batches(memoryview(await log.read(start, 500, end))):
+            assert batch.has_valid_crc
+            assert batch.next_offset > start
+            start = batch.next_offset
+            for record in read_records(batch):
+                assert record.key is not None
+                assert record.value is not None
+                count += 1
+                last[bytes(record.key)] = (record.offset, bytes(record.value).rstrip())
+    return last, count
+
+
+async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go() -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    await owner.rounds()
+    assert await hidden(world) > 0  # a reader that knows the sources goes on with them
+    await owner.rounds(10)
+    found, count = await contents(world, 0, 20)
+    assert found == last
+    assert await hidden(world) == 0
+    lives = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    cleaned = decode_idx(await world.reading.read(PATH.idx(lives[0]), 0, 1 << 20))
+    assert (lives[0].cleaning, cleaned.end_offset) == (1, lives[1].base)
+    assert cleaned.cleaned is not None
+    assert cleaned.cleaned.clean_to == cleaned.end_offset
+    assert count == KEYS + 20 - lives[1].base
+    assert [name for name in await world.names() if name.startswith(".clean")] == []
+    assert owner.driver.machine.record.swap is None
+    assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done) == (1, 1)
+    second = await compacted(world, "b")
+    assert (second.log_start, second.watermark) == (0, 20)
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_cleaned_log_is_cleaned_again_with_what_came_since() -> None:
+    world = World()
+    owner = await compacted(world)
+    for rounds in (1, 2, 3):
+        last = await update(owner, 20)
+        await owner.rounds()
+        for _ in range(3):
+            await owner.rounds(10)
+        assert owner.janitor.cleaner.rounds == rounds
+    found, count = await contents(world, 0, 60)
+    assert found == last
+    assert count < 2 * KEYS
+
+
+async def test_nothing_is_cleaned_before_the_level_is_in_force() -> None:
+    world = World()
+    owner = await world.owner("a", COMPACT, BRISK)
+    last = await update(owner, 20)
+    before = await world.names()
+    for _ in range(3):
+        await owner.rounds(10)
+    assert await world.names() == before
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.obstacle is Obstacle.LEVEL
+    allow(owner)
+    for _ in range(20):
+        await owner.rounds(10)
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_log_that_does_not_fit_into_memory_is_left_and_says_so() -> None:
+    world = World()
+    owner = await compacted(world)
+    owner.janitor.cleaner._log_bytes_max = 1_000
+    await update(owner, 20)
+    before = await world.names()
+    await owner.rounds()
+    assert await world.names() == before
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.obstacle is Obstacle.LARGE
+
+
+async def test_a_log_below_the_ratio_waits() -> None:
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5))
+    owner = await compacted(world, config=config)
+    await update(owner, 20)
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaner.rounds == 1
+    await update(owner, 2)
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaner.rounds == 1
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.plan is not None
+    assert care.cleaning.plan.reason is Reason.BELOW_RATIO
+
+
+async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    name = next(iter([one.name async for one in walk(world.reading, PATH) if one.is_live][3:]))
+    data = bytearray(await world.reading.read(PATH.log(name), 0, 1 << 20))
+    data[70] ^= 1
+    await world.reading.delete(PATH.log(name))
+    await write_once(world.reading, PATH.log(name), data)
+    before = await world.names()
+    await owner.rounds()
+    assert owner.janitor.failures > 0
+    assert await world.names() == before
+
+
+@pytest.mark.parametrize("dies_before", [True, False])
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_crash_at_any_step_of_a_round_loses_no_value(dies_before: bool, knows: bool) -> None:
+    """Neither for a new reader nor for one that had listed the files before; the successor completes the swap."""
+
+    async def story(dies_at: int) -> list[str]:
+        world = World()
+        first = await compacted(world)
+        last = await update(first, 14)
+        log = LogReader(BlockCache(world.reading, ReadConfig(block_bytes=256)), PATH)
+        if knows:
+            for offset in range(14):
+                await log.read(offset, 1, 14)
+        first.steps.dies_at, first.steps.dies_before = dies_at, dies_before
+        await life(first.rounds())
+        await life(first.rounds(10))
+        steps = list(first.steps.steps)
+        assert (await contents(world, 0, 14))[0] == last
+        for offset, value in last.values():
+            (batch,) = read_batches(memoryview(await log.read(offset, 1, 14)))
+            assert value in bytes(batch.data)
+        first.die()
+        second = await compacted(world, "b")
+        assert (second.log_start, second.watermark) == (0, 14)
+        for _ in range(8):
+            await second.rounds(BRISK.grace_ms / 1000)
+        assert second.driver.machine.record.swap is None
+        found, count = await contents(world, 0, 14)
+        assert found == last
+        assert count < 14
+        names = await world.names()
+        assert [name for name in names if name.startswith(".")] == []
+        assert await hidden(world) == 0
+        logs = {name[:-4] for name in names if name.endswith(".log")}
+        assert {name[:-4] for name in names if name.endswith(".idx")} <= logs
+        return steps
+
+    steps = run(story(0))
+    for dies_at in range(1, len(steps) + 1):
+        run(story(dies_at))
+
+
+async def hidden(world: World) -> int:
+    """Return how many files are left that a cleaned segment hides."""
+    return sum([1 async for one in walk(world.reading, PATH) if not one.is_live])
+
+
+async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
+    """It wakes after its successor has completed the swap, cleaned again and deleted the sources."""
+    world = World()
+    first = await compacted(world)
+    await update(first, 14)
+    (name,) = [one.name async for one in walk(world.reading, PATH) if one.name.base == 0]
+    swap = first.janitor.swapper.drafts(first.driver, name._replace(cleaning=1))
+    stale = await world.reading.read(PATH.log(name), 0, 1 << 20)
+    for path in (swap.draft, swap.draft_index):
+        await write_once(first.fs, path, stale)
+    await first.driver.store_swap(swap)
+    second = await compacted(world, "b")
+    last = await update(second, 14)
+    for _ in range(5):
+        await second.rounds(10)
+    with pytest.raises(NoSuchFile):
+        await world.reading.rename(swap.draft, PATH.log(swap.name))
+    assert (await contents(world, 0, 28))[0] == last
