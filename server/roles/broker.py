@@ -16,7 +16,7 @@ from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.config import NodeConfig
-from bmq.core.features import TRANSACTION_VERSION
+from bmq.core.features import COMPACTION_VERSION, TRANSACTION_VERSION
 from bmq.core.rpc.messages.broker import PartitionsNotServedRequest
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.context import FetchContext
@@ -57,6 +57,8 @@ class BrokerRole:
             standstill=joined.standstill,
         )
         self.broker.on_failed = parts.on_failed
+        self.broker.context.may_clean = lambda: joined.view.levels.of(COMPACTION_VERSION) > 0
+        self.broker.context.offload = asyncio.to_thread
         self.fence = ShardFence()
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
         self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
