@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
+from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
@@ -57,6 +58,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         self._bounds = bounds
         self._verifier = verifier
         self._ends = ends
+        self._refused = RefusedMarkers()  # outlives each load of the shard
         self._unsure: set[TopicRef] = set()  # topics of offsets that may exist, though the catalog does not show them
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
@@ -119,7 +121,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
             )
         return ActiveGroups(
             state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds,
-            self._verifier, self.id.number, self._ends,
+            self._verifier, self.id.number, self._ends, self._refused,
         )  # fmt: skip
 
     def _served(self, serving: ActiveGroups) -> None:

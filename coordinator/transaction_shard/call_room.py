@@ -1,4 +1,4 @@
-"""Places of a process's calls that send markers: a bounded number at once, and calls that are late give theirs up.
+"""Room for a process's calls with markers: a bounded number at once, and late calls give their places up.
 
 A call waits for its slowest broker.  A silent broker's calls last until their time-out, and must not hold the places of
 calls to other brokers.  So a call without a response after ``PATIENCE_S`` gives its place to the next, unless
@@ -17,8 +17,8 @@ CALLS_AT_ONCE = 100
 """Calls of a process at once, without late calls: 100,000 partitions.
 
 The senders bound the requests to each process, and let as many markers wait for a process (``WAITING_MAX`` of
-``coordinator.partition_markers``).  So fewer calls would leave brokers idle while one is slow, and with more calls the
-markers of calls to one broker would be refused there, and be sent again after a pause.
+``coordinator.partition_markers``).  Fewer calls would leave brokers idle beside a slow broker.  With more calls a
+sender would refuse markers to a slow broker, and they would wait for the next try.
 """
 LATE_MAX = 1_000
 """Late calls of a process.  The senders bound their markers for each process; this bounds their tasks."""

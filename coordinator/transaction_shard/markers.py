@@ -39,7 +39,7 @@ WriteMarkers = Callable[[TransactionMarker, Sequence[PartitionKey]], Awaitable[M
 | any other | to be tried again |
 """
 SENDING_MAX = 100
-"""Transactions of one shard that are sent at once; further transactions wait.  Late transactions do not count."""
+"""Transactions of one shard at once; further transactions wait.  Late transactions do not count."""
 PARTITIONS_A_CALL = 1_000
 LATE_S = 30.0
 """A transaction whose markers are missing for longer is named in a log line."""
