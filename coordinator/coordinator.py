@@ -108,6 +108,11 @@ class Coordinator:
         """The number of offset commits that wait for the coordinators of their transactions.  For metrics."""
         return self._shards.verifier.commits
 
+    @property
+    def oldest_pending_s(self) -> float:
+        """The age of the oldest transaction with pending offsets, in seconds; else 0.  For metrics."""
+        return self._shards.oldest_pending_s()
+
     def offsets(self) -> list[Offsets]:
         """Return the committed offsets of each loaded shard: the live tables, not copies."""
         return self._shards.offsets()

@@ -19,8 +19,9 @@ from typing import Any
 
 from bmq.coordinator.api import ClientInfo, TransactionCoordinator
 from bmq.coordinator.routed_api import KindApis, OneKey, RoutedApi, SeveralKeys, ShardListing, ready_api
+from bmq.coordinator.transaction.id_pattern import pattern_of
 from bmq.coordinator.transaction.results import partition_errors as partition_errors
-from bmq.core.errors import ErrorCode
+from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 
@@ -185,6 +186,15 @@ LIST = ShardListing(
     of_request=frozenset({ErrorCode.INVALID_REGULAR_EXPRESSION}),
 )
 TRANSACTION_APIS = KindApis(ROUTED, LIST)
+
+
+def pattern_error(request: m.ListTransactionsRequest) -> ErrorCode:
+    """Return INVALID_REGULAR_EXPRESSION if the request's pattern cannot be read, else NONE."""
+    try:
+        pattern_of(request)
+    except FormatError:
+        return ErrorCode.INVALID_REGULAR_EXPRESSION
+    return ErrorCode.NONE
 
 
 def add_partitions_api(request: m.AddPartitionsToTxnRequest) -> RoutedApi:

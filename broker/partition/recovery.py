@@ -17,6 +17,7 @@ from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
+from bmq.core.aio.turns import gather_in_turns
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
@@ -36,6 +37,8 @@ from bmq.storage.recovery import (
 from bmq.storage.segment import decode_idx_steps
 from bmq.storage.transactions import NOTHING_OPEN
 
+LOOKS_AT_ONCE = 100
+"""Journals and indexes in which the last checkpoint is sought at once: each is a task, and a read of storage."""
 IDX_ATTEMPTS = 3
 """Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
 
@@ -226,13 +229,14 @@ class Takeover:
 
         None stands for a journal or an index without one.
         """
-        return await asyncio.gather(
+        looks: list[Callable[[], Awaitable[Checkpoint | None]]] = [
             *(
-                self._context.journals.find(incarnation, self._key, passes_damaged=effect.passes_damaged)
+                partial(self._context.journals.find, incarnation, self._key, passes_damaged=effect.passes_damaged)
                 for incarnation in effect.journals
             ),
-            *(self._closed_checkpoint(entry) for entry in effect.entries if entry.is_closed),
-        )
+            *(partial(self._closed_checkpoint, entry) for entry in effect.entries if entry.is_closed),
+        ]
+        return await gather_in_turns(lambda look: look(), looks, LOOKS_AT_ONCE)
 
     async def _closed_checkpoint(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the checkpoint in the closed segment's index.

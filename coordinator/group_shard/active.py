@@ -21,6 +21,7 @@ from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Sto
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.group_shard.pending import PendingTransaction
+from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.group_shard.verification import CommitTransaction
 from bmq.coordinator.group_shard.verified_commits import VerifiedCommits
@@ -30,7 +31,7 @@ from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.response_queue import ResponseQueue
-from bmq.coordinator.shard.writer import Writer
+from bmq.coordinator.shard.writer import REFUSED_PRODUCER, Writer
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.steps import Steps
 from bmq.core.aio.subscribers import no_op
@@ -74,6 +75,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         verifier: CommitVerifier,
         partition: int,
         ends: StepQueue,
+        refused: RefusedMarkers,
     ) -> None:
         super().__init__(state, writer, clock, settings, freshness)
         self._verified = VerifiedCommits(verifier, partition, state.pending)
@@ -87,6 +89,7 @@ class ActiveGroups(ActiveShard[GroupsState]):
         self._answers = answers
         self._ending: dict[int, asyncio.Future[None]] = {}  # markers being written or applied, by producer id
         self._ends = ends
+        self._refused = refused
 
     async def go_live(self) -> None:
         turns = Turns()
@@ -333,6 +336,8 @@ class ActiveGroups(ActiveShard[GroupsState]):
                 break
             await self._in_time(asyncio.wait((ending,)), deadline)
         verdict = self.state.pending.verdict(marker)
+        if verdict is None:
+            verdict = self._refused.code_of(marker, self._clock.monotonic())
         if verdict is not None:
             return verdict
         end = EndMarker(marker.marker, marker.coordinator_epoch)
@@ -344,6 +349,8 @@ class ActiveGroups(ActiveShard[GroupsState]):
                 count = self.state.pending.count_of_producer(marker.producer_id)
                 self._ends.run(min(count + 1, ELEMENTS_A_TURN), self._end(producer, end, future))
             else:
+                if error.code in REFUSED_PRODUCER:
+                    self._refused.refused(marker, error.code, self._clock.monotonic())
                 del self._ending[marker.producer_id]
                 _complete(future, error)
 

@@ -104,6 +104,11 @@ class GroupShards(Shards[ActiveGroups]):
                 counts[group.state.value] += 1
         return counts
 
+    def oldest_pending_s(self) -> float:
+        """Return the age of the oldest transaction with pending offsets, in seconds; 0 without pending offsets."""
+        began = [each.began_ms for serving in self._loaded() for each in serving.open_transactions()]
+        return max(0, self._clock.now_ms() - min(began)) / 1000 if began else 0.0
+
     def offsets(self) -> list[Offsets]:
         """Return the committed offsets of the loaded shards."""
         return [serving.state.offsets for serving in self._loaded()]

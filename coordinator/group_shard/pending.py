@@ -63,10 +63,15 @@ _UNSEEN = Epochs(-1)
 class PendingTransaction:
     """An open transaction's part in one shard: a producer's offsets by key, None for an overtaken offset."""
 
-    __slots__ = ("epochs", "first_offset", "offsets")
+    __slots__ = ("began_ms", "epochs", "first_offset", "is_reported", "offsets", "producer_id")
 
-    def __init__(self, first_offset: int, epochs: Epochs) -> None:
+    def __init__(self, producer_id: int, first_offset: int, epochs: Epochs, began_ms: int) -> None:
+        self.producer_id = producer_id
         self.epochs = epochs
+        self.began_ms = began_ms
+        """Time of the first offset's commit, in ms of wall time; its record has the time for replays."""
+        self.is_reported = False
+        """True once a log line has named the transaction."""
         self.first_offset = first_offset
         """The base offset of the transaction's first batch; -1 until the batch is durable."""
         self.offsets: dict[OffsetKey, Offset | None] = {}
@@ -92,7 +97,8 @@ class PendingOffsets:
         transaction = self._open.get(producer.producer_id)
         if transaction is None:
             known = self._epochs.pop(producer.producer_id, _UNSEEN)
-            transaction = self._open[producer.producer_id] = PendingTransaction(producer.base_offset, known)
+            transaction = PendingTransaction(producer.producer_id, producer.base_offset, known, value.commit_timestamp)
+            self._open[producer.producer_id] = transaction
         if transaction.epochs.producer < producer.producer_epoch:
             transaction.epochs = transaction.epochs._replace(producer=producer.producer_epoch)
         transaction.offsets[record[:3]] = value
@@ -138,6 +144,16 @@ class PendingOffsets:
         self._epochs.move_to_end(producer.producer_id)
         while len(self._epochs) > PRODUCERS_KEPT and not now_s - KEPT_S < next(iter(self._epochs.values())).seen_s:
             self._epochs.popitem(last=False)
+
+    def report_overdue(self, now_ms: int, longest_ms: int) -> list[PendingTransaction]:
+        """Return the transactions older than ``longest_ms``, the oldest first, and mark them as reported.
+
+        Marked transactions are left out.  ``now_ms``: wall time.
+        """
+        overdue = [each for each in self._open.values() if not each.is_reported and now_ms - each.began_ms > longest_ms]
+        for each in overdue:
+            each.is_reported = True
+        return sorted(overdue, key=lambda each: each.began_ms)
 
     def began_at(self, producer_id: int, offset: int) -> None:
         """Note that a batch of the producer's transaction is durable at ``offset``."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
+from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
@@ -57,6 +58,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         self._bounds = bounds
         self._verifier = verifier
         self._ends = ends
+        self._refused = RefusedMarkers()  # outlives each load of the shard
         self._unsure: set[TopicRef] = set()  # topics of offsets that may exist, though the catalog does not show them
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
@@ -67,14 +69,32 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
             self._deleted.add(topic.name)
 
     async def expire(self) -> None:
-        """Delete expired offsets and groups, and offsets left of deleted topics.
+        """Delete expired offsets and groups, and offsets left of deleted topics; log overdue transactions.
 
         Errors are logged, not raised: the next round tries again.
         """
         serving = self._serving
         if serving is not None:
+            self._report_overdue(serving)
             await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
             await self._try(serving.expire(), "expired offsets")
+
+    def _report_overdue(self, serving: ActiveGroups) -> None:
+        """Log the oldest overdue transaction, in one line: the log's start cannot pass its first offset."""
+        now_ms, longest_ms = self._clock.now_ms(), self._settings.transaction_timeout_max_ms
+        overdue = serving.state.pending.report_overdue(now_ms, longest_ms)
+        if overdue:
+            oldest = overdue[0]
+            _log.warning(
+                "a transaction is pending for longer than transaction.max.timeout.ms: producer %d, epoch %d, %.0f s."
+                "  The shard's log is kept from offset %d on.  Further transactions like it: %d",
+                oldest.producer_id,
+                oldest.epochs.producer,
+                (now_ms - oldest.began_ms) / 1000,
+                oldest.first_offset,
+                len(overdue) - 1,
+                extra=fields(topic=self.id.kind.topic, shard=self.id.number),
+            )
 
     async def _forget(self, serving: ActiveGroups, topics: Sequence[TopicRef]) -> None:
         for topic in topics:
@@ -101,7 +121,7 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
             )
         return ActiveGroups(
             state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds,
-            self._verifier, self.id.number, self._ends,
+            self._verifier, self.id.number, self._ends, self._refused,
         )  # fmt: skip
 
     def _served(self, serving: ActiveGroups) -> None:

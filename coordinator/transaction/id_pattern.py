@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bmq.core.errors import FormatError
+from bmq.core.wire.messages import ListTransactionsRequest
 
 # The parser of `re` has had a public form for long; only its module's name is private since 3.11.
 from re import _constants, _parser  # type: ignore[attr-defined]  # isort: skip
@@ -24,6 +25,14 @@ _STEPS_MAX = 10 * STATES_MAX
 _MATCH = -1
 
 Test = Callable[[str], bool]
+PATTERN_SINCE = 2
+"""First version of ListTransactions with a pattern."""
+
+
+def pattern_of(request: ListTransactionsRequest) -> IdPattern | None:
+    """Return the pattern of a request; None for a request without a pattern.  Raises FormatError as ``IdPattern``."""
+    text = request.transactional_id_pattern if request.API_VERSION >= PATTERN_SINCE else None
+    return IdPattern(text) if text else None
 
 
 class IdPattern:

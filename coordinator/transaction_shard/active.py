@@ -20,6 +20,7 @@ from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.machine import Transaction
 from bmq.coordinator.transaction.partitions import Partitions, work_of
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
+from bmq.coordinator.transaction_shard.call_room import CallRoom
 from bmq.coordinator.transaction_shard.markers import Ending, MarkerSender, WriteMarkers
 from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.aio.turns import Turns, next_turn, room_in_turn
@@ -55,6 +56,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         catalog: Catalog,
         producer_ids: Callable[[], Awaitable[int]],
         write_markers: WriteMarkers,
+        room: CallRoom,
         spawn: Spawn,
     ) -> None:
         super().__init__(state, writer, clock, settings, freshness)
@@ -64,7 +66,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         self._spawn = spawn
         self._markers = MarkerSender(
             shard, coordinator_epoch, write_markers, catalog, clock, settings, spawn,
-            done=self._markers_written, confirm=self._confirm,
+            room=room, done=self._markers_written, confirm=self._confirm,
         )  # fmt: skip
         self._waiting_for_end: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None

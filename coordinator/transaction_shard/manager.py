@@ -11,6 +11,7 @@ from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
+from bmq.coordinator.transaction_shard.call_room import CallRoom
 from bmq.coordinator.transaction_shard.markers import Ending, WriteMarkers
 from bmq.coordinator.transaction_shard.shard import TransactionShard
 from bmq.core.clock import Clock
@@ -52,6 +53,7 @@ class TransactionShards(Shards[ActiveTransactions]):
         self._logs = logs
         self._producer_ids = producer_ids
         self._write_markers = write_markers
+        self._room = CallRoom()
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -103,4 +105,5 @@ class TransactionShards(Shards[ActiveTransactions]):
             catalog=self._catalog,
             producer_ids=self._producer_ids,
             write_markers=self._write_markers,
+            room=self._room,
         )

@@ -1,7 +1,8 @@
 """Markers of a shard's transactions: sent until no partition lacks its marker.
 
-A call sends a transaction's marker to the partitions without it, or to a slice of them.  Failed partitions are tried
-again for ever, after growing pauses.  A transaction takes no room from others during its pause.
+A call sends a transaction's marker to a slice of the partitions without it.  The slices of a large transaction are
+sent at once, as far as the process has room (``call_room``).  Failed partitions are tried again for ever, after growing
+pauses.  A transaction takes no room from others during its pause, nor while a silent broker makes it late.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.transaction.records import StoredTransaction
 from bmq.coordinator.transaction.states import TransactionState
+from bmq.coordinator.transaction_shard.call_room import LATE_MAX, PATIENCE_S, CallRoom
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
@@ -36,8 +38,8 @@ WriteMarkers = Callable[[TransactionMarker, Sequence[PartitionKey]], Awaitable[M
 | TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH | a later coordinator has decided, or a later epoch is there |
 | any other | to be tried again |
 """
-CALLS_MAX = 100
-"""Calls of one shard under way at most; further transactions wait."""
+SENDING_MAX = 100
+"""Transactions of one shard at once; further transactions wait.  Late transactions do not count."""
 PARTITIONS_A_CALL = 1_000
 LATE_S = 30.0
 """A transaction whose markers are missing for longer is named in a log line."""
@@ -60,6 +62,7 @@ class Ending:
     error: str = ""
     is_reported: bool = False
     is_refused: bool = False
+    is_late: bool = False
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
 
@@ -80,6 +83,7 @@ class MarkerSender:
         settings: CoordinatorSettings,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
+        room: CallRoom,
         done: Callable[[str], None],
         confirm: Callable[[], Awaitable[None]],
     ) -> None:
@@ -90,11 +94,13 @@ class MarkerSender:
         self._clock = clock
         self._settings = settings
         self._spawn = spawn
+        self._room = room
         self._done = done
         self._confirm = confirm
         self._endings: dict[str, Ending] = {}
         self._queue: deque[Ending] = deque()
-        self._calls = 0
+        self._sending = 0  # transactions that are not late
+        self._late = 0
         self._is_closed = False
 
     @property
@@ -158,15 +164,29 @@ class MarkerSender:
             self._next()
 
     def _next(self) -> None:
-        while self._queue and self._calls < CALLS_MAX:
-            self._calls += 1
+        while self._queue and self._sending < SENDING_MAX:
+            self._sending += 1
             self._spawn(self._send(self._queue.popleft()))
 
+    def _be_late(self, ending: Ending) -> None:
+        """Let another transaction be sent: a process that gets this one's markers may be silent."""
+        if self._late < LATE_MAX and not self._is_closed:
+            ending.is_late = True
+            self._late += 1
+            self._sending -= 1
+            self._next()
+
     async def _send(self, ending: Ending) -> None:
+        ending.is_late = False
+        timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._be_late, ending)
         try:
             is_fenced = await self._send_all(ending)
         finally:
-            self._calls -= 1
+            timer.cancel()
+            if ending.is_late:
+                self._late -= 1
+            else:
+                self._sending -= 1
         if self._is_closed:
             return
         if not ending.missing:
@@ -184,29 +204,37 @@ class MarkerSender:
 
     async def _send_all(self, ending: Ending) -> bool:
         """Send to each partition without a marker.  Return whether one is fenced."""
-        is_fenced = False
-        for keys in _slices(list(ending.missing)):
-            try:
-                async with asyncio.timeout(self._settings.marker_timeout_s):
-                    results = await self._write_markers(ending.marker, keys)
-            except TimeoutError:
-                ending.error = f"no response in {self._settings.marker_timeout_s} s"
-                continue
-            except RequestError as error:
-                ending.error = str(error)
-                continue
-            failed = ErrorCode.NONE
-            for key in keys:
-                code = results.get(key, ErrorCode.REQUEST_TIMED_OUT)
-                if code in _DONE:
-                    del ending.missing[key]
-                elif code in _FENCED:
-                    is_fenced, failed = True, code
-                elif failed not in _FENCED:
-                    failed = code
-            if failed is not ErrorCode.NONE:
-                ending.error = failed.name
+        slices = list(_slices(list(ending.missing)))
+        if len(slices) == 1:
+            return await self._send_slice(ending, slices[0])
+        return any(await asyncio.gather(*(self._send_slice(ending, keys) for keys in slices)))
+
+    async def _send_slice(self, ending: Ending, keys: Sequence[PartitionKey]) -> bool:
+        """Send to the partitions of one call.  Return whether one is fenced."""
+        try:
+            results = await self._room.run(lambda: self._call(ending.marker, keys))
+        except TimeoutError:
+            ending.error = f"no response in {self._settings.marker_timeout_s} s"
+            return False
+        except RequestError as error:
+            ending.error = str(error)
+            return False
+        is_fenced, failed = False, ErrorCode.NONE
+        for key in keys:
+            code = results.get(key, ErrorCode.REQUEST_TIMED_OUT)
+            if code in _DONE:
+                del ending.missing[key]
+            elif code in _FENCED:
+                is_fenced, failed = True, code
+            elif failed not in _FENCED:
+                failed = code
+        if failed is not ErrorCode.NONE:
+            ending.error = failed.name
         return is_fenced
+
+    async def _call(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
+        async with asyncio.timeout(self._settings.marker_timeout_s):
+            return await self._write_markers(marker, keys)
 
     async def _look_fenced(self, ending: Ending) -> None:
         """Ask the log for the owner, since a partition has said that another coordinator has decided.

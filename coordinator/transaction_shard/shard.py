@@ -14,6 +14,7 @@ from bmq.coordinator.shard.shard import Shard, Spawn
 from bmq.coordinator.shard.writer import Writer
 from bmq.coordinator.transaction.records import TransactionRecord, encode
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
+from bmq.coordinator.transaction_shard.call_room import CallRoom
 from bmq.coordinator.transaction_shard.markers import WriteMarkers
 from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.clock import Clock
@@ -40,11 +41,13 @@ class TransactionShard(Shard[TransactionsState, ActiveTransactions]):
         catalog: Catalog,
         producer_ids: Callable[[], Awaitable[int]],
         write_markers: WriteMarkers,
+        room: CallRoom,
     ) -> None:
         super().__init__(shard, ownership, logs, clock, settings, loads, spawn)
         self._catalog = catalog
         self._producer_ids = producer_ids
         self._write_markers = write_markers
+        self._room = room
 
     async def expire(self) -> None:
         """Forget unused transactional ids.  Errors are logged, not raised: the next round tries again."""
@@ -77,5 +80,6 @@ class TransactionShard(Shard[TransactionsState, ActiveTransactions]):
             catalog=self._catalog,
             producer_ids=self._producer_ids,
             write_markers=self._write_markers,
+            room=self._room,
             spawn=self._spawn,
         )

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction import events as ev
-from bmq.coordinator.transaction.id_pattern import IdPattern
+from bmq.coordinator.transaction.id_pattern import pattern_of
 from bmq.coordinator.transaction.partitions import has, numbers_of, ordered
 from bmq.coordinator.transaction.records import NO_EPOCH, NO_PRODUCER_ID, StoredTransaction, TopicPartitions
 from bmq.coordinator.transaction.results import partition_errors
@@ -295,9 +295,8 @@ class TransactionApis:
         unknown = sorted(states - KAFKA_NAMES)
         producers = set(request.producer_id_filters)
         longer_ms = request.duration_filter if request.API_VERSION >= 1 else -1
-        text = request.transactional_id_pattern if request.API_VERSION >= 2 else None
         try:
-            pattern = IdPattern(text) if text else None
+            pattern = pattern_of(request)
         except FormatError:
             return _listing(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown)
         now_ms = self._clock.now_ms()

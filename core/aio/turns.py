@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -60,14 +60,15 @@ async def room_in_turn(elements: int) -> None:
     """Wait until this turn of the loop has room for so many elements of all callers of this function.
 
     For pieces of work that cannot be cut, from many tasks at once: ``Turns`` counts the elements of a single task.
-    A piece of more than ``ELEMENTS_A_TURN`` elements is alone in its turn.
+    A piece of more than ``ELEMENTS_A_TURN`` elements is alone in its turn.  First come, first served: small pieces do
+    not pass a large piece that waits.
     """
     loop = asyncio.get_running_loop()
     room = _rooms.get(loop)
     if room is None:
         room = _rooms[loop] = _Room()
-    while room.taken and room.taken + elements > ELEMENTS_A_TURN:
-        await next_turn()
+    if room.must_wait(elements):
+        await room.join(loop, elements)
     room.take(loop, elements)
 
 
@@ -81,6 +82,19 @@ async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int
         if results:
             await next_turn()
         results += map(work, part)
+    return results
+
+
+async def gather_in_turns(
+    work: Callable[[T], Awaitable[R]], items: Iterable[T], at_once: int = ELEMENTS_A_TURN
+) -> list[R]:
+    """Return the results of ``work``, which waits, of every item; begin and await ``at_once`` items together.
+
+    Raises the first exception as ``asyncio.gather`` does; items behind it are then not begun.
+    """
+    results: list[R] = []
+    for part in batched(items, at_once):
+        results += await asyncio.gather(*map(work, part))
     return results
 
 
@@ -206,20 +220,57 @@ class _Line:
 
 
 class _Room:
-    """The elements that callers of ``room_in_turn`` handle in the present turn of a loop."""
+    """The elements that callers of ``room_in_turn`` handle in a turn of one loop, and the callers that wait."""
 
-    __slots__ = ("taken",)
+    __slots__ = ("_granted", "_is_due", "_taken", "_waiting")
 
     def __init__(self) -> None:
-        self.taken = 0
+        self._taken = 0  # in this turn
+        self._granted = 0  # to callers that go on in the next turn
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._is_due = False
+
+    def must_wait(self, elements: int) -> bool:
+        used = self._taken + self._granted
+        return bool(self._waiting) or (used > 0 and used + elements > ELEMENTS_A_TURN)
 
     def take(self, loop: asyncio.AbstractEventLoop, elements: int) -> None:
-        if not self.taken:
+        if not self._taken:
             loop.call_soon(self._turn_ended)
-        self.taken += max(elements, 1)
+        self._taken += max(elements, 1)
+
+    async def join(self, loop: asyncio.AbstractEventLoop, elements: int) -> None:
+        """Wait for room behind the callers that wait already."""
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((elements, future))
+        self._arm(loop)
+        try:
+            await future
+        finally:
+            if not future.cancelled():
+                self._granted -= max(elements, 1)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._let_in, loop)
+
+    def _let_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Grant the next turn to the first callers; the callers that were woken for this turn have run."""
+        self._is_due = False
+        while self._waiting:
+            elements, future = self._waiting[0]
+            if not future.done():  # else cancelled
+                if self._granted and self._granted + elements > ELEMENTS_A_TURN:
+                    break
+                self._granted += max(elements, 1)
+                future.set_result(None)
+            self._waiting.popleft()
+        if self._waiting:
+            self._arm(loop)
 
     def _turn_ended(self) -> None:
-        self.taken = 0
+        self._taken = 0
 
 
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()

@@ -125,6 +125,12 @@ async def ask_peer(peer: Callee, request: InternalRequest[R]) -> R:
         code = leading_error(body)
         if code is not ErrorCode.NONE:  # of an API that the other side does not serve, nothing follows
             raise RequestError(code, f"{peer.incarnation} does not serve API {request.KEY}") from None
+        _log.warning(
+            "a process sent a response that cannot be decoded, to API %d: the request counts as lost, and its caller"
+            " tries again or fails",
+            request.KEY,
+            extra=fields(member=peer.incarnation, error=error),
+        )
         raise PeerLost(f"{peer.incarnation}: {error}", was_sent=True) from None
     if response.error is not ErrorCode.NONE:
         raise RequestError(response.error, getattr(response, "message", "") or f"as {peer.incarnation} says")

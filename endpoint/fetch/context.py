@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.endpoint.fetch.memory_budget import FetchBudget
 from bmq.endpoint.fetch.purgatory import FetchPurgatory, FetchWatch
-from bmq.meta.catalog import Catalog, TopicChange
+from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.storage.aborted import StableMove
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.layout import PartitionPath
@@ -39,6 +41,7 @@ class FetchContext:
         self.poll = FetchPurgatory()
         self._pool = pool
         self._readers: LruCache[PartitionKey, LogReader] = LruCache(READERS_MAX)
+        self._gone = StepQueue()
         catalog.subscribe(self._topic_changed)
 
     def __repr__(self) -> str:
@@ -100,12 +103,16 @@ class FetchContext:
         self.budget.tails_changed()
 
     def _topic_changed(self, change: TopicChange) -> None:
-        """Wake the fetches of a topic that is gone, and drop its tails and readers."""
+        """Wake the fetches of a topic that is gone, and drop its tails and readers: in turns, if it is large."""
         before = change.before
-        if before is None or not is_gone(change):
-            return
-        for partition in range(before.partitions):
-            key = PartitionKey(before.topic_id, partition)
+        if before is not None and is_gone(change):
+            self._gone.run(min(before.partitions, ELEMENTS_A_TURN), self._forget_topic(before))
+
+    def _forget_topic(self, topic: Topic) -> Steps[None]:
+        for partition in range(topic.partitions):
+            if partition and not partition % ELEMENTS_A_TURN:
+                yield
+            key = PartitionKey(topic.topic_id, partition)
             self._readers.pop(key)
             self._forget_tail(key)
             wake(self.poll.changed(key))

@@ -1,7 +1,8 @@
 """ListTransactions, versions 0 to 2 (KIP-664): the transactions for which clients are sent to this proxy.
 
 Behaviour: while a shard of this proxy's is not served, the response is COORDINATOR_LOAD_IN_PROGRESS without
-transactions.  Java's client retries after no other error.
+transactions.  Java's client retries after no other error.  The proxy checks the pattern itself, so
+INVALID_REGULAR_EXPRESSION needs no loaded shard.
 
 Version notes: 1 filter by duration (KIP-994); 2 filter by a pattern of ids (KIP-1152).
 """
@@ -9,8 +10,8 @@ Version notes: 1 filter by duration (KIP-994); 2 filter by a pattern of ids (KIP
 from __future__ import annotations
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.transaction_routing import pattern_error
 from bmq.core.aio.turns import map_in_turns
-from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
@@ -27,7 +28,9 @@ RESPONSE_BYTES = 1 << 20
 async def handle(scopes: ProxyScopes, request: Request, message: ListTransactionsRequest) -> ListTransactionsResponse:
     rights = scopes.caller.rights(request)
     if not are_served(scopes):
-        return ListTransactionsResponse(error_code=ErrorCode.NONE, unknown_state_filters=[], transaction_states=[])
+        return ListTransactionsResponse(
+            error_code=pattern_error(message), unknown_state_filters=[], transaction_states=[]
+        )
     transactions = scopes.process.transactions
     response = await transactions.list_transactions(message, ClientInfo.of(request), scopes.view.proxies)
     if rights.is_checked:

@@ -69,10 +69,12 @@ class RoutedTransactions(ShardRouter):
     async def _list(
         self, request: m.ListTransactionsRequest, client: ClientInfo, shards: Sequence[ShardId]
     ) -> TransactionListing:
+        error = routing.pattern_error(request)  # a cluster without a loaded shard refuses a wrong pattern too
+        if error is not ErrorCode.NONE:
+            return TransactionListing([], frozenset(), {}, [], error)
         states: list[Any] = []
         missing: dict[int, ErrorCode] = {}
         unknown: dict[str, None] = {}
-        error = ErrorCode.NONE
         found = await self._list_shards(routing.LIST, request, client, shards)
         for shard, response in zip(shards, found, strict=True):
             if isinstance(response, EntryRefused):

@@ -159,11 +159,13 @@ class OwnMetrics:
         coordinator = role.coordinator
         text = "Shards that this process cannot load: their groups or transactions are not served"
         unverified = "Offset commits that wait until the coordinators of their transactions know of them"
+        pending = "How long the oldest transaction has had pending offsets in a group's shard, whose log it keeps"
         shards = role.transaction_shards
         refused = "Requests that would have created a group past max_groups of their user"
         return [
             OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
             OwnMetric("unverified_offset_commits", unverified, coordinator.commits_unverified),
+            OwnMetric("oldest_pending_offsets_age_seconds", pending, coordinator.oldest_pending_s),
             *(transaction_metrics(shards) if isinstance(shards, TransactionShards) else ()),
             *(
                 OwnMetric("shards_not_loaded", text, count, False, "reason", reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.partition.recovery import Takeover
+from bmq.broker.partition.recovery import LOOKS_AT_ONCE, Takeover
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage.checkpoint import Checkpoint, ProducerBatch, ProducerState
 from bmq.storage.layout import PartitionPath
@@ -62,3 +63,26 @@ async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: t
     assert event.checkpoint == kept["newer"]
     assert event.producers == kept["newer"].producers
     assert (event.recovered.end_offset, event.log_start) == (8, 3)
+
+
+async def test_a_bounded_number_of_journals_is_read_at_once() -> None:
+    under_way, most = 0, 0
+
+    async def find(incarnation: str, key: PartitionKey, *, passes_damaged: bool) -> Checkpoint | None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return checkpoint(8, log_start=2) if incarnation == "b-349" else None
+
+    fs = MemoryFileSystem(MemoryStorage(), "b")
+    shared: Any = SimpleNamespace(
+        fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
+    )
+    files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
+    journals = tuple(f"b-{number}" for number in range(350))
+    event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals), is_ours=owned)
+    assert isinstance(event, ev.LogRecovered)
+    assert event.checkpoint == checkpoint(8, log_start=2)
+    assert most == LOOKS_AT_ONCE

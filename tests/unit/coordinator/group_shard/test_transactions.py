@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bmq.coordinator.group_shard.refused_markers import KEPT_S
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from tests.unit.coordinator.fakes import AGAIN, CLIENT, World, join_alone, join_request, running
@@ -193,7 +194,25 @@ async def test_what_the_log_refuses_is_refused_with_its_reason_and_the_shard_goe
         assert await stable(world, "g") == UNSTABLE
         world.log.refuse_next = code
         assert await txn_commit(world, "g", 3) is code
-        assert await end(world) is ErrorCode.NONE
+        assert await end(world, coordinator=2) is ErrorCode.NONE
+        assert await stable(world, "g") == (ErrorCode.NONE, 1)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+async def test_a_marker_that_the_log_refuses_has_the_shard_loaded_again_once(code: ErrorCode) -> None:
+    async with running(World()) as world:
+        assert await txn_commit(world, "g", 1) is ErrorCode.NONE
+        assert await txn_commit(world, "h", 1, producer=2) is ErrorCode.NONE
+        before = world.log.epoch
+        for _ in range(5):
+            world.log.refuse_next = code
+            assert await end(world) is code
+            await world.coordinator.ready("g")
+        assert world.log.epoch == before + 1
+        world.log.refuse_next = None
+        assert await end(world, 2) is ErrorCode.NONE, "a refusal is one producer's"
+        await asyncio.sleep(KEPT_S)
+        assert await end(world) is ErrorCode.NONE, "the log is asked again, some time"
         assert await stable(world, "g") == (ErrorCode.NONE, 1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bmq.core.aio.steps import Steps
-from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue, Turns, map_in_turns, next_turn, room_in_turn
+from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue, Turns, gather_in_turns, map_in_turns, next_turn, room_in_turn
 from tests.harness.loop_stops import STOP_MAX_S, TurnCounter, forget_stops, is_short, run_measured
 
 
@@ -69,6 +69,69 @@ async def test_many_tasks_share_the_room_of_a_turn() -> None:
     assert sum(counts) == 3 * (20 * (ELEMENTS_A_TURN // 4) + 5 + 3 * ELEMENTS_A_TURN)
     assert sorted(counts)[-3:] == [3 * ELEMENTS_A_TURN] * 3, "one that is too large has a turn for itself"
     assert sorted(counts)[-4] <= ELEMENTS_A_TURN
+
+
+async def test_small_pieces_do_not_pass_a_large_one_that_waits() -> None:
+    loop = asyncio.get_running_loop()
+    is_over, small = False, 0
+
+    async def work() -> None:
+        nonlocal small
+        await room_in_turn(ELEMENTS_A_TURN // 2)
+        small += 1
+
+    def load() -> None:
+        """Let small pieces come in every turn."""
+        if not is_over and small < 2_000:
+            tasks.extend(asyncio.ensure_future(work()) for _ in range(2))
+            loop.call_soon(load)
+
+    tasks: list[asyncio.Future[None]] = []
+    load()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await room_in_turn(ELEMENTS_A_TURN)
+    passed = small
+    is_over = True
+    await asyncio.gather(*tasks)
+    assert passed < 20, "pieces that came later went first"
+
+
+async def test_callers_that_are_cancelled_take_no_room_and_hold_nobody_up() -> None:
+    counter = TurnCounter()
+    await room_in_turn(ELEMENTS_A_TURN)
+
+    async def work(elements: int) -> None:
+        await room_in_turn(elements)
+        for _ in range(elements):
+            counter.count()
+
+    tasks = [asyncio.ensure_future(work(ELEMENTS_A_TURN)) for _ in range(6)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()  # at the head of those that wait
+    tasks[2].cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tasks[1].cancel()  # woken, perhaps
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [each is None for each in found][3:] == [True] * 3
+    assert max(counter.take()) <= ELEMENTS_A_TURN
+    await room_in_turn(ELEMENTS_A_TURN)
+
+
+async def test_a_bounded_number_is_gathered_at_once() -> None:
+    under_way, most = 0, 0
+
+    async def work(item: int) -> str:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return str(item)
+
+    assert await gather_in_turns(work, range(250), 100) == [str(each) for each in range(250)]
+    assert most == 100
 
 
 async def test_who_is_cancelled_stops_nobody() -> None:

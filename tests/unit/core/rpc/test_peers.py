@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.logging.fields import fields_of
+from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest
+from bmq.core.rpc.messages.broker import AskRequest, Question
 from bmq.core.rpc.messages.controller import ReportRequest
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingResponse, Unregistered
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerLost, Peers
+from bmq.core.rpc.peers import PAUSE_S, WANTED_S, ConnectionKind, Evidence, Peer, PeerLost, Peers, ask_peer
 from bmq.core.rpc.server import Admission
 from tests.harness.waiting import now
 from tests.unit.core.rpc.world import (
@@ -399,3 +405,21 @@ async def test_a_caller_may_open_a_connection_of_its_own() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- the other side
+
+
+async def test_a_response_that_cannot_be_decoded_is_logged_with_its_peer_and_api(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Garbled:
+        incarnation = "b-1"
+
+        async def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> memoryview:
+            return memoryview(b"\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+
+    caplog.set_level(logging.WARNING)
+    with pytest.raises(PeerLost):
+        await ask_peer(Garbled(), AskRequest(UUID(int=1), 0, Question.DELETE_BEFORE, 0))
+    (line,) = caplog.records
+    assert f"API {AskRequest.KEY:d}" in line.getMessage()
+    assert "counts as lost" in line.getMessage()
+    assert fields_of(line)["member"] == "b-1"

@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
+from bmq.core.aio.turns import ELEMENTS_A_TURN
+from bmq.core.config import NodeConfig
+from bmq.core.model import PartitionKey
+from bmq.endpoint.fetch.context import FetchContext
+from bmq.storage.block_cache import BlockCache
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.loop_stops import TurnCounter
 from tests.harness.waiting import now
+from tests.unit.coordinator.fakes import MemoryCatalog, topic
 from tests.unit.endpoint.serving import errors, quiesce, release, serving, want
 
 pytestmark = pytest.mark.slow
@@ -53,3 +61,22 @@ async def test_a_change_wakes_the_parked_fetches_of_its_partition_alone() -> Non
         assert not other.done()
         assert errors(await other) == {("t", 1): "OFFSET_NOT_AVAILABLE"}, "no event has come: it is not checked again"
         assert now() == pytest.approx(100)
+
+
+async def test_a_large_topic_that_is_deleted_is_forgotten_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = TurnCounter()
+    catalog = MemoryCatalog(topic("large", 3_500), topic("small", 3))
+    context = FetchContext(NodeConfig(), catalog, BlockCache(MemoryFileSystem(MemoryStorage(), "b")))
+    forgotten: list[PartitionKey] = []
+
+    def forget(key: PartitionKey) -> None:
+        counter.count()
+        forgotten.append(key)
+
+    monkeypatch.setattr(context.tails, "drop", forget)
+    catalog.delete("small")
+    assert len(forgotten) == 3, "at once: there is room in this turn"
+    catalog.delete("large")
+    await context._gone.finish()
+    assert len(set(forgotten)) == len(forgotten) == 3_503
+    assert max(counter.take()) <= ELEMENTS_A_TURN

@@ -370,3 +370,12 @@ async def test_a_large_request_leaves_turns_to_others(several: bool) -> None:
     turns = Turns()
     assert errors(await w(request)) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert await turns.end() >= count // 1_000
+
+
+@pytest.mark.parametrize(("pattern", "code"), [("[", ErrorCode.INVALID_REGULAR_EXPRESSION), ("x.*", ErrorCode.NONE)])
+async def test_a_cluster_without_transactions_refuses_a_pattern_that_cannot_be_read(
+    pattern: str, code: ErrorCode
+) -> None:
+    w = Caller(is_checked=False)
+    w.parts["levels"] = lambda: NO_LEVELS
+    assert (await w(listing(pattern=pattern))).error_code == code

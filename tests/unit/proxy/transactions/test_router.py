@@ -220,6 +220,23 @@ async def test_an_error_of_the_request_itself_is_asked_for_once() -> None:
         assert [each for each in w.a.calls if each.startswith("list")] == ["list [0, 2]"]
 
 
+@pytest.mark.parametrize("is_loading", [False, True])
+async def test_a_pattern_that_cannot_be_read_is_refused_whichever_shards_are_loaded(*, is_loading: bool) -> None:
+    """In the first case the cluster has no shard yet."""
+    async with transactions() as w:
+        if is_loading:
+            await _begun(w)
+            w.a.loading = w.b.loading = set(range(SHARDS))
+        w.a.calls.clear()
+        response = await w.proxies[0].list_transactions(listing(pattern="["), CLIENT)
+        assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        listed = await w.proxies[0].list_all_transactions(listing(pattern="["), CLIENT)
+        assert listed.error is ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert not [each for each in w.a.calls if each.startswith("list")]
+        response = await w.proxies[0].list_transactions(listing(pattern="tx-.*"), CLIENT)
+        assert response.error_code == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE)
+
+
 async def test_the_console_lists_all_shards_and_names_those_that_are_missing() -> None:
     async with transactions() as w:
         ids = await _begun(w)

@@ -276,9 +276,13 @@ def describe(*ids: str) -> m.DescribeTransactionsRequest:
     return m.DescribeTransactionsRequest(version=0, transactional_ids=list(ids))
 
 
-def listing(*states: str) -> m.ListTransactionsRequest:
+def listing(*states: str, pattern: str | None = None) -> m.ListTransactionsRequest:
     return m.ListTransactionsRequest(
-        version=2, state_filters=list(states), producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
+        version=2,
+        state_filters=list(states),
+        producer_id_filters=[],
+        duration_filter=-1,
+        transactional_id_pattern=pattern,
     )
 
 

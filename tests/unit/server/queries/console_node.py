@@ -38,7 +38,7 @@ TERM = SimpleNamespace(
 
 def coordinator_role(not_loaded: dict[int, str]) -> SimpleNamespace:
     return SimpleNamespace(
-        coordinator=SimpleNamespace(groups_refused=2, commits_unverified=4),
+        coordinator=SimpleNamespace(groups_refused=2, commits_unverified=4, oldest_pending_s=12.5),
         transaction_shards=None,
         shards_not_loaded=lambda: {ShardId(GROUPS, number): why for number, why in not_loaded.items()},
         shards_not_loaded_by_reason=lambda: {"storage": len(not_loaded), "no_owner": 0},

@@ -83,6 +83,7 @@ def test_a_coordinator_counts_the_groups_that_it_refused() -> None:
 def test_a_coordinator_counts_its_transactions_and_the_commits_that_wait_for_them() -> None:
     process = node(not_loaded={})
     assert metrics(process)["unverified_offset_commits"] == 4
+    assert metrics(process)["oldest_pending_offsets_age_seconds"] == 12.5
     assert "oldest_transaction_age_seconds" not in metrics(process)
     shards = create_autospec(TransactionShards, instance=True)
     shards.transactions_by_state.return_value = {"Ongoing": 3, "Empty": 0}
