@@ -172,7 +172,7 @@ class Work:
     async def until_rounds(self, more: int) -> None:
         """Wait until each worker has made so many rounds more."""
         wanted = [done + more for done in self.rounds]
-        while any(done < want for done, want in zip(self.rounds, wanted, strict=True)):
+        while any(done < want for done, want in zip(self.rounds, wanted, strict=True)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     async def check(self) -> None:
@@ -302,7 +302,7 @@ async def test_block_tokens_end_while_a_file_stays_open_through_a_failover(ha: H
 
 
 async def test_a_delegation_token_is_known_to_both_namenodes(ha: HdfsCluster, login: HdfsLogin) -> None:
-    """One NameNode gives it, the other takes it: to log in, in a process with nothing else, to renew it and to end it."""
+    """One NameNode gives it, the other takes it: for log-ins, a process with nothing else, a renewal and its end."""
     root = new_root(ha)
     async with clients(root, login, 1) as (fs,):
         await write_once(fs, "/f", b"twelve words")

@@ -2,9 +2,9 @@
 
     python -m tests.services.hdfs up|down|status|jars
 
-One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on one address. The pair is
-failed over by hand, or by ZooKeeper and failover controllers (ZKFC); observers may stand beside it. Waiting is always
-for a condition that the nodes themselves report (JMX), never for a time. Datanodes are known by their index;
+One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on one address. The pair
+is failed over by hand, or by ZooKeeper and failover controllers (ZKFC); observers may stand beside it. Waiting is
+always for a condition that the nodes themselves report (JMX), never for a time. Datanodes are known by their index;
 `datanode_of` translates from what a client sees of them.
 """
 

@@ -71,7 +71,7 @@ class JournalNodePorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverPorts:
-    """Ports of what fails an HA pair over by itself: ZooKeeper, and a failover controller (ZKFC) for each of the pair."""
+    """Ports of the automatic failover of an HA pair: ZooKeeper, and a failover controller (ZKFC) for each NameNode."""
 
     zookeeper: int
     controllers: list[int]
