@@ -3,7 +3,8 @@
 A call keeps its client id and call id through all attempts and raises its retry count.  If the NameNode has already
 done the call, its retry cache returns the first response again (RetryCache.java), so every call is safe to repeat.
 With several NameNodes the one that responded last is called first; a StandbyException or a refused connection moves on
-to the next.  After ``call_deadline_s`` the call raises StorageUnavailable.
+to the next, as does a token that is not known there (``TokenRefusals``).  After ``call_deadline_s`` the call raises
+StorageUnavailable.
 """
 
 from __future__ import annotations
@@ -38,6 +39,33 @@ _FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
 
 Response = TypeVar("Response", bound=Message)
+
+
+class TokenRefusals:
+    """The worth of a delegation token's refusal within one call: the NameNode that refuses may be an observer.
+
+    An observer learns of a new token up to ``dfs.ha.tail-edits.period`` later, a minute by default, and until then
+    refuses it as if it had ended.  A standby sends StandbyException instead (DelegationTokenSecretManager).  So a
+    refusal counts after a round of all NameNodes, and is final after a round in which each of them, the active one
+    too, has responded.
+    """
+
+    def __init__(self, namenodes: int, first_attempt: int = 0) -> None:
+        self._namenodes = namenodes
+        self._first = first_attempt
+        self._silent: int | None = None
+
+    def no_response(self, attempt: int) -> None:
+        """Take in that a NameNode does not respond."""
+        self._silent = attempt
+
+    def count(self, attempt: int) -> bool:
+        """Return whether each NameNode has been tried."""
+        return attempt - self._first >= self._namenodes - 1
+
+    def are_final(self, attempt: int) -> bool:
+        """Return whether each NameNode has been tried, and has responded in the last round."""
+        return self.count(attempt) and (self._silent is None or attempt - self._silent >= self._namenodes)
 
 
 class NameNode:
@@ -277,6 +305,7 @@ class NameNode:
         loop = asyncio.get_running_loop()
         call_id = next(self._call_ids) & 0x7FFFFFFF
         deadline = loop.time() + self._settings.call_deadline_s
+        refusals = TokenRefusals(len(self._namenodes))
         for attempt in itertools.count():
             connection: RpcConnection | None = None
             try:
@@ -291,7 +320,9 @@ class NameNode:
                 )
             except RemoteError as error:
                 if connection is None and error.short_class == INVALID_TOKEN:
-                    if not self._authenticator.has_another():
+                    if refusals.count(attempt) and self._authenticator.has_another():
+                        refusals = TokenRefusals(len(self._namenodes), attempt + 1)
+                    elif refusals.are_final(attempt):
                         by = f"the log-in by {self._authenticator}"
                         raise translate(error, f"{method} {what}".rstrip() + f": {by}") from error
                 elif error.short_class in TRY_ANOTHER_NAMENODE:
@@ -301,13 +332,16 @@ class NameNode:
                 failure: Exception = error
             except RpcConnectionLost as error:
                 self._leave(connection)
+                refusals.no_response(attempt)
                 failure = error
             except LoginFailed as error:
                 if error.is_final and attempt + 1 >= len(self._namenodes):
                     raise error.kind(f"{method + (what and ' ' + what)}: {error}") from error
+                refusals.no_response(attempt)
                 failure = error
             except TimeoutError:
                 self._leave(connection)
+                refusals.no_response(attempt)
                 failure = TimeoutError(f"no response within {self._settings.call_timeout_s:g} s")
             pause_s = self._pause_s(attempt)
             if self._is_closed or loop.time() + pause_s > deadline:

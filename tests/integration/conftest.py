@@ -19,7 +19,7 @@ from tests.services.hdfs_security import AUTHENTICATED, HdfsSecurity
 from tests.services.hdfs_tools import open_root
 from tests.services.kdc import missing
 
-HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs", "secure_hdfs"}
+HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs", "secure_hdfs", "secure_ha_hdfs"}
 HAS_FAILED = pytest.StashKey[bool]()
 CLUSTERS = pytest.StashKey[list[HdfsCluster]]()
 
@@ -67,8 +67,27 @@ def secure_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
     yield from secure_cluster(request, AUTHENTICATED, rpc_protection=getattr(request, "param", "authentication"))
 
 
+@pytest.fixture(scope="session")
+def secure_ha_hdfs(request: pytest.FixtureRequest) -> Iterator[HdfsCluster]:
+    """Start a secure HA pair that ZooKeeper fails over, with an observer and three datanodes, once.
+
+    A test that breaks it heals it.  A silent NameNode is given up after 6 s; Hadoop's defaults are 45, 20 and 5 s.
+    """
+    properties = {
+        "ha.health-monitor.rpc-timeout.ms": "4000",
+        "dfs.ha.zkfc.nn.http.timeout.ms": "1000",
+        "ha.failover-controller.graceful-fence.rpc-timeout.ms": "1000",
+    }
+    yield from secure_cluster(request, AUTHENTICATED, properties=properties, is_ha=True, is_automatic=True, observers=1)
+
+
 def secure_cluster(
-    request: pytest.FixtureRequest, transfer: Mapping[str, str], *, rpc_protection: str = "authentication"
+    request: pytest.FixtureRequest,
+    transfer: Mapping[str, str],
+    *,
+    rpc_protection: str = "authentication",
+    properties: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Iterator[HdfsCluster]:
     """Give a cluster with Kerberos, whose connections to datanodes have the protection ``transfer``."""
     if packages := missing():
@@ -81,10 +100,12 @@ def secure_cluster(
             "dfs.block.access.token.lifetime": "1",
             "dfs.block.access.key.update.interval": "1",
             "dfs.namenode.delegation.token.renew-interval": "60000",
+            **(properties or {}),
         },
         security=HdfsSecurity(folder / "security", rpc_protection=rpc_protection, transfer=transfer),
         namenode_heap_mb=192,
         datanode_heap_mb=128,
+        **options,
     )
     request.session.stash.setdefault(CLUSTERS, []).append(cluster)
     cluster.start()

@@ -2,7 +2,8 @@
 
     python -m tests.services.hdfs up|down|status|jars
 
-One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on one address. Waiting is
+One NameNode, or an HA pair with a JournalNode, and some datanodes, each a process of its own on one address. The pair
+is failed over by hand, or by ZooKeeper and failover controllers (ZKFC); observers may stand beside it. Waiting is
 always for a condition that the nodes themselves report (JMX), never for a time. Datanodes are known by their index;
 `datanode_of` translates from what a client sees of them.
 """
@@ -29,7 +30,10 @@ START_TIMEOUT_S = 180.0  # 10 s on an idle machine; a loaded one must not fail t
 NAMENODE_CLASS = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATANODE_CLASS = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 JOURNALNODE_CLASS = "org.apache.hadoop.hdfs.qjournal.server.JournalNode"
+ZOOKEEPER_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+CONTROLLER_CLASS = "org.apache.hadoop.hdfs.tools.DFSZKFailoverController"
 JOURNALNODE_HEAP_MB = 128
+CONTROLLER_HEAP_MB = 64
 # Start-up is most of what these processes compute: the fast compiler only, and one thread to collect garbage.
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.lang=ALL-UNNAMED")
 # Silent for this many heartbeats, a datanode is not live to `wait_live`; HDFS gives it ten minutes.
@@ -42,6 +46,7 @@ class HdfsCluster:
     `properties` override the settings of every node. `folder` holds data, logs and configuration; without one it is a
     new temporary folder. With a `network` the NameNode and each datanode are machines of their own on it. The cluster
     dies with this process unless it is detached. With `security` its nodes and clients log in by Kerberos.
+    `is_automatic`: the HA pair is failed over by itself. `observers` NameNodes have the highest indexes.
     """
 
     def __init__(
@@ -49,6 +54,8 @@ class HdfsCluster:
         *,
         datanodes: int = 4,
         is_ha: bool = False,
+        is_automatic: bool = False,
+        observers: int = 0,
         properties: Mapping[str, str] | None = None,
         folder: Path | None = None,
         namenode_port: int | None = None,
@@ -66,7 +73,12 @@ class HdfsCluster:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
         self.properties = dict(properties or {})
         self.topology = topology or choose_topology(
-            datanodes=datanodes, is_ha=is_ha, namenode_port=namenode_port, host=host
+            datanodes=datanodes,
+            is_ha=is_ha,
+            namenode_port=namenode_port,
+            host=host,
+            is_automatic=is_automatic,
+            observers=observers,
         )
         self.machines: dict[str, Machine] = {}
         if network is not None:
@@ -74,17 +86,29 @@ class HdfsCluster:
             self.machines = {name: network.machine(name) for name in names}
             hosts = [self.machines[name].host for name in names]
             self.topology = replace(self.topology, host=hosts[0], datanode_hosts=hosts[1:])
-        assert security is None or (network is None and not is_ha), "a secure HDFS has one NameNode, on this machine"
+        assert security is None or network is None, "a secure HDFS is on this machine alone"
+        assert security is None or self.is_automatic or not self.is_ha, "a failover by hand has no log-in"
         self.security = security
         self._tls: ssl.SSLContext | None = None
         self._java_options = [*java_options, *(security.java_options if security else ())]
         self._is_detached = is_detached
         self._chosen = 0  # the NameNode that was made active last
         self.journal = self._process("journalnode", JOURNALNODE_CLASS, JOURNALNODE_HEAP_MB) if self.is_ha else None
+        first_observer = len(self.topology.namenodes) - self.topology.observers
         self.namenodes = [
-            self._process(f"namenode-{i}", NAMENODE_CLASS, namenode_heap_mb)
+            self._process(f"namenode-{i}", NAMENODE_CLASS, namenode_heap_mb, *(["-observer"] * (i >= first_observer)))
             for i in range(len(self.topology.namenodes))
         ]
+        failover = self.topology.failover
+        self.zookeeper: ServiceProcess | None = None
+        self.controllers: list[ServiceProcess] = []
+        if failover is not None:
+            settings = str(self.folder / "conf" / "zookeeper" / "zoo.cfg")
+            self.zookeeper = self._process("zookeeper", ZOOKEEPER_CLASS, CONTROLLER_HEAP_MB, settings)
+            self.controllers = [
+                self._process(f"zkfc-{i}", CONTROLLER_CLASS, CONTROLLER_HEAP_MB)
+                for i in range(len(failover.controllers))
+            ]
         self.datanodes = [
             DataNode(
                 self._process(f"datanode-{i}", DATANODE_CLASS, datanode_heap_mb),
@@ -111,6 +135,11 @@ class HdfsCluster:
     @property
     def is_ha(self) -> bool:
         return self.topology.is_ha
+
+    @property
+    def is_automatic(self) -> bool:
+        """True if the HA pair is failed over by itself."""
+        return self.topology.failover is not None
 
     @property
     def root(self) -> str:
@@ -148,8 +177,8 @@ class HdfsCluster:
     def processes(self) -> list[ServiceProcess]:
         """All of them, in the order of starting."""
         first = [self.security.kdc.process] if self.security else []
-        first += [self.journal] if self.journal else []
-        return [*first, *self.namenodes, *(datanode.process for datanode in self.datanodes)]
+        first += [process for process in (self.zookeeper, self.journal) if process is not None]
+        return [*first, *self.namenodes, *self.controllers, *(datanode.process for datanode in self.datanodes)]
 
     @property
     def heartbeat_s(self) -> float:
@@ -195,6 +224,8 @@ class HdfsCluster:
             if self.security is not None:
                 self.security.start()
             self._write_settings()
+            if self.zookeeper is not None:
+                self.zookeeper.start()
             if self.journal is not None:
                 self.journal.start()
                 self._wait_journal()
@@ -229,9 +260,16 @@ class HdfsCluster:
             self._chosen = self._find_active() or 0
 
     def heal(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Undo every fault: all processes run, freely, and know of each other."""
+        """Undo every fault: all processes run, freely, and know of each other.
+
+        A stopped NameNode of a pair that fails over by itself is killed first, as `sshfence` would have killed it: its
+        next edit would end it anyway.
+        """
         if self.security is not None:
             self.security.start()
+        for namenode in self.namenodes if self.is_automatic else ():
+            if namenode.is_paused:
+                namenode.kill()
         for process in self.processes:
             if not process.is_running:
                 process.start()
@@ -309,6 +347,7 @@ class HdfsCluster:
     def failover(self) -> int:
         """Make the other NameNode active, whether or not the active one lives; return its index."""
         assert self.is_ha, "one NameNode cannot fail over"
+        assert not self.is_automatic, "this pair fails over by itself"
         active = self._find_active()
         former = self._chosen if active is None else active
         target = 1 - former
@@ -318,6 +357,14 @@ class HdfsCluster:
         self._chosen = target
         return target
 
+    def wait_failover(self, former: int, *, timeout_s: float = START_TIMEOUT_S) -> int:
+        """Wait until another NameNode than the former is active; return its index."""
+        wait_for(lambda: self._find_active(besides=former) is not None, f"failover in {self!r}", timeout_s=timeout_s)
+        found = self._find_active(besides=former)
+        assert found is not None
+        self._chosen = found
+        return found
+
     def active_index(self) -> int:
         """Return the index of the active NameNode.  Raises NotReady if there is none."""
         active = self._find_active()
@@ -326,7 +373,7 @@ class HdfsCluster:
         return active
 
     def namenode_state(self, index: int) -> str | None:
-        """Return `active`, `standby` or `initializing`, or None while it does not respond."""
+        """Return `active`, `standby`, `observer` or `initializing`, or None while it does not respond."""
         status = self._namenode_jmx(index, "NameNodeStatus")
         return None if status is None else str(status.get("State"))
 
@@ -351,13 +398,13 @@ class HdfsCluster:
     def _data_dir(self, name: str) -> Path:
         return self.folder / "data" / name
 
-    def _process(self, name: str, java_class: str, heap_mb: int) -> ServiceProcess:
+    def _process(self, name: str, java_class: str, heap_mb: int, *arguments: str) -> ServiceProcess:
         scratch = self.folder / "tmp" / name  # a killed Jetty leaves its web application unpacked
         scratch.mkdir(parents=True, exist_ok=True)
         prefix = self.machines[name].prefix if name in self.machines else ()
         command = [
             *prefix, "java", f"-Xmx{heap_mb}m", *self._java_options, f"-Djava.io.tmpdir={scratch}",
-            "-cp", f"{self.folder / 'conf' / name}:{self.class_path}", java_class,
+            "-cp", f"{self.folder / 'conf' / name}:{self.class_path}", java_class, *arguments,
         ]  # fmt: skip
         return ServiceProcess(name, command, log=self.log_folder / f"{name}.log", is_detached=self._is_detached)
 
@@ -366,7 +413,7 @@ class HdfsCluster:
         conf = self.folder / "conf"
         if self.security is not None:
             shared |= self.client_settings | self.security.server_settings()
-            for process in (*self.namenodes, *(datanode.process for datanode in self.datanodes)):
+            for process in self.processes:
                 self.security.write_conf(conf / process.name)
         shared |= self.properties
         write_conf(self.conf_folder, self.client_settings)
@@ -379,21 +426,35 @@ class HdfsCluster:
         if self.journal is not None:
             own = self.topology.journal_settings(self._data_dir(self.journal.name))
             write_conf(conf / self.journal.name, shared | own)
+        for index, controller in enumerate(self.controllers):
+            own = self.topology.namenode_settings(index, self._data_dir(self.namenodes[index].name))
+            write_conf(conf / controller.name, shared | own)
+        if self.zookeeper is not None:
+            folder = conf / self.zookeeper.name
+            write_conf(folder, {}, files=())
+            text = self.topology.zookeeper_settings(self._data_dir(self.zookeeper.name))
+            (folder / "zoo.cfg").write_text(text)
 
     def _format(self) -> None:
-        """Make an empty namespace, the same one for both of a pair."""
+        """Make an empty namespace, the same one for all NameNodes, and the pair's place in ZooKeeper."""
         first = self.namenodes[0]
-        log = self.log_folder / "format.log"
+        self._run_once(first, "-format", "-nonInteractive")
+        for other in self.namenodes[1:]:
+            shutil.copytree(self._data_dir(first.name), self._data_dir(other.name))
+        if self.controllers:
+            self._run_once(self.controllers[0], "-formatZK", "-nonInteractive")
+
+    def _run_once(self, process: ServiceProcess, action: str, *arguments: str) -> None:
+        """Run a process's program to its end, for something other than to serve."""
+        log = self.log_folder / f"{action.removeprefix('-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             result = subprocess.run(
-                [*first.command, "-format", "-nonInteractive"],
+                [*process.command, action, *arguments],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=START_TIMEOUT_S,
             )  # fmt: skip
         if result.returncode != 0:
-            raise NotReady(f"format failed; its log {log} ends in:\n{tail(log)}")
-        for other in self.namenodes[1:]:
-            shutil.copytree(self._data_dir(first.name), self._data_dir(other.name))
+            raise NotReady(f"{action} failed; its log {log} ends in:\n{tail(log)}")
 
     def _wait_journal(self) -> None:
         journal, ports = self.journal, self.topology.journal
@@ -402,20 +463,28 @@ class HdfsCluster:
 
         def answers() -> bool:
             journal.require_running()
-            return jmx(self.topology.host, ports.http, "Hadoop:service=JournalNode,name=JournalNodeInfo") is not None
+            found = self._jmx(self.topology.host, ports.http, "Hadoop:service=JournalNode,name=JournalNodeInfo")
+            return found is not None
 
         wait_for(answers, "the JournalNode", timeout_s=START_TIMEOUT_S)
 
     def _wait_answer(self, index: int) -> None:
         def answers() -> bool:
             self.namenodes[index].require_running()
-            return self.namenode_state(index) in ("active", "standby")
+            return self.namenode_state(index) in ("active", "standby", "observer")
 
-        wait_for(answers, f"NameNode {index} active or standby", timeout_s=START_TIMEOUT_S)
+        wait_for(answers, f"NameNode {index} to have a role", timeout_s=START_TIMEOUT_S)
 
     def _ensure_active(self) -> None:
-        """Make the chosen NameNode active: without automatic failover, an HA pair starts with two standbys."""
+        """Make the chosen NameNode active, or wait for an election: an HA pair starts with two standbys.
+
+        One that was stopped for long may take itself for active for a moment.
+        """
         if not self.is_ha:
+            return
+        if self.is_automatic:
+            wait_for(lambda: self._count_active() == 1, f"an election in {self!r}", timeout_s=START_TIMEOUT_S)
+            self._chosen = self._find_active() or 0
             return
         for index, namenode in enumerate(self.namenodes):
             self._wait_answer(index)
@@ -426,14 +495,20 @@ class HdfsCluster:
         if self._find_active() is None:
             ha_admin.transition_to_active(*self.namenode_addresses[self._chosen])
 
-    def _find_active(self) -> int | None:
-        """Return the index of the active NameNode, or None.
+    def _count_active(self) -> int:
+        return sum(self._is_active(index) for index in range(len(self.namenodes)))
+
+    def _is_active(self, index: int) -> bool:
+        namenode = self.namenodes[index]
+        return namenode.is_running and not namenode.is_paused and self.namenode_state(index) == "active"
+
+    def _find_active(self, *, besides: int | None = None) -> int | None:
+        """Return the index of the active NameNode, or None; one that is `besides` does not count.
 
         Of two that claim to be active it is the one chosen last, since the journal accepts edits only of that one.
         """
         for index in sorted(range(len(self.namenodes)), key=lambda index: index != self._chosen):
-            namenode = self.namenodes[index]
-            if namenode.is_running and not namenode.is_paused and self.namenode_state(index) == "active":
+            if index != besides and self._is_active(index):
                 return index
         if not self.is_ha:
             self.namenodes[0].require_running()  # else every wait for it would last until its timeout

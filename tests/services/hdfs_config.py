@@ -70,6 +70,14 @@ class JournalNodePorts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPorts:
+    """Ports of the automatic failover of an HA pair: ZooKeeper, and a failover controller (ZKFC) for each NameNode."""
+
+    zookeeper: int
+    controllers: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """Processes of a cluster and their ports: chosen before anything starts, and kept over every restart."""
 
@@ -79,6 +87,10 @@ class Topology:
     host: str = HOST
     datanode_hosts: list[str] = field(default_factory=list)
     """The address of each datanode; empty if all of them have ``host``."""
+    failover: FailoverPorts | None = None
+    """None for an HA pair that is failed over by hand."""
+    observers: int = 0
+    """The last NameNodes of ``namenodes``, which only serve reads of clients that ask for observers."""
 
     @property
     def is_ha(self) -> bool:
@@ -122,6 +134,16 @@ class Topology:
         }
         if self.journal is not None:
             settings["dfs.namenode.shared.edits.dir"] = f"qjournal://{self.host}:{self.journal.rpc}/{NAMESERVICE}"
+        if self.failover is not None:
+            settings |= {
+                "dfs.ha.automatic-failover.enabled": "true",
+                "ha.zookeeper.quorum": f"{self.host}:{self.failover.zookeeper}",
+                "dfs.ha.fencing.methods": "shell(/bin/true)",  # the journal's epoch shuts the former active one out
+            }
+            for index, port in enumerate(self.failover.controllers):
+                settings[f"dfs.ha.zkfc.port.{NAMESERVICE}.nn{index}"] = str(port)
+        if self.observers:
+            settings |= {"dfs.namenode.state.context.enabled": "true", "dfs.ha.tail-edits.in-progress": "true"}
         return settings
 
     def namenode_settings(self, index: int, data: Path) -> dict[str, str]:
@@ -151,7 +173,16 @@ class Topology:
             "dfs.journalnode.edits.dir": str(data),
             "dfs.journalnode.rpc-address": f"{self.host}:{self.journal.rpc}",
             "dfs.journalnode.http-address": f"{self.host}:{self.journal.http}",
+            "dfs.journalnode.https-address": f"{self.host}:{self.journal.http}",  # used instead, as a datanode's
         }
+
+    def zookeeper_settings(self, data: Path) -> str:
+        """Return ZooKeeper's configuration, a file of its own."""
+        assert self.failover is not None
+        return (
+            f"tickTime=2000\ndataDir={data}\nclientPort={self.failover.zookeeper}\n"
+            f"clientPortAddress={self.host}\nadmin.enableServer=false\n"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -164,6 +195,8 @@ class Topology:
             journal=JournalNodePorts(**state["journal"]) if state["journal"] else None,
             host=state.get("host", HOST),
             datanode_hosts=state.get("datanode_hosts", []),
+            failover=FailoverPorts(**state["failover"]) if state.get("failover") else None,
+            observers=state.get("observers", 0),
         )
 
 
@@ -184,10 +217,22 @@ def write_conf(folder: Path, settings: Mapping[str, str], *, files: Sequence[str
     (folder / "log4j.properties").write_text(LOG4J)
 
 
-def choose_topology(*, datanodes: int, is_ha: bool, namenode_port: int | None, host: str = HOST) -> Topology:
-    """Take free ports for everybody; the first NameNode gets the wanted one if it is free."""
-    namenodes = 2 if is_ha else 1
-    ports = iter(free_ports(2 * namenodes + 3 * datanodes + 2))
+def choose_topology(
+    *,
+    datanodes: int,
+    is_ha: bool,
+    namenode_port: int | None,
+    host: str = HOST,
+    is_automatic: bool = False,
+    observers: int = 0,
+) -> Topology:
+    """Take free ports for everybody; the first NameNode gets the wanted one if it is free.
+
+    ``is_automatic`` is for an HA pair that ZooKeeper fails over.  ``observers`` are further NameNodes beside the pair.
+    """
+    assert is_ha or not (is_automatic or observers), "one NameNode has no failover and no observer"
+    namenodes = (2 if is_ha else 1) + observers
+    ports = iter(free_ports(2 * namenodes + 3 * datanodes + 5))
     wanted = [namenode_port] if namenode_port is not None and is_free(namenode_port) else []
     return Topology(
         namenodes=[
@@ -196,4 +241,6 @@ def choose_topology(*, datanodes: int, is_ha: bool, namenode_port: int | None, h
         datanodes=[DataNodePorts(xfer=next(ports), ipc=next(ports), http=next(ports)) for _ in range(datanodes)],
         journal=JournalNodePorts(rpc=next(ports), http=next(ports)) if is_ha else None,
         host=host,
+        failover=FailoverPorts(zookeeper=next(ports), controllers=[next(ports), next(ports)]) if is_automatic else None,
+        observers=observers,
     )

@@ -44,8 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("down", help="stop it and remove its data")
     commands.add_parser("status", help="print root, ports and processes; 1 if it is not usable")
     options = parser.parse_args(arguments)
-    if options.command == "up" and options.ha and options.secure:
-        parser.error("--secure has one NameNode")
     if options.command == "up" and options.level != "authentication" and not options.secure:
         parser.error("--level needs --secure")
     try:
@@ -81,6 +79,7 @@ def up(*, datanodes: int, is_ha: bool, is_secure: bool = False, level: str = "au
     cluster = HdfsCluster(
         datanodes=datanodes,
         is_ha=is_ha,
+        is_automatic=is_ha and is_secure,
         folder=FOLDER / "cluster",
         namenode_port=NAMENODE_PORT,
         is_detached=True,

@@ -20,6 +20,7 @@ SERVER_HOST = "localhost"
 """The host in the servers' principals: the name that this machine's own address has."""
 NAMENODE_PRINCIPAL = f"nn/{SERVER_HOST}@{REALM}"
 DATANODE_PRINCIPAL = f"dn/{SERVER_HOST}@{REALM}"
+JOURNALNODE_PRINCIPAL = f"jn/{SERVER_HOST}@{REALM}"
 HTTP_PRINCIPAL = f"HTTP/{SERVER_HOST}@{REALM}"
 _PASSWORD = "changeit"
 
@@ -72,7 +73,7 @@ class HdfsSecurity:
         is_new = not self._authority.exists()
         self.kdc.start()
         if is_new:
-            for principal in (NAMENODE_PRINCIPAL, DATANODE_PRINCIPAL, HTTP_PRINCIPAL):
+            for principal in (NAMENODE_PRINCIPAL, DATANODE_PRINCIPAL, JOURNALNODE_PRINCIPAL, HTTP_PRINCIPAL):
                 self.kdc.add_service(principal)
             self._write_stores()
 
@@ -105,6 +106,9 @@ class HdfsSecurity:
             "dfs.block.access.token.enable": "true",
             "dfs.namenode.keytab.file": str(self.kdc.keytab(NAMENODE_PRINCIPAL)),
             "dfs.datanode.keytab.file": str(self.kdc.keytab(DATANODE_PRINCIPAL)),
+            "dfs.journalnode.keytab.file": str(self.kdc.keytab(JOURNALNODE_PRINCIPAL)),
+            "dfs.journalnode.kerberos.principal": JOURNALNODE_PRINCIPAL,
+            "dfs.journalnode.kerberos.internal.spnego.principal": HTTP_PRINCIPAL,
             "dfs.web.authentication.kerberos.principal": HTTP_PRINCIPAL,
             "dfs.web.authentication.kerberos.keytab": str(self.kdc.keytab(HTTP_PRINCIPAL)),
         }

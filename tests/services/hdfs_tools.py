@@ -17,6 +17,7 @@ HEAP_MB = 256
 CLASSES = {
     "dfs": "org.apache.hadoop.fs.FsShell",
     "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+    "haadmin": "org.apache.hadoop.hdfs.tools.DFSHAAdmin",
     "fetchdt": "org.apache.hadoop.hdfs.tools.DelegationTokenFetcher",
     "dtutil": "org.apache.hadoop.security.token.DtUtilShell",
     "crypto": "org.apache.hadoop.hdfs.tools.CryptoAdmin",

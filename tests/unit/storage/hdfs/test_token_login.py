@@ -27,7 +27,7 @@ from bmq.storage.hdfs.token_file import FILE_BYTES_MAX, FILES_MAX, read_token_fi
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token
 from bmq.storage.open import fetch_storage_token
 from tests.services.hdfs_config import write_conf
-from tests.unit.storage.hdfs.test_login import PATIENT, WHOLE, Password, Script, SecureServer
+from tests.unit.storage.hdfs.test_login import NEGOTIATE, PATIENT, WHOLE, Password, Script, SecureServer
 from tests.unit.storage.hdfs.token_files import IDENTIFIER, PASSWORD, PROTOBUF, WRITABLE
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -245,6 +245,20 @@ async def test_a_standby_is_left_for_the_namenode_that_refuses_the_token() -> No
     async with namenodes([[OFFERS, STANDBY]], [[OFFERS, GONE]], identity=identity) as (client, _):
         with pytest.raises(CannotLogIn, match="can't be found in cache"):
             await client.is_file_closed("/x")
+
+
+async def test_an_observer_that_does_not_know_a_new_token_yet_is_left_for_the_active_namenode() -> None:
+    """An observer is behind the active NameNode, and refuses the token as if it had ended."""
+    scripts: list[list[Script]] = [[[NEGOTIATE, GONE]], [[NEGOTIATE, STANDBY]], [WHOLE]]
+    async with namenodes(*scripts, identity=Password()) as (client, _):
+        assert await client.is_file_closed("/x")
+
+
+async def test_an_observers_refusal_is_not_final_while_a_namenode_does_not_respond() -> None:
+    lost: Script = [b"\xff\xff\xff\xff"]
+    scripts: list[list[Script]] = [[[NEGOTIATE, GONE]] * 3, [lost, lost, WHOLE]]
+    async with namenodes(*scripts, identity=Password()) as (client, _):
+        assert await client.is_file_closed("/x")
 
 
 async def test_kerberos_beside_a_refused_token_goes_on(caplog: pytest.LogCaptureFixture) -> None:
