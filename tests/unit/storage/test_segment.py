@@ -134,6 +134,7 @@ def test_idx_with_any_bit_flipped_is_a_format_error() -> None:
                 decode_idx(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=100))
 def test_idx_of_a_wrong_body_is_a_format_error(body: bytes) -> None:
     """Even under a right CRC."""
@@ -156,6 +157,7 @@ async def test_whole_batches_are_clean() -> None:
     assert sum(size for _, size in found.reads) == sum(map(len, parts))
 
 
+@pytest.mark.slow
 async def test_a_log_torn_in_its_last_batch_is_torn_at_every_byte() -> None:
     """Good batches reach to where the last one begins, whatever is left of it; nothing left is clean."""
     *parts, last = log(3)
@@ -296,6 +298,7 @@ async def test_a_wrong_length_field_of_a_gap_is_damage(wrong: int) -> None:
     assert (await scanned(with_length(bytes(gap), wrong))).end == (0, BASE, Tail.BROKEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 60])
 async def test_a_torn_batch_that_holds_the_next_ones_is_torn_at_every_byte(size: int) -> None:
     """A mirrored topic holds batches as values: they are not a sign of damage."""

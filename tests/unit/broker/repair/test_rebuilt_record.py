@@ -147,6 +147,7 @@ def test_a_segment_that_was_written_and_is_not_there_is_listed() -> None:
     assert listed(record(PATH, files, spoken, checkpoint(name(20, 3)), 1)) == [(20, True)], "joined, or deleted: old"
 
 
+@pytest.mark.slow
 def test_a_long_folder_is_not_kept() -> None:
     """However long the log: the last indexes, and what follows them."""
     files = PartitionFolder()
