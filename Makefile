@@ -106,7 +106,7 @@ clients: setup
 test: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not soak" \
 		tests/simulation tests/fuzz tests/unit tests/scenarios
-	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "smoke and not soak" tests/integration
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "smoke and not soak" tests/integration
 
 helm: setup
 	$(BIN)/python -m tests.services.kubernetes helm

@@ -2,11 +2,8 @@
 
 A test that asks for one of these fixtures carries the marker `hdfs` or `etcd`. Logs of a run with failures stay, and
 the failing test's report says where.
-
-Under `-n 2 --dist loadgroup` each test is in a group, and a group stays in one worker (`group_of`).
 """
 
-import math
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -23,9 +20,6 @@ from tests.services.hdfs_tools import open_root
 from tests.services.kdc import missing
 
 HDFS_FIXTURES = {"hdfs", "hdfs_root", "hdfs_new", "hdfs_ha", "shared_hdfs", "secure_hdfs"}
-FOLDER = Path(__file__).parent
-LONG_GROUPS = ["hdfs", "spark", "clients"]
-"""Groups of minutes, which begin first: at the end no worker waits for the other."""
 HAS_FAILED = pytest.StashKey[bool]()
 CLUSTERS = pytest.StashKey[list[HdfsCluster]]()
 
@@ -34,35 +28,12 @@ EtcdFactory = Callable[..., EtcdCluster]
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if needs_hdfs(item):
+        if HDFS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("hdfs")
         if "etcd_new" in getattr(item, "fixturenames", ()):
             item.add_marker("etcd")
-    if config.getoption("loadgroup", False):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(group_of(item)))
-        items.sort(key=lambda item: LONG_GROUPS.index(name) if (name := group_of(item)) in LONG_GROUPS else math.inf)
-
-
-def needs_hdfs(item: pytest.Item) -> bool:
-    """Return whether the test takes an HDFS by a fixture or by the parameter ``hdfs`` of a fixture."""
-    if HDFS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-        return True
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and "hdfs" in callspec.params.values()
-
-
-def group_of(item: pytest.Item) -> str:
-    """Return the group of tests that one worker runs: the tests of one HDFS, of one Spark, of one folder or module."""
-    if item.path.parent == FOLDER / "clients":
-        return "clients"  # one server for all of them
-    if item.path.parent == FOLDER / "cluster" and "site" in getattr(item, "fixturenames", ()):
-        return "site"
-    if needs_hdfs(item):
-        return "hdfs"
-    return "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.stem
 
 
 @pytest.hookimpl(wrapper=True)
