@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE =
 LEVEL = authentication
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security hdfs-jars clients helm hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security hdfs-jars clients helm hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -18,7 +18,7 @@ help:
 	@echo "make dist       wheel and sdist in dist/"
 	@echo "make image      the container image, by docker or what DOCKER names"
 	@echo "make lint       ruff, the voice of docstrings and log lines, mypy strict, import-linter"
-	@echo "make unit       unit tests that take seconds, no service"
+	@echo "make unit       unit tests but the slow ones, no service (half a minute)"
 	@echo "make test       unit, 1,000 simulation seeds, one path through each real service (15 minutes at most)"
 	@echo "make console    the console in a real browser (needs Chromium)"
 	@echo "make console-pictures  the pictures of docs/console.md, taken anew"
@@ -80,8 +80,18 @@ lint: setup
 	$(BIN)/mypy
 	PYTHONPATH=.links $(BIN)/lint-imports
 
+# Two runs of half the rooms each: two workers of one run would each collect all tests, which takes as long as half of them.
+UNIT_FIRST := $(addprefix tests/unit/,broker core endpoint proxy storage)
+UNIT_SECOND := $(filter-out $(UNIT_FIRST),$(patsubst %/__init__.py,%,$(wildcard tests/unit/*/__init__.py))) tests/scenarios
+
 unit: setup
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/unit tests/scenarios
+	@$(MAKE) --no-print-directory $(if $(filter output-sync,$(.FEATURES)),--output-sync) -j 2 unit-first unit-second
+
+unit-first:
+	$(BIN)/pytest -q -m "not slow" $(UNIT_FIRST)
+
+unit-second:
+	$(BIN)/pytest -q -m "not slow" $(UNIT_SECOND)
 
 hdfs-jars: setup
 	$(BIN)/python -m tests.services.hdfs jars
@@ -96,7 +106,7 @@ clients: setup
 test: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not soak" \
 		tests/simulation tests/fuzz tests/unit tests/scenarios
-	$(BIN)/pytest -q -m "smoke and not soak" tests/integration
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "smoke and not soak" tests/integration
 
 helm: setup
 	$(BIN)/python -m tests.services.kubernetes helm

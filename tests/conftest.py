@@ -54,12 +54,11 @@ def thawed() -> Iterator[None]:
     _set_aside()
 
 
-@pytest.fixture(autouse=True)
-def _lines_with_fields(request: pytest.FixtureRequest) -> None:
-    """Have ``caplog.text`` show lines as the server writes them."""
-    if "caplog" in request.fixturenames:
-        caplog = request.getfixturevalue("caplog")
-        caplog.handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Return pytest's fixture, whose ``text`` has lines as the server writes them."""
+    caplog.handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+    return caplog
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def batches(query: StreamingQuery) -> list[int]:
 # --------------------------------------------------------------------------------------------------- what is there
 
 
-@pytest.mark.smoke
+@pytest.mark.parametrize("place", ["local", pytest.param("hdfs", marks=pytest.mark.smoke)], indirect=True)
 def test_available_now_ends_and_goes_on_where_it_ended(spark: SparkSession, place: str, tmp_path: Path) -> None:
     """Run the query twice while the server is dead: storage is enough, and the second run goes on after the first."""
     server = BmqServer(f"{place}/root", folder=tmp_path)

@@ -147,6 +147,7 @@ class FakeDeployments:
             yield Sample(adapter=name, bench="failover", case=act.case_at(size), round=number, metrics=metrics)
 
 
+@pytest.mark.slow
 def test_deployments_take_turns_and_what_they_give_is_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +166,7 @@ def test_deployments_take_turns_and_what_they_give_is_on_the_page(
     assert "FAILED round 3, kafka-3, node-paused, 10MB" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bench.payloads import RECORDS_LEAST, RECORDS_MOST, SEED, compressed_share, count_of, events, records, write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 1000, 10_000, 1_000_000])
 def test_each_record_has_exactly_its_size_and_is_one_line(size: int) -> None:
     made = records(size, 3)
@@ -31,6 +32,7 @@ def test_events_are_json() -> None:
         assert json.loads(event)["path"].startswith("/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("codec", "least", "most"), [("lz4", 0.2, 0.45), ("zstd", 0.1, 0.3)])
 @pytest.mark.parametrize("size", [100, 1000, 10_000])
 def test_a_batch_becomes_as_small_as_one_of_real_events(size: int, codec: str, least: float, most: float) -> None:

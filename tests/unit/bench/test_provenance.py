@@ -63,6 +63,7 @@ def test_commits_since_are_counted_in_this_history_only(repository: Path) -> Non
     assert commits_since(COMMIT, repository) is None
 
 
+@pytest.mark.slow
 def test_a_commit_of_pages_alone_is_no_other_code(repository: Path) -> None:
     first = current_commit(repository)
     for page in ("docs/page.md", "README.md", "bench/notes.md"):

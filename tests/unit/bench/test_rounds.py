@@ -112,6 +112,7 @@ def test_a_page_is_drawn_again_without_a_measurement(tmp_path: Path, started: li
     assert started == []
 
 
+@pytest.mark.slow
 def test_a_second_run_adds_what_the_first_one_left_out(tmp_path: Path) -> None:
     run(tmp_path, "--only", "good", "--deployments", "bmq-3")
     status, results = run(tmp_path, "--only", "bad", "--deployments", "bmq-3", "--add")

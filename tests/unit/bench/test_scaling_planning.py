@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
+import pytest
+
 from bench.scaling_planning import Size, apply, figures, plan_timed
 from bench.scaling_plot import size_of
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner_view import PlannerBroker, PlannerView
 
 
+@pytest.mark.slow
 def test_everything_is_placed_and_the_share_of_a_lost_broker_again() -> None:
     found = figures(Size(4, 3, 1000))
     assert found["all_moves"] == 3000

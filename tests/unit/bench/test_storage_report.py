@@ -138,6 +138,7 @@ def test_the_picture_is_drawn_also_without_a_bill(results: Results, tmp_path: Pa
     write(results, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_deployment_that_does_not_start_is_a_failure_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from bmq.broker.traffic import CALLERS_MAX, PARTITIONS_MAX, TrafficCounters
 from bmq.core.model import PartitionKey
 
@@ -23,6 +25,7 @@ def test_only_partitions_with_traffic_are_kept_and_for_few_callers() -> None:
     assert (traffic.bytes_in, traffic.bytes_out, traffic.requests) == (0, 5, 1)
 
 
+@pytest.mark.slow
 def test_traffic_that_no_caller_asks_for_is_not_kept() -> None:
     """Nothing is counted before the first question, nor for ever after the last one; a caller that asks again later
     begins from nothing."""

@@ -14,6 +14,7 @@ Bmq = Callable[..., int]
 Told = pytest.CaptureFixture[str]
 
 
+@pytest.mark.slow
 def test_acls_are_added_printed_and_removed(bmq: Bmq, capsys: Told) -> None:
     words = ("--principal", "User:alice", "--operation", "read", "--operation", "DescribeConfigs", "--topic", "orders")
     assert bmq("acl", "add", *words) == 0
@@ -106,6 +107,7 @@ def test_wrong_words_are_refused_by_the_parser(bmq: Bmq, capsys: Told, words: li
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_who_may_not_is_told_which_right_is_missing(bmq: Bmq, admin: FakeAdmin, capsys: Told) -> None:
     admin.denies_acls = True
     admin.failing = [ClusterAuthorizationFailedError()]

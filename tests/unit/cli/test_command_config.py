@@ -84,6 +84,7 @@ def test_a_truststore_that_cannot_be_read_ends_with_status_2(
     assert "ssl.truststore.location: cannot read /no/such/store" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_file_comes_from_a_flag_the_environment_or_the_profile_of_these_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_the_file_comes_from_a_flag_the_environment_or_the_profile_of_these_serv
     assert command_config(listing, "other:9092").client_id == "mine"
 
 
+@pytest.mark.slow
 def test_its_request_timeout_counts_unless_the_command_line_has_one(
     bmq: Callable[..., int], admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

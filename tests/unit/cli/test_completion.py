@@ -52,6 +52,7 @@ def shell(words: list[str], program: str, folder: Path) -> subprocess.CompletedP
     return subprocess.run([*words, "-c", program], capture_output=True, text=True, timeout=60, cwd=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bash, zsh])
 def test_all_commands_and_options_are_named(make: object) -> None:
     assert callable(make)
@@ -65,6 +66,7 @@ def test_all_commands_and_options_are_named(make: object) -> None:
     assert not re.search("@[A-Z]+@", script)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_script_of_each_shell(capsys: pytest.CaptureFixture[str]) -> None:
     for name, make in (("bash", bash), ("zsh", zsh)):
         assert main(["completion", name]) == 0

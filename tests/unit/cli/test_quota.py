@@ -68,6 +68,7 @@ def server(admin: FakeAdmin) -> FakeServer:
     return made
 
 
+@pytest.mark.slow
 def test_quotas_are_set_printed_and_removed(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     assert bmq("quota", "list") == 0
     assert capsys.readouterr().err == "there are no quotas\n"
@@ -117,6 +118,7 @@ def test_a_missing_right_is_named(bmq: Bmq, server: FakeServer, capsys: Told) ->
     assert "Alter Configs on the cluster" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["max_topics", "max_topics=x", "=1"])
 def test_a_quota_is_a_name_and_a_number(bmq: Bmq, server: FakeServer, capsys: Told, word: str) -> None:
     with pytest.raises(SystemExit):

@@ -33,6 +33,7 @@ def own_names() -> Iterator[str]:
                 yield own_name(name.value)
 
 
+@pytest.mark.slow
 def test_every_metric_is_on_the_page() -> None:
     exposition = (ROOT / "console" / "exposition.py").read_text()
     named = {*own_names(), *re.findall(r'"((?:kafka|bmq)_[a-z_]+)"', exposition)}

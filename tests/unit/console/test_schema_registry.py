@@ -170,6 +170,7 @@ async def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) 
         await registry.close()
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_tasks  # the requests that the server does not answer
 async def test_a_registry_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time out at the registry: if each id of a page of records waited, the page would never come."""

@@ -159,6 +159,7 @@ rounds = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rounds)
 @settings(max_examples=50)
 def test_whatever_is_reported_each_broker_has_a_share_within_its_bounds(
@@ -183,6 +184,7 @@ def test_whatever_is_reported_each_broker_has_a_share_within_its_bounds(
             assert before // 2 <= shares.room <= before + before // 16 + 1 or shares.room == len(found)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 10_000),
     st.dictionaries(st.sampled_from("abcdefg"), st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1),

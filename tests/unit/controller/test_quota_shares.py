@@ -116,6 +116,7 @@ def test_a_new_leader_confirms_shares_first() -> None:
     assert shares_of(shares, "b", [demand(0.0, 100.0, short=True)], PROXIES, 13.5) == [997.5]
 
 
+@pytest.mark.slow
 def test_quotas_are_bounded_and_forgotten() -> None:
     shares = settled()
     shares_of(shares, "a", [demand(quota=str(number)) for number in range(QUOTAS_MAX)], PROXIES, 0.0)

@@ -57,6 +57,7 @@ def test_compaction_can_be_switched_off() -> None:
     assert history.due(100 * HOUR_MS, is_full=True) == 0
 
 
+@pytest.mark.slow
 def test_samples_are_bounded_and_survive_a_change_of_leaders() -> None:
     history = RevisionHistory(HOUR_MS)
     for minute in range(10_000):
@@ -120,6 +121,7 @@ async def fill(kv: Etcd, revisions: int) -> None:
         await kv.commit([], [Put("/other", b"")])
 
 
+@pytest.mark.slow
 async def test_the_leader_compacts_what_is_an_hour_old_and_the_next_one_goes_on() -> None:
     kv = Etcd(MemoryStore())
     await fill(kv, 2 * REVISIONS_MIN)

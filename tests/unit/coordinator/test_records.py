@@ -177,6 +177,7 @@ _records = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(_records)
 def test_round_trip(record: OffsetRecord | GroupRecord) -> None:
     assert decode(*encode(record)) == record
@@ -188,6 +189,7 @@ def test_garbage_is_a_format_error_or_an_unknown_record(key: bytes, value: bytes
         assert decode(key, value)
 
 
+@pytest.mark.slow
 @given(
     st.builds(Offset, _long, _int, st.text(max_size=200), _long, st.just(-1), st.none() | st.uuids()),
     st.binary(max_size=3),
@@ -208,6 +210,7 @@ def test_the_quick_decoder_of_offsets_reads_what_the_general_one_reads(value: Of
         assert expected is FormatError
 
 
+@pytest.mark.slow
 @given(st.lists(_members, max_size=4), st.sampled_from(["", "User:alice"]), st.binary(max_size=3), st.integers(0, 200))
 def test_the_quick_decoders_of_members_read_what_the_general_one_reads(
     members: list[StoredMember], principal: str, junk: bytes, at: int

@@ -23,6 +23,7 @@ def test_long_texts_that_begin_alike_have_different_keys() -> None:
     assert all(key.startswith("x" * PREFIX_BYTES) and len(key) <= BYTES_MAX for key in keys)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_any_text_has_a_bounded_key_of_its_own(one: str, other: str) -> None:
     for text in (one, other):
@@ -30,6 +31,7 @@ def test_any_text_has_a_bounded_key_of_its_own(one: str, other: str) -> None:
     assert (key_of(one) == key_of(other)) == (one == other)
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=st.characters(categories=["Cs", "Ll"]), min_size=65, max_size=400))
 def test_no_text_is_the_key_of_a_longer_one(text: str) -> None:
     """Whatever the beginning is: a short text is its own key, and so never that of another text."""

@@ -29,6 +29,7 @@ def test_the_nearest_layer_wins() -> None:
     assert (config.listen, config.zone, config.num_partitions) == ("h:3", "e", 2)
 
 
+@pytest.mark.slow
 def test_every_option_can_be_set_by_its_names() -> None:
     for option in OPTIONS:
         value = getattr(NodeConfig(), option.name)

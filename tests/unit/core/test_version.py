@@ -41,6 +41,7 @@ def test_the_command_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"bmq {VERSION}\n"
 
 
+@pytest.mark.slow
 def test_nothing_else_asks_for_it() -> None:
     asks = re.compile(r"""version\(["']bmq["']\)""")
     asking = [

@@ -97,6 +97,7 @@ def server_of(tmp_path: Path, script: str) -> Server:
     return server
 
 
+@pytest.mark.slow
 def test_server_is_ready_killed_and_started_again(tmp_path: Path) -> None:
     server = server_of(tmp_path, "import signal; print('ready kafka=x', flush=True); signal.pause()")
     for _ in range(2):
@@ -108,6 +109,7 @@ def test_server_is_ready_killed_and_started_again(tmp_path: Path) -> None:
     assert server.stop() == -15  # this program does not catch SIGTERM
 
 
+@pytest.mark.slow
 def test_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     server = server_of(tmp_path, "import sys; sys.exit('the port is taken')")
     server.start()

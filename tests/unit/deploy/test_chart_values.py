@@ -24,11 +24,13 @@ DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
 
 
+@pytest.mark.slow
 def test_readme_and_schema_are_what_is_drawn() -> None:
     for path, written, drawn_text in drawn.files():
         assert written == drawn_text, f"{path} differs: run `make docs-tables`"
 
 
+@pytest.mark.slow
 def test_check_says_which_file_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("README.md", "values.yaml", "values.schema.json"):
         text = (CHART / name).read_text()
@@ -42,6 +44,7 @@ def test_check_says_which_file_differs(tmp_path: Path, capsys: pytest.CaptureFix
     assert drawn_files.main(drawn.files(tmp_path), ["--unknown"], "usage") == 2
 
 
+@pytest.mark.slow
 def test_a_readme_without_markers_is_told(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing here\n")
     (tmp_path / "values.yaml").write_text((CHART / "values.yaml").read_text())
@@ -98,6 +101,7 @@ def default_paths(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]
             yield from default_paths(each, f"{prefix}{name}.")
 
 
+@pytest.mark.slow
 def test_the_schema_names_what_values_yaml_names() -> None:
     whole = {row.key for row in values((CHART / "values.yaml").read_text()) if isinstance(row.default, dict)}
 

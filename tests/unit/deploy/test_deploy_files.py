@@ -106,6 +106,7 @@ def test_the_unit_gives_a_server_time_to_end(service: configparser.SectionProxy)
     assert service["Restart"] == "on-failure", "one that an operator has drained stays away"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
 def test_systemd_takes_the_unit_and_finds_it_safe(tmp_path: Path) -> None:
     """Verify the unit with systemd: no setting is unknown, and its security rating, 10 being the worst, is under 2."""

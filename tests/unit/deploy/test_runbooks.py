@@ -42,6 +42,7 @@ def test_each_alert_names_its_page_which_says_what_to_do(name: str) -> None:
     assert [text.count(section) for section in SECTIONS] == [1] * len(SECTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALERTS)
 def test_each_alert_has_a_case_in_which_it_waits_fires_and_clears(name: str) -> None:
     """`make monitoring` has promtool run the cases."""

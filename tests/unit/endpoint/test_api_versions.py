@@ -16,6 +16,7 @@ from tests.harness.scopes import make_endpoint, make_scopes
 from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, joined, versions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_lists_the_registrations(version: int) -> None:
     asker = Asker()

@@ -41,6 +41,7 @@ def test_error_codes_are_those_of_the_whole_and_of_every_element() -> None:
     assert list(error_codes(OffsetFetchResponse(error_code=0, topics=None))) == [0], "an array may be null"
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_errors_of_large_answers_are_counted_too() -> None:
     topics = [MetadataResponse.MetadataResponseTopic(error_code=3) for _ in range(LARGE_ELEMENTS)]

@@ -58,6 +58,7 @@ async def test_a_rebuilt_counter_starts_again_under_the_next_rebuild_count() -> 
         await ids.close()
 
 
+@pytest.mark.slow
 def test_no_id_is_given_twice() -> None:
     """Several processes, unknown outcomes of every kind, and processes that die and start again."""
 

@@ -202,6 +202,7 @@ async def test_close_cancels_what_is_under_way_and_what_waits() -> None:
     assert all(isinstance(each, asyncio.CancelledError) for each in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 async def test_rule_3_each_acknowledged_write_is_there_once(seed: int) -> None:
     """Two brokers count epochs up in the same records, over a store that loses requests and responses.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from bmq.core.logging.fields import FIELDS
 from tests.log_events import TREE, events, of_source
 
@@ -36,6 +38,7 @@ HOT = {
 PRONOUNS = re.compile(r"\b(I|we|us|our|ours|you|your|he|she|him|his|her|hers)\b", re.IGNORECASE)
 
 
+@pytest.mark.slow
 def test_what_an_operator_acts_on_has_fields() -> None:
     without = [
         event

@@ -59,6 +59,7 @@ def taken(log: HeldLog) -> list[AuditEvent]:
     return found
 
 
+@pytest.mark.slow
 async def test_every_refusal_of_every_api_is_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         for key, case in CASES.items():
@@ -75,6 +76,7 @@ async def test_every_refusal_of_every_api_is_in_the_log(monkeypatch: pytest.Monk
             assert asked <= {(operation.name, kind.name) for operation, kind in needed}, key.name
 
 
+@pytest.mark.slow
 async def test_what_is_allowed_is_in_the_log_if_it_is_administrative(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         for key, case in CASES.items():

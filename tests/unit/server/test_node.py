@@ -55,6 +55,7 @@ async def ask(node: Node, listener: str, key: ApiKey, version: int, message: Any
     return decode_response(key, version, memoryview(body))
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_each_listener_returns_its_own_address() -> None:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())

@@ -114,6 +114,7 @@ async def use(tracer: Tracer | None) -> list[str]:
         return [type(each).__name__ for each in node.proxy.dispatches.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_the_spans_of_a_produce_hang_together() -> None:
     memory = InMemorySpanExporter()

@@ -33,6 +33,7 @@ def config(folder: Path, *, root: str = "", meta: str = "", http: str = "127.0.0
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

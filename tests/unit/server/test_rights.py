@@ -149,6 +149,7 @@ async def refused(node: Node, session: Session, key: ApiKey) -> set[int]:
     return set(case.errors(response)) & FAILED
 
 
+@pytest.mark.slow
 async def test_the_table_of_rights() -> None:
     async with running() as node:
         wrong = []
@@ -335,6 +336,7 @@ async def test_configs_of_a_created_topic_are_shown_to_those_who_may_see_them() 
         assert made.configs
 
 
+@pytest.mark.slow
 async def test_who_reads_a_topics_files_is_changed_with_the_clusters_right_alone() -> None:
     opened, kept = {"storage.mode": "755"}, {"storage.mode": "700", "retention.ms": "1000"}
     topic = (2, "t")

@@ -181,6 +181,7 @@ def non_reader(host: str, port: int) -> socket.socket:
     return sock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), [("INSIDE", "127.0.0.1"), ("OUTSIDE", "127.0.0.2")])
 async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_wait(
     name: str, host: str, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ def settings(tmp_path: Path, way: str) -> tuple[str, dict[str, str]]:
     }[way]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["url", "file", "command", "value"])
 def test_no_line_of_a_server_or_of_a_command_shows_it(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,

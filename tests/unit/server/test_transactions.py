@@ -140,6 +140,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         yield World(node, made[0])
 
 
+@pytest.mark.slow
 async def test_a_transaction_is_found_begun_listed_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(monkeypatch) as w:
         listed = await w.ask(m.ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
@@ -175,6 +176,7 @@ async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_th
         assert set(role.shards_not_loaded_by_reason().values()) == {0}
 
 
+@pytest.mark.slow
 async def test_clients_wait_while_a_member_is_of_a_version_without_transactions_and_then_go_on() -> None:
     fs, store = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryStore()
     controller = NodeConfig(roles=(CONTROLLER,))

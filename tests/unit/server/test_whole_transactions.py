@@ -191,6 +191,7 @@ def batches_of(part: Any) -> list[Any]:
     return list(read_batches(memoryview(bytes(part.records or b""))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [True, False])
 async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(*, commits: bool) -> None:
     async with process() as p:
@@ -211,6 +212,7 @@ async def test_records_and_offsets_of_a_transaction_become_visible_with_its_end(
         assert await p.offset() == (0, 5 if commits else -1)
 
 
+@pytest.mark.slow
 async def test_no_record_is_taken_before_its_partition_is_in_the_transaction() -> None:
     async with process() as p:
         assert await p.produce() == ErrorCode.INVALID_TXN_STATE
@@ -238,6 +240,7 @@ async def test_no_end_is_confirmed_with_fewer_copies_than_the_setting_asks_for()
         assert len(batches_of(await p.fetch())) == 2
 
 
+@pytest.mark.slow
 async def test_a_client_ends_a_hanging_transaction_of_a_group() -> None:
     async with process() as p:
         await p.commit_offset(5)
@@ -257,6 +260,7 @@ async def test_a_client_ends_a_hanging_transaction_of_a_group() -> None:
         assert await p.offset() == (0, -1)
 
 
+@pytest.mark.slow
 async def test_offsets_that_come_after_the_end_of_their_transaction_are_refused() -> None:
     async with process() as p:
         await p.commit_offset(5)
@@ -267,6 +271,7 @@ async def test_offsets_that_come_after_the_end_of_their_transaction_are_refused(
         assert await p.offset() == (0, -1), "neither committed nor pending for ever"
 
 
+@pytest.mark.slow
 async def test_an_end_of_version_5_raises_the_epoch_and_its_repetition_says_so_again() -> None:
     async with process() as p:
         await p.write()
@@ -279,6 +284,7 @@ async def test_an_end_of_version_5_raises_the_epoch_and_its_repetition_says_so_a
         assert later.error_code == ErrorCode.INVALID_TXN_STATE, "the transaction before was committed"
 
 
+@pytest.mark.slow
 async def test_an_end_of_version_4_keeps_the_epoch() -> None:
     async with process() as p:
         await p.write()
@@ -288,6 +294,7 @@ async def test_an_end_of_version_4_keeps_the_epoch() -> None:
         assert (await p.end_request(4, commits=False)).error_code == ErrorCode.INVALID_TXN_STATE
 
 
+@pytest.mark.slow
 async def test_the_console_shows_a_transaction_and_where_it_is_open() -> None:
     async with process() as p:
         console = console_state(p.node)

@@ -28,6 +28,7 @@ def written_by(version: Version, message: Message) -> memoryview:
         return memoryview(b"".join(message.encode()))
 
 
+@pytest.mark.slow
 @examples(few=200, many=5_000)
 @given(st.sampled_from(MESSAGES).flatmap(a_message))
 def test_a_later_versions_message_is_read_without_its_field(message: Message) -> None:

@@ -35,6 +35,7 @@ def source(**options: str) -> BmqDataSource:
     return BmqDataSource(CaseInsensitiveDict({"root": "memory:", "topic": "orders"} | options))
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_spark() -> None:
     code = "import sys, bmq.spark, bmq.spark.planning.slices; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
@@ -65,6 +66,7 @@ def test_workers_run_the_interpreter_that_imports_it(environment: dict[str, str]
     assert imported(code, **environment) == expected
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named() -> None:
     code = """
 sys.modules["pyspark"] = None

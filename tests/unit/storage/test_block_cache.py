@@ -257,6 +257,7 @@ async def test_the_last_reader_that_leaves_any_block_cancels_the_read() -> None:
     assert not pool._shared
 
 
+@pytest.mark.slow
 async def test_blocks_that_are_evicted_unused_make_later_reads_smaller() -> None:
     """Sixty readers go on in a cache that has room for a block or two of each."""
     fs = PartsFileSystem()

@@ -27,6 +27,7 @@ def build(batches: list[tuple[int, int, int]], interval: int) -> tuple[SegmentIn
     return index, placed
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(0, 1000))
 def test_position_of_is_a_floor_and_not_far_off(batches: list[tuple[int, int, int]], interval: int) -> None:
     """Reading begins at a batch's beginning, at or before the batch that holds the offset, and less than an interval
@@ -40,6 +41,7 @@ def test_position_of_is_a_floor_and_not_far_off(batches: list[tuple[int, int, in
             assert position - found < max(interval, 1)
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(0, 1000))
 def test_offsets_outside_go_to_the_ends(batches: list[tuple[int, int, int]], interval: int) -> None:
     index, placed = build(batches, interval)
@@ -49,6 +51,7 @@ def test_offsets_outside_go_to_the_ends(batches: list[tuple[int, int, int]], int
     assert last <= (placed[-1][2] if placed else 0)
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(0, 1000), st.integers(-5, 60))
 def test_no_batch_before_the_timestamps_position_is_late_enough(
     batches: list[tuple[int, int, int]], interval: int, timestamp: int
@@ -66,6 +69,7 @@ def test_no_batch_before_the_timestamps_position_is_late_enough(
         assert wanted < later[0]
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(0, 1000))
 def test_entries_are_sparse_and_say_what_lies_before(batches: list[tuple[int, int, int]], interval: int) -> None:
     """One entry each ``interval`` bytes at most, each with the largest timestamp before it."""
@@ -80,6 +84,7 @@ def test_entries_are_sparse_and_say_what_lies_before(batches: list[tuple[int, in
     assert all(later[1] > earlier[1] for earlier, later in pairwise(entries))
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(0, 300), st.sampled_from([OFFSET, POSITION, TIMESTAMP]), st.data())
 def test_one_search_in_every_column(
     batches: list[tuple[int, int, int]], interval: int, column: int, data: st.DataObject
@@ -100,6 +105,7 @@ def test_an_entry_comes_after_exactly_an_interval() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(BATCHES)
 def test_the_largest_timestamp_is_kept_with_its_first_batch(batches: list[tuple[int, int, int]]) -> None:
     """ListOffsets' max-timestamp: the first offset that carries it; none without timestamps."""
@@ -109,6 +115,7 @@ def test_the_largest_timestamp_is_kept_with_its_first_batch(batches: list[tuple[
     assert (index.max_timestamp, index.max_timestamp_offset) == (largest, first)
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(1, 500), st.data())
 def test_an_index_goes_on_from_saved_entries(
     batches: list[tuple[int, int, int]], interval: int, data: st.DataObject

@@ -36,6 +36,7 @@ def test_a_record_is_laid_out_as_drawn() -> None:
     assert len(frame(9, b"")) == OVERHEAD
 
 
+@pytest.mark.slow
 @given(PAYLOADS)
 def test_records_read_from_either_end(records: list[tuple[int, bytes]]) -> None:
     """Last first going backwards; forwards ``check`` finds nothing wrong."""
@@ -64,6 +65,7 @@ def test_any_flipped_bit_hides_only_its_own_record() -> None:
         assert check(memoryview(first + bytes(bad) + third)), at
 
 
+@pytest.mark.slow
 @given(PAYLOADS, st.lists(st.binary(max_size=40), min_size=7, max_size=7))
 def test_garbage_between_records_is_stepped_over(records: list[tuple[int, bytes]], garbage: list[bytes]) -> None:
     """Put garbage before, between and behind records: no record is lost to it."""
@@ -80,6 +82,7 @@ def test_markers_inside_payloads_and_garbage_are_not_taken_for_records() -> None
         assert backwards(data) == records[::-1], junk
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300))
 def test_random_bytes_hold_no_record_and_raise_nothing(data: bytes) -> None:
     assert backwards(data) == []
@@ -201,6 +204,7 @@ async def test_an_older_file_with_a_later_checkpoint_counts() -> None:
     assert found[key()].end_offset == 20
 
 
+@pytest.mark.slow
 async def test_a_newer_file_with_a_torn_snapshot_counts_as_far_as_its_records_are_whole() -> None:
     """Cut the newer file anywhere: its whole records count, and for all other partitions the file before it."""
     first, second = snapshot(full(1), full(1, 1), full(1, 2)), snapshot(full(5), full(6, 1), full(7, 2))

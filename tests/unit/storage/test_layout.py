@@ -36,6 +36,7 @@ def test_paths_are_those_drawn_in_the_module() -> None:
     assert str(path()) == "orders-12"
 
 
+@pytest.mark.slow
 @given(NAMES)
 def test_segment_names_both_ways(name: SegmentName) -> None:
     assert layout.parse_segment(layout.base_name(path().log(name))) == (name, "log")
@@ -60,6 +61,7 @@ def test_a_cleaned_segment_is_named_after_its_first_and_its_last_source() -> Non
         cleaned_name([SegmentName(0, 1, 1, CLEANING_MAX)])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99_999_999), st.integers(0, 1_000_000), HOLDERS)
 def test_spare_names_both_ways(epoch: int, n: int, holder: str) -> None:
     """A spare file is not a segment: only a final name means registered (rule 3)."""
@@ -69,6 +71,7 @@ def test_spare_names_both_ways(epoch: int, n: int, holder: str) -> None:
     assert file_name.startswith(".")
 
 
+@pytest.mark.slow
 @given(HOLDERS, st.integers(0, 99_999_999))
 def test_journal_names_both_ways(incarnation: str, n: int) -> None:
     assert layout.parse_journal(layout.base_name(layout.journal(incarnation, n))) == (incarnation, n)
@@ -79,6 +82,7 @@ def test_topic_files_both_ways(revision: int) -> None:
     assert layout.parse_topic_json(layout.base_name(layout.topic_json("t", revision))) == revision
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES.filter(lambda name: name.n < 10_000), max_size=10))
 def test_byte_order_is_offset_order_then_registration_order(names: list[SegmentName]) -> None:
     """A listing by pages relies on the order of bases; a cleaned segment's name sorts before its last source's."""
@@ -86,6 +90,7 @@ def test_byte_order_is_offset_order_then_registration_order(names: list[SegmentN
     assert by_bytes == sorted(names, key=lambda name: (*name[:3], name.cleaning or CLEANING_MAX + 1))
 
 
+@pytest.mark.slow
 @given(NAMES, NAMES)
 def test_registration_order_is_epoch_then_n(one: SegmentName, other: SegmentName) -> None:
     """Segments are in order of registration whatever their bases are (rule 5); cleanings follow their last source."""
@@ -93,6 +98,7 @@ def test_registration_order_is_epoch_then_n(one: SegmentName, other: SegmentName
     assert (one.order < other.order) == (one[1:] < other[1:])
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 99_999_999), max_size=8))
 def test_byte_order_of_journals_is_their_number(numbers: list[int]) -> None:
     assert sorted(numbers) == sorted(numbers, key=lambda n: layout.journal("7-ab", n).encode())

@@ -254,6 +254,7 @@ async def test_a_merged_file_is_read_past_its_old_index_and_by_its_new_one(is_in
     assert await read_all(reader(fs), 0, 50) == list(range(50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 async def test_reads_under_storage_faults_are_right_or_fail(seed: int) -> None:
     fs = SlowFileSystem()

@@ -151,6 +151,7 @@ async def test_a_segment_is_found_by_offset_and_segments_by_range() -> None:
     assert list(segments.between(0, 10)) == []
 
 
+@pytest.mark.slow
 async def test_rule_8_covered_segments_are_not_listed_again_and_a_new_one_costs_one_entry() -> None:
     fs = filesystem()
     await put(fs, *(S(n * 10, 1, n) for n in range(300)))
@@ -179,6 +180,7 @@ async def test_the_owners_current_segment_saves_a_listing_only_if_it_is_the_last
     assert [extent.name.base for extent in extents(segments)] == [0, 10, 20]
 
 
+@pytest.mark.slow
 async def test_rule_10_refresh_after_retention_drops_all_older_ones_at_the_cost_of_a_page() -> None:
     fs = filesystem(page=50)
     names = [S(n * 10, 1, n) for n in range(500)]

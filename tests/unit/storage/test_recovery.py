@@ -265,6 +265,7 @@ async def test_a_whole_segment_gives_its_length_end_index_and_epochs() -> None:
     assert segment.index.entries[:6].tolist() == [12, size, 1011, 14, 2 * size, 1013]
 
 
+@pytest.mark.slow
 async def test_a_log_torn_at_any_byte_ends_where_the_torn_batch_begins() -> None:
     """The log ends where the torn batch begins; nothing is truncated, the rest is only not counted."""
     good, last = batches(0, 6), batch(6)

@@ -212,6 +212,7 @@ def test_idx_of_random_bytes_in_format_2_is_a_format_error(body: bytes, has_fact
         decode_idx(CLEANED_IDX_MAGIC + struct.pack(">I", len(body)) + body + struct.pack(">I", crc32c(body)))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=100))
 def test_idx_of_a_wrong_body_is_a_format_error(body: bytes) -> None:
     """Even under a right CRC."""
@@ -234,6 +235,7 @@ async def test_whole_batches_are_clean() -> None:
     assert sum(size for _, size in found.reads) == sum(map(len, parts))
 
 
+@pytest.mark.slow
 async def test_a_log_torn_in_its_last_batch_is_torn_at_every_byte() -> None:
     """Good batches reach to where the last one begins, whatever is left of it; nothing left is clean."""
     *parts, last = log(3)
@@ -374,6 +376,7 @@ async def test_a_wrong_length_field_of_a_gap_is_damage(wrong: int) -> None:
     assert (await scanned(with_length(bytes(gap), wrong))).end == (0, BASE, Tail.BROKEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 60])
 async def test_a_torn_batch_that_holds_the_next_ones_is_torn_at_every_byte(size: int) -> None:
     """A mirrored topic holds batches as values: they are not a sign of damage."""

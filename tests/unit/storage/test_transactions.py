@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_open_transactions_are_taken_from_producers_in_any_order() -> None:
     assert Transactions.of(states).opened == ((3, 20), (1, 30))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1 << 32))
 def test_a_history_agrees_with_kafkas(seed: int) -> None:
     """``completeTxn`` and ``lastStableOffset`` by a sorted map of what goes on, as in Kafka."""
@@ -71,6 +73,7 @@ def test_a_history_agrees_with_kafkas(seed: int) -> None:
     assert transactions.take_aborted() == aborted
 
 
+@pytest.mark.slow
 def test_each_change_of_the_first_open_offset_is_cheap_with_100000_transactions() -> None:
     """End them oldest first, and look at the first one each time: the time does not grow with their number."""
     count = 100_000

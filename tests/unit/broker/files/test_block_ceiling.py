@@ -83,6 +83,7 @@ async def test_partitions_get_smaller_blocks_before_they_take_turns() -> None:
         assert storage.refusals <= w.broker_config.open_parallel
 
 
+@pytest.mark.slow
 async def test_a_segment_is_rolled_at_the_block_that_it_got() -> None:
     """A file holds no more than its block: bytes past it would break the pipeline."""
     async with world(broker=BrokerConfig(small_block_bytes=MB)) as w:
@@ -96,6 +97,7 @@ async def test_a_segment_is_rolled_at_the_block_that_it_got() -> None:
         assert all(log.length <= log.block_bytes for log in logs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 async def test_whole_blocks_are_asked_for_again_when_there_is_room(kept: bool) -> None:
     async with world() as w:

@@ -59,6 +59,7 @@ async def test_rule_6_a_silent_node_is_left_by_all_partitions_at_once(has_tokens
         w.storage.resume_datanode("dn1")
 
 
+@pytest.mark.slow
 async def test_a_second_silent_node_is_left_as_soon_as_the_first() -> None:
     """The new pipelines are younger than ``slow_roll_interval_ms``: that is for slowness alone."""
 

@@ -106,6 +106,7 @@ async def test_a_living_brokers_journal_has_its_time_again_after_a_trouble_that_
     assert await j.cache.find(DEAD, key()) == full(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_living_brokers_journal_that_others_fence_loses_nothing(seed: int) -> None:
     """Fence the journal of a broker that is only slow: it notices at its next flush, and its next file repeats what was

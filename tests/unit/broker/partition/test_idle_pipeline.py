@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from bmq.broker.files.context import SEALS_AT_ONCE
 from bmq.storage.filesystem import Lease
 from bmq.storage.memory import Faults, MemoryFileSystem
@@ -46,6 +48,7 @@ def segments(w: World) -> list[str]:
     return [path for path in w.storage.open_files() if "/topics/" in path]
 
 
+@pytest.mark.slow
 async def test_segments_of_idle_partitions_are_closed_and_can_be_read() -> None:
     async with idle_partitions() as w:
         reader = MemoryFileSystem(w.storage, "reader")
@@ -62,6 +65,7 @@ async def test_segments_of_idle_partitions_are_closed_and_can_be_read() -> None:
         assert (await w.produce_one(batch())).base_offset == 1
 
 
+@pytest.mark.slow
 async def test_a_single_datanode_that_restarts_has_its_segments_closed() -> None:
     """Else the next one to be restarted takes the next copy of each."""
 
@@ -79,6 +83,7 @@ async def test_a_single_datanode_that_restarts_has_its_segments_closed() -> None
         assert open_spares.issuperset(others)
 
 
+@pytest.mark.slow
 async def test_takeovers_of_idle_segments_take_turns() -> None:
     async with idle_partitions(HDFS) as w:
         under_way = most = 0
@@ -100,6 +105,7 @@ async def test_takeovers_of_idle_segments_take_turns() -> None:
         assert SEALS_AT_ONCE <= most <= 3 * SEALS_AT_ONCE
 
 
+@pytest.mark.slow
 async def test_a_spare_that_breaks_unused_is_not_left_open() -> None:
     """Files of an epoch that lasts are not swept, and HDFS keeps a file open for as long as its writer's process lives:
     a datanode with such a file cannot be decommissioned."""

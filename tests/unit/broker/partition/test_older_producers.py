@@ -139,6 +139,7 @@ STATES = [Left(has_log, idx) for has_log in (True, False) for idx in ("sound", "
 COMBINATIONS = list(itertools.product(itertools.product(STATES, repeat=3), (None, 2, 6, 10)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("journal_end", [None, 2, 6, 10])
 @pytest.mark.parametrize("third", STATES, ids=str)
 async def test_no_combination_of_losses_takes_an_unknown_transaction_for_none(
@@ -165,6 +166,7 @@ async def test_no_combination_of_losses_takes_an_unknown_transaction_for_none(
         ProducerTable(event.producers).check(plain(END, 7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("journal_end", [None, 2, 6, 10])
 async def test_without_missing_batches_everything_is_known(journal_end: int | None) -> None:
     """Expect the state of an owner that never ended, whichever indexes are left, and right indexes to be written."""

@@ -15,6 +15,7 @@ WRITES = 100
 PAUSE_S = 0.1
 
 
+@pytest.mark.slow
 async def test_a_partition_that_is_written_ticks_for_its_checkpoints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush sets a timer, for a pipeline that hangs: once it is acknowledged, the timer costs the machine nothing."""
     ticks = 0

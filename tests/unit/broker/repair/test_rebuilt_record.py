@@ -178,6 +178,7 @@ def test_a_cleaned_segment_whose_index_cannot_be_used_is_read_once_its_sources_a
     assert decode(encode(made)) == made
 
 
+@pytest.mark.slow
 def test_a_long_folder_is_not_kept() -> None:
     """However long the log: the last indexes, and what follows them."""
     files = PartitionFolder()

@@ -58,6 +58,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_user_is_written_and_its_password_changed(place: Place, capsys: Any) -> None:
     place.password.write_text("sé cret\nsecond line\n")
     assert place.add("--password-file", str(place.password), "admin") == 0

@@ -107,6 +107,7 @@ def test_a_part_that_is_not_served(tmp_path: Path, capsys: Told) -> None:
     assert json.loads(line)["what"] == "a part is not served: partition t-0 is offline"
 
 
+@pytest.mark.slow
 def test_the_store_is_read_when_no_server_has_it(tmp_path: Path, capsys: Told) -> None:
     _, meta = made(tmp_path / "a")
     root, _ = made(tmp_path / "b")
@@ -130,6 +131,7 @@ def test_a_store_that_is_older_than_its_root(tmp_path: Path, capsys: Told) -> No
     assert "bmq cluster rebuild" in found["remedy"]
 
 
+@pytest.mark.slow
 def test_a_level_that_this_version_does_not_support(tmp_path: Path, capsys: Told) -> None:
     root, meta = made(tmp_path)
 
@@ -154,6 +156,7 @@ def test_a_root_that_is_not_there(tmp_path: Path, capsys: Told) -> None:
     assert "root: file://" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_settings_the_data_of_a_server_without_settings_is_examined(
     tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

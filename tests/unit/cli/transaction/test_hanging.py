@@ -105,6 +105,7 @@ def test_abort_refuses_an_offset_at_which_none_begins(bmq: Bmq, server: FakeServ
     assert "open ones begin at 5, 6" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "CompleteAbort"])
 def test_abort_refuses_a_transaction_that_its_coordinator_ends(
     bmq: Bmq, server: FakeServer, capsys: Told, state: str

@@ -64,6 +64,7 @@ async def test_a_leader_that_does_not_serve_a_request_refuses_it_at_once() -> No
         assert one.peers.calls == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate is not Fate.ANSWERED])
 async def test_a_request_repeated_after_a_lost_response_has_the_first_result(fate: Fate) -> None:
     """Lose responses to create, add partitions, alter and delete: the repeated request has the result of the first."""
@@ -80,6 +81,7 @@ async def test_a_request_repeated_after_a_lost_response_has_the_first_result(fat
         assert "u" not in one.catalog.topics
 
 
+@pytest.mark.slow
 async def test_a_client_is_told_when_the_outcome_stays_unknown() -> None:
     async with proxied("c1") as (_, one):
         one.peers.fates = [Fate.REQUEST_LOST] * 1000

@@ -113,6 +113,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
     assert repr(world.loads) == "<LastingLoads partitions=0 members=2>"
 
 
+@pytest.mark.slow
 def test_a_long_list_is_taken_in_steps() -> None:
     everything = [PartitionKey(TOPIC, number) for number in range(2500)]
     loads = LastingLoads(PartitionTable.of(dict.fromkeys(everything, "a")))

@@ -130,6 +130,7 @@ def test_bursts_of_ten_seconds_move_nothing(every_s: int, shares: tuple[int, ...
     assert leader.moves == []
 
 
+@pytest.mark.slow
 def test_bursts_that_come_for_long_and_can_be_mended_are_and_idle_partitions_stay() -> None:
     leader = cluster(busy=6, idle=50)
 
@@ -144,6 +145,7 @@ def test_bursts_that_come_for_long_and_can_be_mended_are_and_idle_partitions_sta
     assert leader.uneven_loads() <= LOAD_START * 8 / 5
 
 
+@pytest.mark.slow
 def test_a_consumer_that_reads_broker_after_broker_moves_nothing() -> None:
     leader = cluster(busy=6, idle=50)
 
@@ -173,6 +175,7 @@ def test_a_days_wave_moves_little_and_nothing_back() -> None:
     assert leader.uneven_loads() <= 0.25
 
 
+@pytest.mark.slow
 def test_an_added_broker_gets_its_share_after_a_minute_and_nothing_comes_back() -> None:
     leader = cluster(busy=36, idle=60)
 
@@ -194,6 +197,7 @@ def test_an_added_broker_gets_its_share_after_a_minute_and_nothing_comes_back() 
     assert leader.uneven_loads() <= LOAD_START * 8 / 5
 
 
+@pytest.mark.slow
 def test_an_added_broker_gets_partitions_that_have_bursts_alone() -> None:
     leader = cluster(busy=30, idle=0)
 
@@ -207,6 +211,7 @@ def test_an_added_broker_gets_partitions_that_have_bursts_alone() -> None:
     assert leader.undone() == []
 
 
+@pytest.mark.slow
 def test_a_partition_that_becomes_hot_is_left_alone_with_its_broker() -> None:
     leader = cluster(busy=18, idle=30)
     hot = PartitionKey(uuid.UUID(int=1), 0)
@@ -224,6 +229,7 @@ def test_a_partition_that_becomes_hot_is_left_alone_with_its_broker() -> None:
     assert leader.uneven_loads() <= 0.2
 
 
+@pytest.mark.slow
 def test_a_hot_partition_that_cools_again_soon_moves_nothing() -> None:
     leader = cluster(busy=18, idle=30)
 

@@ -78,6 +78,7 @@ async def test_a_deletion_gives_back() -> None:
         await w.admin.create_topic("b", 3, principal=ALICE)
 
 
+@pytest.mark.slow
 async def test_partitions_count_for_the_topics_principal_whoever_adds_them() -> None:
     async with world(bounds=bounded(max_partitions=5)) as w:
         await w.admin.create_topic("a", 2, principal=ALICE)
@@ -160,6 +161,7 @@ async def test_a_name_that_was_just_deleted_is_not_taken_for_one_that_exists() -
     await second.close()
 
 
+@pytest.mark.slow
 def test_no_history_of_several_leaders_passes_a_bound() -> None:
     """Three leaders, unknown outcomes and late commits: the store never has more than the bound."""
     topics_max, partitions_max = 4, 8

@@ -74,6 +74,7 @@ async def left(w: AdminWorld, topic: Topic) -> tuple[int, list[str]]:
     return len(records), await w.names(f"/topics/{topic.name}/{topic.topic_id}")
 
 
+@pytest.mark.slow
 async def test_a_deleted_topics_files_are_removed_after_the_delay() -> None:
     async with world() as w:
         gone = await w.admin.create_topic("t", 250, configs={"file.delete.delay.ms": "30000"})
@@ -151,6 +152,7 @@ async def test_a_removal_that_crashes_at_any_step_is_finished_after_the_next_sta
         assert w.store.get(deleted_key("c", gone.topic_id)) is None
 
 
+@pytest.mark.slow
 def test_two_cleaners_under_faults_end_with_nothing_left() -> None:
     async def main(seed: int) -> None:
         store, storage = MemoryStore(), MemoryStorage()

@@ -10,6 +10,7 @@ import pytest
 from bmq.coordinator.group.timers import NEVER, GroupTimers, Timer, TimerKind
 
 
+@pytest.mark.slow
 def test_deadlines_come_in_order_and_only_when_due() -> None:
     """Against a plain model; heartbeats only move, so the heap stays within twice the timers."""
     rng = random.Random(5)

@@ -23,6 +23,7 @@ def add(pending: PendingOffsets, producer: int, epoch: int = 3) -> None:
     pending.add(OffsetRecord("g", "t", producer, VALUE), VALUE, BatchProducer(producer, epoch))
 
 
+@pytest.mark.slow
 def test_rule_12_a_coordinators_epoch_is_kept_while_an_outdated_answer_may_come() -> None:
     assert KEPT_S > FRESH_S, "so long may a coordinator respond that has lost its shard"
     pending = PendingOffsets()

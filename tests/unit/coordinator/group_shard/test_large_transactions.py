@@ -97,6 +97,7 @@ async def test_a_group_with_many_pending_offsets_is_deleted_in_turns() -> None:
         assert world.offsets() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("which", ["plain", "tombstone", "end", "later commit"])
 def test_rule_14_what_comes_between_two_steps_of_an_end_is_as_if_it_came_behind(which: str, *, commits: bool) -> None:

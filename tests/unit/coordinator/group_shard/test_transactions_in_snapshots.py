@@ -70,6 +70,7 @@ async def _history(act: Act, steps: int) -> None:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTS)
 def test_a_snapshot_with_a_transaction_open_at_each_step_loses_nothing(name: str) -> None:
     for steps in range(30):
@@ -102,6 +103,7 @@ async def _act(world: World, step: tuple[object, ...]) -> None:
                 _snapshot(world)
 
 
+@pytest.mark.slow
 @settings(max_examples=example_count(50, 1_500), deadline=None)
 @given(st.lists(_step, max_size=40))
 def test_transactions_after_any_history_of_snapshots_and_failovers_are_as_before(

@@ -21,6 +21,7 @@ def append(world: World, *records: CoordinatorRecord) -> None:
     world.log.store(build_batch(batch, base_timestamp=0))
 
 
+@pytest.mark.slow
 async def test_offsets_for_the_new_topic_outlive_the_removal_of_the_old_ones() -> None:
     """Let all groups commit to the new topic while the removal of their old offsets is still under way."""
 
@@ -150,6 +151,7 @@ async def test_a_topic_that_cannot_be_read_removes_no_offsets(caplog: pytest.Log
         assert "written by a later version" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_removal_that_breaks_off_is_taken_up_by_the_next_load() -> None:
     async with running(World()) as world:
         groups = [f"g{n}" for n in range(GROUPS)]

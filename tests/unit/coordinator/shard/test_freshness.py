@@ -56,6 +56,7 @@ async def _ask(world: World, how: str, member: str, generation: int) -> int:
     return int((await world.coordinator.describe_groups(describe, CLIENT)).groups[0].error_code)
 
 
+@pytest.mark.slow
 async def test_a_remote_log_is_confirmed_by_its_broker() -> None:
     """Cut a coordinator and a proxy off from the store while the shard is given to another coordinator."""
 

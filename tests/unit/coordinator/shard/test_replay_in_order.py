@@ -121,6 +121,7 @@ _mixed_commits = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(_mixed_commits, st.sampled_from([1, 300, 1 << 20]))
 def test_a_replay_of_transactions_up_to_any_batch_is_the_live_state(
@@ -129,6 +130,7 @@ def test_a_replay_of_transactions_up_to_any_batch_is_the_live_state(
     run(check(lambda: GroupsState(GroupRules()), operations, read_bytes))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(_commits, st.sampled_from([1, 300, 1 << 20]))
 def test_a_replay_by_key_up_to_any_batch_is_the_live_state(operations: list[Operation], read_bytes: int) -> None:

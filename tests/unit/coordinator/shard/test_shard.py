@@ -93,6 +93,7 @@ async def test_requests_to_a_shard_that_cannot_load_are_refused_and_it_tries_aga
         assert await world.commit("g", 1) == 0
 
 
+@pytest.mark.slow
 async def test_a_log_that_cannot_be_read_does_not_grow_and_is_reported() -> None:
     world = World()
     async with running(world):

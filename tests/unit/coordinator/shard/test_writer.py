@@ -172,6 +172,7 @@ async def test_an_operation_with_a_producer_is_a_batch_of_its_own() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_a_batch_of_its_own_is_not_split_where_others_are() -> None:
     w = Written()
     w.write(0, 4_000)

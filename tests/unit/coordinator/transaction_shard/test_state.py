@@ -124,6 +124,7 @@ def idle(number: int) -> tuple[bytes, bytes | None]:
     return encode(TransactionRecord(f"application-with-a-usual-name-{number}", value))
 
 
+@pytest.mark.slow
 def test_an_idle_transactional_id_takes_less_than_a_kilobyte() -> None:
     records = [idle(number) for number in range(2_000)]
     state = TransactionsState()
@@ -138,6 +139,7 @@ def test_an_idle_transactional_id_takes_less_than_a_kilobyte() -> None:
     assert used / len(records) < 1_000, f"{used / len(records):.0f} bytes an id on {sys.platform}"
 
 
+@pytest.mark.slow
 async def test_many_ids_are_loaded_in_turns_of_the_loop() -> None:
     """A hundred thousand ids take three seconds so; here are 20,000."""
     partition, size, count = MemoryPartition(), 1_000, 20_000

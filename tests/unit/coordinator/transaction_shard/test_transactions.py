@@ -104,6 +104,7 @@ async def test_partitions_are_verified(version: int) -> None:
         assert [list(each.partitions) for each in (await world.a.describe()).topics] == [[1]]
 
 
+@pytest.mark.slow
 async def test_several_transactions_of_one_request_have_results_in_its_order() -> None:
     async with running(World()) as world:
         kinds = m.AddPartitionsToTxnRequest

@@ -25,6 +25,7 @@ def test_one_batch_may_pass_the_bound() -> None:
     assert repr(budget) == "<ByteBudget 9/10, 0 waiting>"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1 << 20), st.lists(st.integers(0, 1 << 16), max_size=50))
 def test_users_that_keep_to_their_share_leave_room_for_others(limit: int, users: list[int]) -> None:
     budget = ByteBudget(limit)

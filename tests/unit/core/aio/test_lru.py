@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=60))
 def test_it_is_a_list_in_the_order_of_use(steps: list[tuple[str, int, int]]) -> None:
     cache: LruCache[int, int] = LruCache(10)

@@ -81,6 +81,7 @@ async def test_what_is_removed_does_not_expire() -> None:
     assert (len(kept.times), removed.times) == (1, [])
 
 
+@pytest.mark.slow
 async def test_timers_do_not_grow_with_requests() -> None:
     """However many requests with whatever time-outs come and go."""
 

@@ -144,6 +144,7 @@ async def test_who_is_cancelled_stops_nobody() -> None:
     await next_turn()
 
 
+@pytest.mark.slow
 def test_a_stop_is_the_threads_own_processor_time() -> None:
     def compute(seconds: float) -> None:
         end = time.thread_time() + seconds
@@ -219,6 +220,7 @@ async def test_a_piece_that_fails_does_not_hold_the_others() -> None:
     assert (done, errors) == (["x0"], ["broken"])
 
 
+@pytest.mark.slow
 def test_a_loop_that_has_ended_is_not_kept() -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(next_turn())

@@ -78,6 +78,7 @@ async def test_lines_wait_while_they_cannot_be_written(caplog: pytest.LogCapture
     ]
 
 
+@pytest.mark.slow
 async def test_lines_past_the_room_are_counted_while_nothing_can_be_written() -> None:
     sink = HeldSink()
     async with audit_log(sink) as log:
@@ -96,6 +97,7 @@ async def test_lines_past_the_room_are_counted_while_nothing_can_be_written() ->
         assert left_out["of"] == [{"kind": "denial", "source": "User:alice", "act": "FETCH", "lines": 25_000}]
 
 
+@pytest.mark.slow
 async def test_the_end_writes_what_waits_whatever_the_rate() -> None:
     sink = HeldSink()
     async with audit_log(sink, 1) as log:

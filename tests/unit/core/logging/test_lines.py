@@ -142,6 +142,7 @@ def test_a_traceback_is_indented_and_forges_nothing(text: Log) -> None:
     assert "\x1b" not in written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", [TEXT, JSON])
 def test_what_is_long_is_cut(log_format: str) -> None:
     log = Log(log_format)

@@ -92,6 +92,7 @@ def stranger(world: World, **settings: int) -> Peer:
     return peer
 
 
+@pytest.mark.slow
 async def test_strangers_that_hold_their_tokens_back_hold_up_no_client() -> None:
     """Parts of tokens are more than all the memory for requests: a client's large produce is served at once."""
     world = World(queued_max_request_bytes=64 * MB, socket_request_max_bytes=16 * MB)

@@ -106,6 +106,7 @@ async def _closed(reader: asyncio.StreamReader) -> None:
 # ------------------------------------------------------------------------------------------------------- sockets
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio", "uvloop")
 async def test_requests_of_every_size_pass_both_ways(made: Certificates) -> None:
     sizes = [8, 9, 100, 16_383, 16_384, 16_385, PIECE_BYTES, PIECE_BYTES + 1, 1 << 20, 8 << 20]
@@ -127,6 +128,7 @@ async def test_requests_of_every_size_pass_both_ways(made: Certificates) -> None
     assert world.metrics.tls_handshakes_failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio", "uvloop")
 async def test_a_client_that_does_not_read_pauses_both_directions_and_loses_nothing(made: Certificates) -> None:
     async with listening(tls(made)) as world:
@@ -398,6 +400,7 @@ async def test_half_a_message_of_tls_closes_the_connection_and_gives_its_respons
     assert "a message of TLS itself is not complete" in str(fields_of(line)["error"])
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio", "uvloop")
 async def test_garbage_of_every_kind_harms_nobody_else(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """Send changed hellos, and changed records after a handshake: a well-behaved client is served all the time."""

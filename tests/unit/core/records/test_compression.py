@@ -56,6 +56,7 @@ def test_other_parsers_read_it(compression: Compression) -> None:
         assert [list(record.headers) for record in records] == [[("h", b"1")]] * len(VALUES)
 
 
+@pytest.mark.slow
 @each_compression
 @settings(deadline=None, max_examples=40)
 @given(source=st.sampled_from(COMPRESSIONS), values=st.lists(st.binary(max_size=300), min_size=1, max_size=20))

@@ -67,6 +67,7 @@ def walk(
 # ------------------------------------------------------------------------------------------------- cuts
 
 
+@pytest.mark.slow
 @CHECKS
 @given(extra=st.lists(st.integers(0, 700), min_size=40, max_size=40))
 def test_any_windows_give_the_same_batches(check: BatchCheck, extra: list[int]) -> None:
@@ -81,6 +82,7 @@ def test_one_window_gives_them_all(check: BatchCheck, offsets: OffsetOrder) -> N
     assert walk(BatchCursor(0, 5, check=check, offsets=offsets, length=len(DATA)), DATA) == (PLACES, CursorStep.END)
 
 
+@pytest.mark.slow
 @CHECKS
 def test_bytes_cut_anywhere_end_in_a_torn_batch(check: BatchCheck) -> None:
     """At a batch's end the walk is over; anywhere else the last batch is damage that says how much of it is there."""
@@ -122,6 +124,7 @@ def test_a_header_is_enough_to_go_on_behind_the_batch() -> None:
     assert cursor.position == len(DATA)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200), st.integers(0, 200), I64, st.sampled_from(BatchCheck), st.sampled_from(OffsetOrder))
 def test_any_bytes_have_a_verdict_that_more_bytes_do_not_change(
     data: bytes, keep: int, due: int, check: BatchCheck, offsets: OffsetOrder
@@ -305,6 +308,7 @@ def test_a_length_that_does_not_fit_is_corrupt(length: int) -> None:
 # ------------------------------------------------------------------------------------------------- finding one
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=50), st.integers(0, 100), st.integers(0, 20))
 def test_find_batch_behind_garbage(garbage: bytes, base: int, size: int) -> None:
     """The first whole one; what stands before it does not matter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_our_own_pause_does_not_count() -> None:
     assert watch.wait(watch.now + 3.0)[-1][1] is LOST
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 10), st.booleans(), st.integers(0, 9)), max_size=60))
 def test_never_lost_right_after_a_sign_and_always_after_enough_silence(
     steps: list[tuple[float, bool, int]],

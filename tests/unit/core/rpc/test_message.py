@@ -126,12 +126,14 @@ def bytes_of(message: Message) -> memoryview:
     return memoryview(bytearray(b"".join(message.encode())))
 
 
+@pytest.mark.slow
 @examples(few=200, many=5_000)
 @given(st.sampled_from(MESSAGES).flatmap(a_message))
 def test_a_message_is_read_as_written(message: Message) -> None:
     assert type(message).decode(bytes_of(message)) == message
 
 
+@pytest.mark.slow
 @examples(few=50, many=500)
 @given(st.sampled_from(MESSAGES).flatmap(a_message))
 def test_a_message_that_is_cut_is_refused(message: Message) -> None:
@@ -141,6 +143,7 @@ def test_a_message_that_is_cut_is_refused(message: Message) -> None:
             type(message).decode(data[:size])
 
 
+@pytest.mark.slow
 @examples(few=300, many=10_000)
 @given(st.sampled_from(MESSAGES), st.binary(max_size=120))
 def test_any_bytes_are_a_message_or_refused(kind: type[Message], data: bytes) -> None:

@@ -181,6 +181,7 @@ async def test_the_store_is_not_read_for_a_process_without_the_secret() -> None:
             await world.peers.probe(B, 1)
 
 
+@pytest.mark.slow
 async def test_a_stranger_has_little_time_few_bytes_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
     async with World(PeerSettings(), secret=RIGHT, callers_secret=RIGHT) as world:
         silent, _ = await connect()
@@ -212,6 +213,7 @@ async def test_a_response_of_a_stranger_is_bounded_too() -> None:
             await world.peers.probe(B, 1)
 
 
+@pytest.mark.slow
 async def test_bytes_before_the_proof_close_the_connection_or_are_refused_and_never_fail() -> None:
     dice = random.Random(7)
     whole = framed(HELLO.encode())
@@ -232,6 +234,7 @@ async def test_bytes_before_the_proof_close_the_connection_or_are_refused_and_ne
         assert world.begun == ["1"]
 
 
+@pytest.mark.slow
 async def test_a_storm_of_reconnections_lets_everybody_in() -> None:
     """A process that was away: 100 others connect with all kinds at once, each proves, and nobody has to wait long."""
     async with World(PeerSettings(), secret=RIGHT) as world:

@@ -99,6 +99,7 @@ SECRETS = {"none": NO_SECRET, "right": RIGHT, "wrong": WRONG}
 TLS = ("none", "right", "wrong")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("callers_tls", "callees_tls"), list(itertools.product(TLS, TLS)))
 async def test_tls_and_secret_must_both_agree(callers_tls: str, callees_tls: str, authorities: Authorities) -> None:
     made = {
@@ -122,6 +123,7 @@ async def test_tls_and_secret_must_both_agree(callers_tls: str, callees_tls: str
                 assert isinstance(refused.value, NotAccepted | ClosedAtOnce)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", ["none", "right"])
 @pytest.mark.parametrize(
     ("callers_tls", "callees_tls", "protocol"),
@@ -165,6 +167,7 @@ async def test_each_side_shows_a_certificate_of_the_clusters_authority(
             await ping(peers, member)
 
 
+@pytest.mark.slow
 async def test_names_are_checked_only_where_that_is_asked_for(authorities: Authorities) -> None:
     callee = (authorities.tls(host="pod"), NO_SECRET)
     async with connected((authorities.tls(names="https"), NO_SECRET), callee) as (peers, member):

@@ -128,6 +128,7 @@ def test_a_token_signed_by_nobody_is_refused() -> None:
         validate(of_parts({"alg": "RS256", "kid": "k"}, CLAIMS, ""), KEYS, RULES, NOW)
 
 
+@pytest.mark.slow
 def test_a_public_key_is_not_a_secret_of_an_hmac() -> None:
     public = private_key("RSA").public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -216,12 +217,14 @@ def test_a_reason_has_nothing_of_the_token() -> None:
     assert not any(part in str(raised.value) for part in good.split("."))
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda data: of_parts({"alg": "RS256"}, data.hex(), "")))
 def test_any_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidToken):
         validate(text, KEYS, RULES, NOW)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 400), st.integers(1, 255))
 def test_a_changed_character_is_refused(where: int, by: int) -> None:
     good = token()

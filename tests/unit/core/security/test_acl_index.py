@@ -192,6 +192,7 @@ class CountingDict(dict[str, object]):
         return super().get(*args)  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_a_decision_does_not_cost_more_with_more_acls() -> None:
     def cost(topics: int) -> int:
         index = AclIndex(allow(name=f"topic-{number:06}", pattern=PREFIXED) for number in range(topics))

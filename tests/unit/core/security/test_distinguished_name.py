@@ -60,6 +60,7 @@ def test_names_are_written_as_java_writes_them(parts: list[Part[str] | list[Part
     assert subject_of(certificate(*parts)) == subject
 
 
+@pytest.mark.slow
 def test_bytes_that_are_not_a_certificate_are_refused() -> None:
     """Cut and change a certificate everywhere: a name comes out, or BadCertificate, and nothing else."""
     whole = certificate(Part(NameOID.COMMON_NAME, "alice"))

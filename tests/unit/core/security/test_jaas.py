@@ -77,12 +77,14 @@ def test_options_are_in_no_repr() -> None:
     assert "hunter2" not in repr(parse_jaas('a.B required password="hunter2";'))
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=" ab\"'\\=;/*\n#0", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(JaasError):
         assert parse_jaas(text)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.text(max_size=20), max_size=5))
 def test_quoted_values_come_back_whole(options: dict[str, str]) -> None:
     def quoted(value: str) -> str:

@@ -110,6 +110,7 @@ FIELDS = st.sampled_from(["kty", "crv", "n", "e", "x", "y", "kid", "alg", "use",
 VALUES = st.sampled_from(["RSA", "EC", "OKP", "oct", "P-256", "Ed25519", "AQAB", "RS256", "sig", "verify"]) | JSON
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(FIELDS, VALUES, max_size=8) | JSON, max_size=3))
 def test_any_json_is_a_key_set_or_refused(described: list[Any]) -> None:
     try:

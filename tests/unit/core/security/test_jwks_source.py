@@ -98,6 +98,7 @@ async def test_all_that_miss_a_key_wait_for_one_fetch() -> None:
         assert len(issuer.times) == 2
 
 
+@pytest.mark.slow
 async def test_strangers_cannot_make_it_fetch_often() -> None:
     issuer = Issuer()
     async with fetching(issuer) as source:

@@ -115,6 +115,7 @@ def test_a_name_with_white_space_at_an_end_is_refused() -> None:
         ShortNamer(("DEFAULT",), "REALM.COM").short_name("admin\xa0@REALM.COM")
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from("ab/@\\$. \nR"), max_size=12))
 def test_any_text_has_a_simple_name_or_none(principal: str) -> None:
     namer = ShortNamer(["RULE:[2:$1-$2](a.*)s/b/$0/g", "RULE:[1:$1@$0](.*@R)s/@R//", "DEFAULT"], "R")
@@ -126,6 +127,7 @@ def test_any_text_has_a_simple_name_or_none(principal: str) -> None:
     assert not set(name) & set("/@")
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from("RULEDFAT:[]()12$s/gl.*+?|\\ab"), max_size=20).map(lambda end: "RULE:[1:" + end))
 def test_any_rule_is_parsed_or_refused(rule: str) -> None:
     try:

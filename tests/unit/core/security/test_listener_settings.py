@@ -61,6 +61,7 @@ def test_the_environment_wins_over_the_file() -> None:
     assert outside.get("ssl.cipher.suites") == ("a", "b")
 
 
+@pytest.mark.slow
 def test_every_key_of_the_table_can_be_set_in_the_file_and_in_the_environment() -> None:
     values = {bool: "true", int: "2000", str: "x", tuple: "x,y"}
     keys = [key for key in legal_keys(["INSIDE"]) if not key.endswith((".file", ".command"))]

@@ -48,6 +48,7 @@ def source(url: str, scope: str = "") -> TokenSource:
     return TokenSource(Login("OAUTHBEARER", "app", "sesame", token_url=url, scope=scope))
 
 
+@pytest.mark.slow
 def test_a_token_is_kept_until_shortly_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000.0]
     monkeypatch.setattr("bmq.core.security.oauth_token.time.time", lambda: now[0])

@@ -147,6 +147,7 @@ def test_extensions_are_read() -> None:
     assert parse_client_final(b"c=biws,r=x,e=1,p=YQ==").bare == "c=biws,r=x,e=1"
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60) | st.text(alphabet="nycrap=,a2C3D", max_size=30).map(str.encode))
 def test_any_bytes_are_read_or_refused(message: bytes) -> None:
     with contextlib.suppress(FormatError):

@@ -77,6 +77,7 @@ def principal(server: ServerTls, client: ssl.SSLContext) -> Principal:
     return server.principal_of(shake_hands(server, client))
 
 
+@pytest.mark.slow
 def test_keystores_in_every_form(made: Certificates) -> None:
     pem = made.server.read_text()
     key, chain = pem.split("-----BEGIN CERTIFICATE-----", 1)
@@ -170,6 +171,7 @@ def test_versions_and_suites(made: Certificates) -> None:
     assert shake_hands(tls({**settings, "ssl.enabled.protocols": ("TLSv1.2",)}), client_of(made)).version() == "TLSv1.2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -7,6 +7,7 @@ import random
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def read_back(name: str, version: int, data: bytes) -> oracle.Values:
     return oracle.of_kafka(kind, version, kind.decode(data, version=version))
 
 
+@pytest.mark.slow
 @examples(few=60, many=2_000)
 @given(choices)
 def test_produce_requests(rng: random.Random) -> None:
@@ -43,6 +45,7 @@ def test_produce_requests(rng: random.Random) -> None:
     assert read_back("ProduceRequest", PRODUCE_VERSION, data) == values
 
 
+@pytest.mark.slow
 @examples(few=60, many=2_000)
 @given(choices)
 def test_produce_responses(rng: random.Random) -> None:
@@ -63,6 +66,7 @@ def test_produce_responses(rng: random.Random) -> None:
     ]
 
 
+@pytest.mark.slow
 @examples(few=60, many=2_000)
 @given(choices)
 def test_fetch_requests(rng: random.Random) -> None:
@@ -99,6 +103,7 @@ def test_fetch_requests(rng: random.Random) -> None:
     assert [(topic["topic_id"], topic["partitions"]) for topic in read["forgotten_topics_data"]] == forgotten
 
 
+@pytest.mark.slow
 @examples(few=60, many=2_000)
 @given(choices)
 def test_fetch_responses(rng: random.Random) -> None:

@@ -611,6 +611,7 @@ FRAMES = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(frames=st.lists(FRAMES, max_size=8), version=st.sampled_from([None, 0, 1]))
 def test_no_bytes_reach_the_endpoint_without_a_session(frames: list[bytes], version: int | None) -> None:

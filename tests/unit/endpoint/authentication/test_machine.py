@@ -326,6 +326,7 @@ INPUTS = st.sampled_from([VERSIONS, handshake(), handshake(SCRAM), handshake("X"
 RESULTS = st.sampled_from([CHALLENGE, COMPLETED, FAILURE, ev.SaslCompleted(Authenticated(user("bob")), 3_000)])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(INPUTS, RESULTS, st.floats(0, 4)), max_size=30), st.sampled_from([0, 5_000]))
 def test_nothing_passes_without_a_proof(history: list[tuple[ev.Event, ev.Event, float]], reauth_ms: int) -> None:
     """Send anything in any order: requests pass in a session that stands alone, and its principal never changes."""

@@ -94,6 +94,7 @@ def test_the_largest_message_costs_little(message: bytes) -> None:
 PIECES = st.sampled_from([b"n,", b"a=", b",", b"\x01", b"auth=", b"Bearer ", b"t", b"x=y", b"=2C", b"=", b" ", b"\xff"])
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60) | st.lists(PIECES, max_size=14).map(b"".join))
 def test_any_bytes_are_parsed_or_refused(message: bytes) -> None:
     try:

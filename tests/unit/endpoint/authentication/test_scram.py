@@ -158,6 +158,7 @@ async def test_decoys_are_prepared_before_it_listens() -> None:
     assert users.prepared == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([b"n,,n=alice,r=x", b"c=biws,r=x,p=YQ=="]), max_size=3))
 def test_any_messages_have_a_result(messages: list[bytes]) -> None:
     server = made().create_server(AuthenticationContext("h", "SASL_SSL"))

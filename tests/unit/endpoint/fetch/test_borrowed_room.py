@@ -64,6 +64,7 @@ class Memory:
             self.flush(size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 async def test_whatever_happens_the_budget_is_kept_and_each_has_its_part(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +121,7 @@ async def test_a_reader_that_passes_once_takes_nothing_from_the_tails() -> None:
     assert memory.tails.extent(KEY) == start
 
 
+@pytest.mark.slow
 async def test_blocks_that_are_read_again_get_their_room_back_down_to_the_tails_own() -> None:
     memory = Memory()
     await memory.store()

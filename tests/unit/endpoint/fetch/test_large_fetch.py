@@ -61,6 +61,7 @@ async def test_a_large_fetch_has_the_response_of_a_small_one(epoch: int, monkeyp
         release(expected)
 
 
+@pytest.mark.slow
 async def test_a_small_request_of_a_large_session_whose_partitions_all_have_news() -> None:
     async with fetching() as w:
         first = await large(w, listed(MANY - 10), (0, 0), max_wait_s=0)

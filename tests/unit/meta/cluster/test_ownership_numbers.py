@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ def test_a_store_that_was_never_rebuilt_counts_from_one() -> None:
     assert [next_number(before, 0) for before in (0, 1, 41)] == [1, 2, 42]
 
 
+@pytest.mark.slow
 @given(COUNTS, COUNTS, st.integers(1, (1 << COUNT_BITS) - 1))
 def test_every_number_of_a_later_rebuild_count_is_higher(one: int, other: int, assignments: int) -> None:
     earlier, later = sorted((one, other))
@@ -27,6 +29,7 @@ def test_every_number_of_a_later_rebuild_count_is_higher(one: int, other: int, a
     assert last < first
 
 
+@pytest.mark.slow
 @given(st.integers(0, LAST), COUNTS)
 def test_numbers_rise_and_fit_an_int32(before: int, rebuild_count: int) -> None:
     number = next_number(before, rebuild_count)

@@ -229,6 +229,7 @@ TOKENS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(TOKENS)
 def test_a_token_comes_back_from_its_record(token: DelegationToken) -> None:
     data = encode_token(token)
@@ -236,6 +237,7 @@ def test_a_token_comes_back_from_its_record(token: DelegationToken) -> None:
     assert hmac_of(b"key", "id") not in data
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40) | st.sampled_from([b"null", b"[]", b'{"format": 1}', b'{"format": 1, "issued_ms": 1.5}']))
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError):

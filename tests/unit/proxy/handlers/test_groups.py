@@ -91,6 +91,7 @@ def test_group_apis_are_registered_in_kafkas_versions() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(11))
 async def test_a_group_lives_in_every_version(version: int) -> None:
     async with running(World()) as world:

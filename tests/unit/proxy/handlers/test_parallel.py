@@ -142,6 +142,7 @@ def test_topics_of_a_request_are_bounded() -> None:
         check_count([None] * (TOPICS_MAX + 1))
 
 
+@pytest.mark.slow
 async def test_manual_assignments_of_a_topic_are_bounded() -> None:
     one = SimpleNamespace(broker_ids=(1, 2))
     assert await broker_ids_of([one] * ASSIGNED_MAX) == [[1, 2]] * ASSIGNED_MAX

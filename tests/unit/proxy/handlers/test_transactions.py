@@ -358,6 +358,7 @@ def test_large_responses_are_estimated_before_they_are_built() -> None:
         assert estimate(scopes, request) >= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 async def test_a_large_request_leaves_turns_to_others(several: bool) -> None:
     """Refuse 20,000 partitions, in one transaction or in 40: others have a turn after 1,000 of them."""

@@ -60,6 +60,7 @@ def test_an_address_over_its_rate_is_held_and_refused_and_others_are_not() -> No
     assert 0 < w.admit().wait_s <= 0.5
 
 
+@pytest.mark.slow
 def test_a_storm_gets_a_tenth_more_than_its_rate_in_no_window() -> None:
     w = World()
     w.limit(None, 3.0)

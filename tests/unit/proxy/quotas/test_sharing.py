@@ -230,6 +230,7 @@ async def test_the_second_proxy_halves_the_share_and_the_last_one_has_all() -> N
         assert holding.allowance.limit == 100.0
 
 
+@pytest.mark.slow
 async def test_a_report_is_bounded_to_the_holders_used_last() -> None:
     async with sharing("p1", "p2") as w:
         for number in range(ROWS_MAX):

@@ -32,6 +32,7 @@ def joined(response: Response) -> bytes:
     return b"".join(response.buffers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "version"), APIS, ids=lambda each: str(getattr(each, "key", each)))
 def test_the_first_field_of_kafkas_responses_is_set(api: Any, version: int) -> None:
     request = messages.request_class(api.key)

@@ -137,6 +137,7 @@ async def test_a_question_with_an_effect_is_a_request_of_its_own(question: Quest
         assert (broker.together, len(broker.singles)) == (([], 3) if is_alone else ([3], 0))
 
 
+@pytest.mark.slow
 async def test_requests_are_bounded() -> None:
     async with batching() as (broker, questions):
         count = 3 * QUESTIONS_MAX + 7
@@ -186,6 +187,7 @@ async def test_many_slow_partitions_are_asked_again_together() -> None:
         assert now() == pytest.approx(PATIENCE_S, abs=0.1)
 
 
+@pytest.mark.slow
 async def test_a_broker_of_an_earlier_version_is_asked_one_by_one() -> None:
     async with batching() as (broker, questions):
         broker.is_earlier = True

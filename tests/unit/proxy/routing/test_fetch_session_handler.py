@@ -36,6 +36,7 @@ def listed_by(session: FetchSessionHandler, monkeypatch: pytest.MonkeyPatch) -> 
     return taken
 
 
+@pytest.mark.slow
 async def test_a_session_of_many_partitions_is_begun_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 2 * LISTED_MAX + 10
     session = session_of(count)

@@ -411,6 +411,7 @@ async def test_a_fetch_that_waits_at_the_end_of_the_log_goes_to_the_new_leader_a
         assert loop.time() - began < 2
 
 
+@pytest.mark.slow
 async def test_a_session_names_the_new_leader_once() -> None:
     async with proxy() as it:
         await it.moves()
@@ -435,6 +436,7 @@ async def test_large_requests_get_hints_too() -> None:
         assert sorted(response[0].hosts) == ["host-b1", "host-b2"]
 
 
+@pytest.mark.slow
 async def test_old_moves_are_forgotten() -> None:
     async with proxy() as it:
         await it.moves()

@@ -84,6 +84,7 @@ async def test_groups_of_other_pages_are_not_described() -> None:
     assert ([each["group_id"] for each in last["groups"]], last["next"]) == (["a9"], None)
 
 
+@pytest.mark.slow
 async def test_a_page_of_five_thousand_groups_is_bounded() -> None:
     coordinator = FakeCoordinator({f"{number:0249}": 0 for number in range(5_000)})
     found = await all_of(coordinator, page=Page("", 25, 4_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def test_where_the_table_goes_on_the_users_start_does_not_count() -> None:
     assert plan({0: 800}, {0: bounds(100, 900, log_start=700)}).losses == ()
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
     st.integers(1, 120),

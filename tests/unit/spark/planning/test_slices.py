@@ -181,6 +181,7 @@ def test_nothing() -> None:
     assert pack([], max_bytes=1) == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 40 * MB), st.sampled_from([0, 65_536, 300_000, MB])), min_size=1, max_size=12),
     st.integers(1, 64 * MB),

@@ -126,6 +126,7 @@ def test_rule_10_a_file_joined_while_being_read(io: StorageLoop, fs: Watched) ->
     assert names[1] in fs.paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 def test_rule_10_a_file_deleted_after_it_was_planned(io: StorageLoop, fs: Watched, fail_on_data_loss: bool) -> None:
     store, written = write(io, fs, series(0, 50), series(50, 50))
@@ -167,6 +168,7 @@ def test_damage_names_file_position_and_offset(io: StorageLoop, fs: Watched) -> 
     assert permissive.skipped_places == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 20, 49])
 @pytest.mark.parametrize("byte", range(8))
 def test_a_flipped_bit_in_a_base_offset_is_damage(io: StorageLoop, fs: Watched, number: int, byte: int) -> None:

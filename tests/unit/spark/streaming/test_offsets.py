@@ -20,6 +20,7 @@ def test_offsets_are_written_in_order_as_sparks_kafka_source_writes_them() -> No
     assert written == {"a": {"9": 2, "10": 1}, "b": {"0": 7}}
 
 
+@pytest.mark.slow
 @given(partitions)
 def test_offsets_are_read_as_they_were_written(offsets: dict[tuple[str, int], int]) -> None:
     assert from_json(to_json(offsets)) == offsets

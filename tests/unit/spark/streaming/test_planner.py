@@ -138,6 +138,7 @@ async def test_a_limit_of_bytes() -> None:
     assert both.logged == [{A: 3, B: 2}]
 
 
+@pytest.mark.slow
 async def test_a_limit_of_bytes_reads_few_indexes() -> None:
     fs = MemoryFileSystem(MemoryStorage(), "test")
     counting = Counting(fs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import cast
 
+import pytest
+
 from bmq.spark.options import ReadOptions
 from bmq.spark.streaming.topic_follower import Follower
 from bmq.storage import layout
@@ -24,6 +26,7 @@ def ends(follower: Follower) -> dict[tuple[str, int], int]:
     return {at: view.log.end for at, view in follower.views.items()}
 
 
+@pytest.mark.slow
 async def test_a_refresh_costs_what_changed() -> None:
     """Three hundred segments: the first look lists them, no later one does."""
 

@@ -28,6 +28,7 @@ def in_pieces(data: bytes, sizes: list[int]) -> list[bytes]:
     return [*pieces, data]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["", "3des", "rc4"])
 @given(sent=PIECES, sizes=st.lists(st.integers(0, 400), max_size=6))
 def test_frames_are_opened_in_whatever_pieces_they_come(cipher: str, sent: list[bytes], sizes: list[int]) -> None:
@@ -75,6 +76,7 @@ def aes(key: bytes, counter: bytes, data: bytes) -> bytes:
     return Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor().update(data)
 
 
+@pytest.mark.slow
 @given(sent=PIECES, sizes=st.lists(st.integers(0, 400), max_size=6))
 def test_aes_has_one_counter_in_each_direction(sent: list[bytes], sizes: list[int]) -> None:
     client = AesCtr(*KEYS)

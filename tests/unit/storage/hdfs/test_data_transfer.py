@@ -30,6 +30,7 @@ def test_a_varint_too_long_for_a_length_is_refused() -> None:
         decode_varint(b"\xff" * 11, 0)
 
 
+@pytest.mark.slow
 @given(
     seqno=st.integers(-2, 1 << 40),
     offset=st.integers(0, 1 << 40),
@@ -50,6 +51,7 @@ def test_protobuf_reads_a_packet_head_as_it_was_made(
     assert (header.last, header.sync) == (last, sync)
 
 
+@pytest.mark.slow
 @given(
     seqno=st.integers(-2, 1 << 40),
     replies=st.lists(st.integers(0, 13), max_size=10),

@@ -144,6 +144,7 @@ def test_bytes_that_are_no_handshake_end_it(data: bytes) -> None:
         begun().receive(data)
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=50), max_size=400))
 def test_any_bytes_are_bounded(pieces: list[bytes]) -> None:
     handshake = begun()

@@ -69,6 +69,7 @@ def test_an_idle_thread_calls_again_and_again_until_its_end() -> None:
     thread.close()
 
 
+@pytest.mark.slow
 def test_a_process_ends_beside_a_call_that_never_returns() -> None:
     done = subprocess.run([sys.executable, "-c", _SILENT], timeout=EXIT_S, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

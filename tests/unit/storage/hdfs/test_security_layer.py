@@ -132,6 +132,7 @@ def test_a_wrapped_message_fits_the_peers_buffer(cipher: str) -> None:
         assert len(layer.wrap(bytes(size))) <= 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["", "3des", "rc4"])
 @given(messages=st.lists(st.binary(max_size=40), max_size=6))
 def test_messages_come_out_as_they_went_in(cipher: str, messages: list[bytes]) -> None:
@@ -141,6 +142,7 @@ def test_messages_come_out_as_they_went_in(cipher: str, messages: list[bytes]) -
         assert client.unwrap(server.wrap(message)) == message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["", "3des", "rc4"])
 @given(data=st.data())
 def test_a_message_that_is_changed_anywhere_ends_the_connection(cipher: str, data: st.DataObject) -> None:

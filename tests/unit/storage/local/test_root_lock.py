@@ -41,6 +41,7 @@ async def test_which_locks_go_together(tmp_path: Path, first: RootLock, second: 
     await LocalFileSystem(tmp_path, "b", lock=EXCLUSIVE).close()
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom bmq.storage.filesystem import RootLock\n"
