@@ -204,7 +204,7 @@ class RemoteTail:
 
     async def _ask_active_segment(self, link: OwnerLink, waiting: asyncio.Future[None]) -> None:
         upto, active = self._owner_watermark, self.active_segment
-        base, epoch, n = active.name if active is not None else (-1, -1, -1)
+        base, epoch, n, _ = active.name if active is not None else (-1, -1, -1, 0)
         known = len(active.index) if active is not None else 0
         recent = self.recent_aborted
         query = ActiveSegmentRequest(self.key.topic_id, self.key.partition, base, epoch, n, known, _next_marker(recent))

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.filesystem import CannotLogIn, StorageError, Unsupported
+from bmq.storage.filesystem import CannotLogIn, NotAllowed, StorageError, Unsupported
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.delegation_token import HadoopToken
 from bmq.storage.hdfs.errors import RemoteError
@@ -79,10 +79,20 @@ _ASK_PRINCIPAL = (
 _ASK_TICKET = "run kinit as this process's user, or give hdfs_keytab and hdfs_principal"
 _ASK_TOKEN = "fetch another token with a ticket: hdfs fetchdt --renewer USER FILE (docs/operations/hdfs.md)"
 _ASK_ROOT = "choose another root (docs/operations/hdfs.md)"
+_ASK_RIGHTS = (
+    "ask the Hadoop administrator to run, as an HDFS superuser: hdfs dfs -mkdir -p ROOT; hdfs dfs -chown USER ROOT;"
+    " hdfs dfs -chmod 750 ROOT"
+)
 _ASK_SITE = (
     "ask the Hadoop administrator for core-site.xml and hdfs-site.xml of this cluster: above all"
     " dfs.namenode.kerberos.principal and hadoop.rpc.protection. The NameNode's log has the reason of a refusal"
 )
+
+
+def rights_remedy(error: StorageError | TimeoutError) -> str:
+    """Return the remedy for an error of the root: for missing rights, or for a root of no use (a zone).  Pure."""
+    is_of_root = isinstance(error, Unsupported) and not isinstance(error, NotAllowed)
+    return _ASK_ROOT if is_of_root else _ASK_RIGHTS
 
 
 class LoginCheck:
@@ -270,15 +280,9 @@ class LoginCheck:
         try:
             user = await self._bounded(fs.user())
             root = await self._bounded(fs.status("/"))
-        except Unsupported as error:
-            return self._failed("rights", str(error), _ASK_ROOT)
         except (StorageError, TimeoutError) as error:
             text = str(error) or f"no answer within {self._timeout_s:g} s"
-            remedy = (
-                "ask the Hadoop administrator to run, as an HDFS superuser: hdfs dfs -mkdir -p ROOT; hdfs dfs -chown"
-                " USER ROOT; hdfs dfs -chmod 750 ROOT"
-            )
-            return self._failed("rights", text, remedy)
+            return self._failed("rights", text, rights_remedy(error))
         owner = f"{root.owner}:{root.group} {root.mode:o}"
         self._passed("rights", f"the HDFS user {user} may write to {fs.url}, which is of {owner}")
         return True

@@ -217,7 +217,7 @@ async def test_files_are_created_flushed_fenced_renamed_and_deleted_through_a_fa
 
 
 async def test_a_stopped_namenode_that_wakes_up_spoils_nothing(ha: HdfsCluster, login: HdfsLogin) -> None:
-    """It takes itself for active until its next edit, which the journal refuses: then it ends."""
+    """The former NameNode takes itself for active until its next edit. The journal refuses the edit: then it ends."""
     async with clients(new_root(ha), login, 1) as (fs,):
         appender = await fs.create("/f", CreateOptions(replication=3))
         appender.write(LARGE)

@@ -1,4 +1,4 @@
-"""Kafka Connect with `exactly.once.source.support`, while its workers and `bmq serve` die.
+"""Kafka Connect with `exactly.once.source.support`, while its workers and processes of BMQ die.
 
 Two workers run the tasks of a source connector, whose offsets Connect writes in the records' transactions, and of a
 sink connector.  A worker that dies leaves transactions open; the tasks' next worker fences its producers and goes on
@@ -23,6 +23,7 @@ from tests.integration.history import report
 from tests.integration.load import create_topic
 from tests.integration.transformer import read_pairs
 from tests.services.bmq import BmqServer
+from tests.services.bmq_cluster import NODE, BmqCluster
 from tests.services.connect import TOPICS, Worker, internal_topic
 from tests.services.processes import wait_for
 
@@ -209,6 +210,26 @@ def test_a_source_writes_each_record_once_while_workers_die(
                 connecting.kill_a_worker()
             connecting.progress()
             report(request, f"kill -9 of a {victim}: {time.monotonic() - began:.1f} s to {STEP} more of each task")
+        report(request, f"numbers once by task: {connecting.finish()}")
+    finally:
+        connecting.abandon()
+
+
+@pytest.mark.etcd
+def test_a_source_writes_each_record_once_while_processes_of_bmq_die(
+    nodes: BmqCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each process of the cluster is killed and stays away until the connectors have gone on; a worker dies last."""
+    connecting = Connecting(nodes.bootstrap, tmp_path)
+    try:
+        connecting.start()
+        for name in nodes.names(NODE):
+            began = time.monotonic()
+            nodes.kill(name)
+            connecting.progress()
+            report(request, f"kill -9 of {name}: {time.monotonic() - began:.1f} s to {STEP} more of each task")
+            nodes.start_again(name)
+        connecting.kill_a_worker()
         report(request, f"numbers once by task: {connecting.finish()}")
     finally:
         connecting.abandon()

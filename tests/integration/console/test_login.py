@@ -105,7 +105,7 @@ def test_what_a_user_may_not_do_is_not_shown(console: Console) -> None:
     console.page.route("**/api/v1/me*", lambda route: route.fulfill(json=rights))
     console.page.goto(f"{console.url}/?bob#/")
     expect(console.page.get_by_role("heading", name="Topics")).to_be_visible()
-    assert console.page.locator("nav a").all_inner_texts() == ["Topics", "Groups"]
+    assert console.page.locator("nav a").all_inner_texts() == ["Topics", "Groups", "Transactions"]
     assert console.button("Create topic…").count() == 0
     console.open("/topics/seen")
     for name in ("Produce…", "Add partitions…", "Delete…", "Move…"):

@@ -226,7 +226,7 @@ async def hidden(world: World) -> int:
 
 
 async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
-    """It wakes after its successor has completed the swap, cleaned again and deleted the sources."""
+    """The process wakes after its successor has completed the swap, cleaned again and deleted the sources."""
     world = World()
     first = await compacted(world)
     await update(first, 14)

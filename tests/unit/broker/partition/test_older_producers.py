@@ -123,7 +123,7 @@ async def take_over(left: tuple[Left, ...], journal_end: int | None) -> tuple[ev
     ]
     segments = [FencedSegment(name=NAMES[n], found=Found.FINAL, length=len(BYTES[n])) for n in (2, 3)]
     takeover = Takeover(shared, files, KEY, 65_536)
-    effect = ev.RecoverLog(tuple(segments), tuple(entries), ("a",), epoch=2, last=NAMES[3].order)
+    effect = ev.RecoverLog(tuple(segments), tuple(entries), ("a",), epoch=2, last=NAMES[3].registration)
     event = await takeover.recover(effect, is_ours)
     assert isinstance(event, ev.LogRecovered), event
     for report in takeover.losses:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.filesystem import NoSuchFile, NotAllowed, StorageError, Unsupported
 from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, HadoopToken
-from bmq.storage.hdfs.login_check import LoginCheck, LoginWay, way_of
+from bmq.storage.hdfs.login_check import LoginCheck, LoginWay, rights_remedy, way_of
 from bmq.storage.health import FAILED, NOT_CHECKED
 from tests.services.hdfs_config import write_conf
 from tests.unit.storage.hdfs.token_files import IDENTIFIER, PASSWORD, WRITABLE
@@ -82,3 +83,18 @@ async def test_a_token_that_has_ended_or_a_file_that_is_missing_fails_the_step(
     first, *_ = await LoginCheck("hdfs://nameservice/bmq", str(tmp_path), HdfsLogin(), 1.0).run()
     assert (first.name, first.result) == ("token", FAILED)
     assert detail in first.what
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (Unsupported("a zone"), "choose another root"),
+        (NotAllowed("user=stranger, access=WRITE"), "hdfs dfs -chown USER ROOT"),
+        (NoSuchFile("no such folder"), "hdfs dfs -mkdir -p ROOT"),
+        (TimeoutError(), "hdfs dfs -chown USER ROOT"),
+    ],
+)
+def test_a_missing_right_is_given_and_a_root_that_cannot_be_used_is_left(
+    error: StorageError | TimeoutError, remedy: str
+) -> None:
+    assert remedy in rights_remedy(error)
