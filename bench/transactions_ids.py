@@ -31,8 +31,11 @@ from tests.services.processes import wait_for
 
 ADAPTER = "bmq-local"
 CONNECTIONS = 64
-NO_IDS, FILLED, LOADED = "without ids", "once made", "once loaded"
-"""The cases: a process that has loaded no id, the process in which they were made, and one that has loaded them."""
+FEW = 500
+"""Ids that are there before: ten in each shard, so that every shard is in use."""
+FEW_LOADED, FEW_MADE, MADE, LOADED = "few ids loaded", "few ids used", "all ids made", "all ids loaded"
+"""The cases: a process that has loaded few ids, after it served each, once it made the others, and a process that has
+loaded all of them."""
 TIMEOUT_S = 120.0
 POLL_S = 0.005
 """Time between two looks whether all shards are loaded: the resolution of the time of a load."""
@@ -48,7 +51,7 @@ _RETRIED = frozenset({
 
 
 def measure(plan: Plan, parent: Path | None) -> Iterator[Sample]:
-    """Measure memory and the start of a process without ids, with ids that it made, and with ids that it loaded.
+    """Measure memory and the start of a process with few ids, with ids that it made, and with ids that it loaded.
 
     Raises RuntimeError if not all ids are loaded.
     """
@@ -62,15 +65,17 @@ def measure(plan: Plan, parent: Path | None) -> Iterator[Sample]:
         deployment = Deployment(ADAPTER, server.bootstrap, 1, {OWN: [server.process]})
         topic = deployment.create_topic(1)
         (address,) = raw_client.addresses_of(server.bootstrap)
-        make([address], topic, ["first"])
-        yield _sample(NO_IDS, _restarted(server, address))
+        make([address] * CONNECTIONS, topic, _ids(FEW))
+        yield _sample(FEW_LOADED, _restarted(server, address))
+        make([address] * CONNECTIONS, topic, _ids(FEW))  # now all code has run, and every log has its file
+        yield _sample(FEW_MADE, {"rss_bytes": float(server.rss_bytes)})
         begun = time.monotonic()
-        make([address] * CONNECTIONS, topic, [f"idle-{number:08}" for number in range(plan.ids)])
+        make([address] * CONNECTIONS, topic, _ids(plan.ids, FEW))
         metrics = {"rss_bytes": float(server.rss_bytes), "ids_s": plan.ids / (time.monotonic() - begun)}
-        yield _sample(FILLED, metrics)
+        yield _sample(MADE, metrics)
         metrics = _restarted(server, address)
-        if (found := listed(address)) != plan.ids + 1:
-            raise RuntimeError(f"{found} of {plan.ids + 1:,} ids are loaded")
+        if (found := listed(address)) != plan.ids + FEW:
+            raise RuntimeError(f"{found} of {plan.ids + FEW:,} ids are loaded")
         yield _sample(LOADED, metrics)
 
 
@@ -83,6 +88,10 @@ def make(addresses: Sequence[Address], topic: str, ids: Sequence[str]) -> None:
         connections = [stack.enter_context(raw_client.connect(each)) for each in addresses]
         for at in range(0, len(ids), len(connections)):
             _make(connections, topic, ids[at : at + len(connections)])
+
+
+def _ids(count: int, first: int = 0) -> list[str]:
+    return [f"idle-{number:08}" for number in range(first, first + count)]
 
 
 def _make(connections: Sequence[socket.socket], topic: str, ids: Sequence[str]) -> None:

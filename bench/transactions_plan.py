@@ -43,7 +43,7 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    rounds=2, warm_rounds_most=1, warm_s=0.2, measured_s=0.8, producers=10, many_s=1.0, read_records=20_000, ids=1_000
+    rounds=2, warm_rounds_most=1, warm_s=0.2, measured_s=0.8, producers=10, many_s=1.0, read_records=20_000, ids=1000
 )
 
 

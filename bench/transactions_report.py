@@ -11,7 +11,7 @@ from bench.deployments import NAMES
 from bench.page import failed, ms, number, ratio_cell, short, table, verdicts
 from bench.results import Results
 from bench.rounds_page import beside_kafka, opening
-from bench.transactions_ids import ADAPTER, FILLED, LOADED, NO_IDS
+from bench.transactions_ids import ADAPTER, FEW, FEW_LOADED, FEW_MADE, LOADED, MADE
 from bench.transactions_plan import (
     AIMS,
     COMMITTED,
@@ -37,6 +37,8 @@ FIGURES = {"transactions_s": "transactions/s", "p50_us": "commit p50, ms", "p99_
 OWN = {COST: (FLUSHES, TRANSACTIONS, "transactions_s"), READS: (UNCOMMITTED, COMMITTED, "records_s")}
 """The benches whose cases are compared within a deployment: the case before, the case after, and the rate."""
 
+_IDLE = (FEW_LOADED, FEW_MADE, MADE, LOADED)
+
 
 @dataclass(frozen=True, slots=True)
 class Aimed:
@@ -58,7 +60,7 @@ class Idle:
     loaded_bytes: float
     """Resident memory of an id in a process that loaded it."""
     load_s: float
-    """Seconds from the start of a process to the load of all shards, less those of a process without ids."""
+    """Seconds from the start of a process to the load of all shards, less those of a process with few ids."""
 
 
 def write(results: Results, out: Path) -> None:
@@ -93,15 +95,15 @@ def own_ratio(results: Results, bench: str, name: str) -> Comparison | None:
 
 def idle_ids(results: Results) -> Idle | None:
     """Return the cost of an idle id; None if it was not measured to its end."""
-    found = {case: results.of(IDS, ADAPTER, case) for case in (NO_IDS, FILLED, LOADED)}
+    found = {case: results.of(IDS, ADAPTER, case) for case in _IDLE}
     if not all(found.values()):
         return None
-    none, made, loaded = (samples[-1].metrics for samples in found.values())
+    few_loaded, few_made, made, loaded = (samples[-1].metrics for samples in found.values())
     ids = results.plan["ids"]
     return Idle(
-        made_bytes=(made["rss_bytes"] - none["rss_bytes"]) / ids,
-        loaded_bytes=(loaded["rss_bytes"] - none["rss_bytes"]) / ids,
-        load_s=loaded["seconds"] - none["seconds"],
+        made_bytes=(made["rss_bytes"] - few_made["rss_bytes"]) / ids,
+        loaded_bytes=(loaded["rss_bytes"] - few_loaded["rss_bytes"]) / ids,
+        load_s=loaded["seconds"] - few_loaded["seconds"],
     )
 
 
@@ -220,15 +222,16 @@ def _own(results: Results, bench: str) -> Iterator[str]:
 
 def _idle(results: Results, idle: Idle) -> str:
     rows = []
-    for case in (NO_IDS, FILLED, LOADED):
+    for case in _IDLE:
         metrics = results.of(IDS, ADAPTER, case)[-1].metrics
         seconds = short(metrics["seconds"]) if "seconds" in metrics else "-"
         rows.append((case, f"{metrics['rss_bytes'] / 1e6:.0f}", seconds))
     return f"""## Idle transactional ids
 
 One process of BMQ on a local folder, with its smallest caches, so that they do not count as memory of ids.
-{results.plan["ids"]:,} ids commit a transaction each. The process is then killed and started again. The seconds are
-from the start of the process until it lists the transactions of all its shards.
+{FEW} ids come first, so that every shard is in use: they are loaded, and served once more. Then {results.plan["ids"]:,}
+other ids commit a transaction each. The process is killed and started again. The seconds are from the start of the
+process until it lists the transactions of all its shards.
 
 {table(("", "resident memory, MB", "start, s"), rows)}
 

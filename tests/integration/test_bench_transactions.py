@@ -23,7 +23,7 @@ def test_a_quick_run_measures_every_case_of_both_servers(tmp_path: Path, capsys:
         assert set(results.adapters(bench)) == {"kafka-1", "bmq-local"}
     assert set(results.cases(ONE)) == set(ONE_CASES)
     assert all(each.metrics["transactions_s"] > 0 for bench in (ONE, MANY, COST) for each in results.of_bench(bench))
-    assert len(results.of_bench(IDS)) == 3
+    assert len(results.of_bench(IDS)) == 4
     page = (out / "benchmarks-transactions.md").read_text()
     assert page_fault(page, results) == ""
     for part in ("## Aims", "## Readers", "## Idle transactional ids"):

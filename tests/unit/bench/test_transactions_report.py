@@ -8,7 +8,7 @@ import pytest
 
 from bench.results import Results, Sample
 from bench.stale import page_fault
-from bench.transactions_ids import ADAPTER, FILLED, LOADED, NO_IDS
+from bench.transactions_ids import ADAPTER, FEW_LOADED, FEW_MADE, LOADED, MADE
 from bench.transactions_plan import (
     COMMITTED,
     COST,
@@ -51,8 +51,9 @@ def results() -> Results:
         samples += of_rounds(adapter, READS, COMMITTED, {"records_s": 96_000.0})
         samples += of_rounds(adapter, READS, UNCOMMITTED, {"records_s": 100_000.0})
     for case, metrics in (
-        (NO_IDS, {"rss_bytes": 100e6, "seconds": 1.5}),
-        (FILLED, {"rss_bytes": 250e6}),
+        (FEW_LOADED, {"rss_bytes": 100e6, "seconds": 1.5}),
+        (FEW_MADE, {"rss_bytes": 110e6}),
+        (MADE, {"rss_bytes": 260e6}),
         (LOADED, {"rss_bytes": 190e6, "seconds": 4.0}),
     ):
         samples.append(Sample(adapter=ADAPTER, bench=IDS, case=case, round=1, metrics=metrics))
@@ -89,7 +90,7 @@ def test_transactions_are_set_beside_flushes_within_a_deployment(results: Result
     assert "| Kafka, three nodes | 100 | 80 | **0.80** (0.80 to 0.80) WORSE |" in part
 
 
-def test_idle_ids_are_counted_less_the_process_without_them(results: Results) -> None:
+def test_idle_ids_are_counted_less_the_process_with_few(results: Results) -> None:
     idle = idle_ids(results)
     assert idle is not None
     assert (idle.made_bytes, idle.loaded_bytes, idle.load_s) == (1500.0, 900.0, 2.5)
