@@ -33,6 +33,7 @@ PAGES = {
     "benchmarks-soak.md": "soak.json",
     "benchmarks-flames.md": "flames.json",
     "benchmarks-security.md": "security.json",
+    "benchmarks-transactions.md": "transactions.json",
 }
 """The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
 

@@ -517,7 +517,7 @@ class ReportOffline:
 
 @dataclass(frozen=True, slots=True)
 class SwapStored:
-    """Notice of a record with another swap, or without one, for those that wait for it."""
+    """Notice of a stored record whose swap differs from the swap before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@
 
 A name ending in ``.log`` means *registered* (rule 3); everything beginning with a dot is a temporary file that the
 sweeper removes.  Offsets are padded to 20 digits so that byte order is offset order; with equal bases, epoch and n
-follow.  Nothing relies on the byte order of names with the same base: n may outgrow its four digits, and the name of a
+follow.  Nothing relies on the byte order of names with the same base: n may outgrow its four digits.  The name of a
 cleaned segment sorts before the name of its source ("-" before ".").  ``storage.log_segments`` sorts them by number.
 """
 

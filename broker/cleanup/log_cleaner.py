@@ -1,8 +1,8 @@
 """The cleaner of compacted logs: it rewrites closed segments without the records that later records replaced.
 
 ``storage.cleaning`` decides what stays; this module reads the sources, writes the drafts, and has them swapped
-(``broker.cleanup.segment_swap``).  One log at a time; a round holds the log in memory, so larger logs wait
-(``LOG_BYTES_MAX``).
+(``broker.cleanup.segment_swap``).  A broker cleans one log at a time.  A round holds the log in memory, so larger logs
+wait (``LOG_BYTES_MAX``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
 
 LOG_BYTES_MAX = 64 << 20
-"""Closed bytes of a log that a round takes: all of them are in memory, beside the files that it writes."""
+"""Closed bytes of a log in a round: the sources are in memory, beside the cleaned files."""
 BUFFER_BYTES = 128 << 20
 """Kafka's log.cleaner.dedupe.buffer.size."""
 
@@ -89,7 +89,7 @@ class Outcome:
 
 
 class LogCleaner:
-    """Cleaning of one broker's compacted logs, one at a time.
+    """Cleaning of a broker's compacted logs, a log at a time.
 
     ``failed`` is called with the path of a damaged index or segment and the error.
     """
@@ -195,10 +195,10 @@ class LogCleaner:
             await self._fs.delete(draft)
 
     async def _closed(self, state: RetentionState) -> tuple[list[ClosedSegment], list[Checkpoint], int | None, bool]:
-        """Return the log's segments that may be taken, and what lies behind them.
+        """Return the segments for a round, later indexes, an obstacle's base, and whether sources are left.
 
-        These are: the segments; the indexes behind them, for the transactions that end there; the base of the first
-        segment that cannot be taken, None without any; whether files are left that other files hide.
+        Later indexes have the ends of transactions.  The obstacle is the first segment that no round may take; None
+        without any.
 
         A segment is not taken without an index that covers it, nor is any behind it.  Segments that the record names
         may be open, or a successor needs them.

@@ -220,7 +220,7 @@ class _Line:
 
 
 class _Room:
-    """The elements that callers of ``room_in_turn`` handle in a turn of one loop, and the callers that wait."""
+    """The elements of one turn of a loop for the callers of ``room_in_turn``, and the callers in waiting."""
 
     __slots__ = ("_granted", "_is_due", "_taken", "_waiting")
 

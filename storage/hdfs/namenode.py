@@ -2,8 +2,8 @@
 
 A call keeps its client id and call id through all attempts and raises its retry count.  If the NameNode has already
 done the call, its retry cache returns the first response again (RetryCache.java), so every call is safe to repeat.
-With several NameNodes the one that responded last is called first; a StandbyException or a refused connection moves on
-to the next, as does a token that is not known there (``TokenRefusals``).  After ``call_deadline_s`` the call raises
+With several NameNodes a call begins with the NameNode of the last response.  A StandbyException or a refused connection
+moves on to the next, as does a token that is not known there (``TokenRefusals``).  After ``call_deadline_s`` the call raises
 StorageUnavailable.
 """
 
@@ -42,7 +42,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 class TokenRefusals:
-    """The worth of a delegation token's refusal within one call: the NameNode that refuses may be an observer.
+    """The worth of a delegation token's refusal within one call: an observer may have refused.
 
     An observer learns of a new token up to ``dfs.ha.tail-edits.period`` later, a minute by default, and until then
     refuses it as if it had ended.  A standby sends StandbyException instead (DelegationTokenSecretManager).  So a
