@@ -3,8 +3,8 @@
 A call keeps its client id and call id through all attempts and raises its retry count.  If the NameNode has already
 done the call, its retry cache returns the first response again (RetryCache.java), so every call is safe to repeat.
 With several NameNodes a call begins with the NameNode of the last response.  A StandbyException or a refused connection
-moves on to the next, as does a token that is not known there (``TokenRefusals``).  After ``call_deadline_s`` the call raises
-StorageUnavailable.
+moves on to the next, as does a token that is not known there (``TokenRefusals``).  After
+``call_deadline_s`` the call raises StorageUnavailable.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.records.batch import BatchRules
 from bmq.core.records.compression import Compression
 from bmq.meta.topic_configs import effective
+from bmq.storage.cleaning.plan import CleaningConfig
 
 
 def test_the_defaults_are_kafkas() -> None:
@@ -32,6 +33,10 @@ def test_every_config() -> None:
         "message.timestamp.type": "LogAppendTime",
         "message.timestamp.before.max.ms": "11",
         "message.timestamp.after.max.ms": "12",
+        "min.cleanable.dirty.ratio": "0.25",
+        "min.compaction.lag.ms": "13",
+        "max.compaction.lag.ms": "14",
+        "delete.retention.ms": "15",
     }
     assert log_config(effective(values, NodeConfig(), {}, {}), 3) == LogConfig(
         segment_bytes=1048576,
@@ -44,6 +49,14 @@ def test_every_config() -> None:
         compression=Compression("zstd", 5),
         rules=BatchRules(
             max_message_bytes=99, log_append_time=True, timestamp_before_max_ms=11, timestamp_after_max_ms=12
+        ),
+        cleaning=CleaningConfig(
+            is_compacted=False,
+            min_cleanable_dirty_ratio=0.25,
+            min_compaction_lag_ms=13,
+            max_compaction_lag_ms=14,
+            delete_retention_ms=15,
+            segment_bytes=1048576,
         ),
     )
 
