@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from bmq.broker.cleanup.pace import no_pause
 from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.flush_scheduler import FlushScheduler
@@ -143,3 +144,5 @@ class BrokerContext(FileContext):
     """Returns whether cleaned segments may be written: whether level 1 of compaction.version is in force."""
     offload: Offload = run_inline
     """Runs long computations of upkeep elsewhere than on the loop."""
+    pace: Callable[[], None] = no_pause
+    """Called by such a computation after each small piece of work: it may sleep."""

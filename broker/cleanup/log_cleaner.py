@@ -7,7 +7,7 @@ wait (``LOG_BYTES_MAX``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -146,10 +146,10 @@ class LogCleaner:
         aborted = _aborted([*(one.index for one in taken), *later], recent, plan.end)
         producers = ProducerEnd.of(machine.producers.snapshot())
         bounds = plan.bounds(config, wall_ms)
-        interval = state.config.index_interval_bytes
+        interval, pace = state.config.index_interval_bytes, self._context.pace
 
         def run() -> list[CleanedFile]:
-            sources = {one.name: _source(one, read[one.name]) for one in taken}
+            sources = {one.name: _source(one, read[one.name], pace) for one in taken}
             cleaning = CleaningRound(
                 bounds,
                 [sources[one.name] for one in taken],
@@ -254,13 +254,13 @@ def _aborted(indexes: Iterable[Checkpoint], recent: Iterable[RecentAborted], end
     return [known[last] for last in sorted(known) if known[last].first_offset < end]
 
 
-def _source(segment: ClosedSegment, data: bytes) -> Source:
-    def batches() -> Sequence[Batch]:
-        found = list(read_batches(memoryview(data)))
-        for batch in found:
+def _source(segment: ClosedSegment, data: bytes, pace: Callable[[], None]) -> Source:
+    def batches() -> Iterator[Batch]:
+        for batch in read_batches(memoryview(data)):
             if not batch.has_valid_crc:
                 raise FormatError(f"the batch at offset {batch.base_offset} has a wrong CRC")
-        return found
+            yield batch
+            pace()
 
     return Source(segment.name.base, segment.index.end_offset, batches)
 

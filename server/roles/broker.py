@@ -11,6 +11,7 @@ from bmq.broker.assignment.follower import AssignmentFollower
 from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.pace import Pace
 from bmq.broker.config import BrokerConfig
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
@@ -59,6 +60,7 @@ class BrokerRole:
         self.broker.on_failed = parts.on_failed
         self.broker.context.may_clean = lambda: joined.view.levels.of(COMPACTION_VERSION) > 0
         self.broker.context.offload = asyncio.to_thread
+        self.broker.context.pace = Pace()
         self.fence = ShardFence()
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
         self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
