@@ -143,6 +143,6 @@ class BrokerContext(FileContext):
     may_clean: Callable[[], bool] = never
     """Returns whether cleaned segments may be written: whether level 1 of compaction.version is in force."""
     offload: Offload = run_inline
-    """Runs long computations of upkeep elsewhere than on the loop."""
+    """Runs long computations of upkeep, outside of the loop in a server."""
     pace: Callable[[], None] = no_pause
-    """Called by such a computation after each small piece of work: it may sleep."""
+    """Called by these computations after each small piece of work; may sleep."""

@@ -1,4 +1,4 @@
-"""Pauses of a thread that computes, so that the event loop's thread gets the interpreter."""
+"""Pauses of a computing thread, so that the event loop's thread gets the interpreter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REST_S = 0.006
 
 
 def no_pause() -> None:
-    """Go on at once: for computations on the loop, as in the simulation."""
+    """Return at once: for computations on the loop, as in the simulation."""
 
 
 class Pace:
