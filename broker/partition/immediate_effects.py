@@ -89,7 +89,8 @@ def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
 
 
 def swap_stored(driver: PartitionIo, effect: ev.SwapStored) -> None:
-    """Notify those who wait for the partition's record."""
+    """Count the swap, and notify those who wait for the partition's record."""
+    driver.swaps_stored += 1
     driver.notify()
 
 

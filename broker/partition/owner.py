@@ -450,7 +450,7 @@ class LogSize:
     The folder is listed only if a segment was registered or closed since, and only from the last closed segment on.
     """
 
-    __slots__ = ("_closed", "_counted_to", "_last", "_newest_is_closed", "_open", "_record", "log_start")
+    __slots__ = ("_closed", "_counted_to", "_last", "_newest_is_closed", "_open", "_record", "_swaps", "log_start")
 
     def __init__(self, log_start: int, last: int | None = None) -> None:
         """Begin a count from ``log_start``. ``last``: the size known under an earlier log start."""
@@ -461,10 +461,14 @@ class LogSize:
         self._closed = 0  # bytes up to and including that segment
         self._open = 0  # bytes behind it, by the folder's listing
         self._newest_is_closed = False
+        self._swaps = 0
 
     async def count(self, fs: FileSystem, driver: PartitionDriver) -> int:
         """Return the size, listing what is new. Raises StorageError."""
         if not self._is_counted(driver):
+            if driver.swaps_stored != self._swaps:
+                self._counted_to, self._closed = None, 0  # a cleaned segment may hide what was counted
+                self._swaps = driver.swaps_stored
             await self._list(fs, driver, driver.machine.record)
         self._last = self._sum(driver)
         return self._last

@@ -78,6 +78,8 @@ class PartitionIo(ABC):
         """Called when the partition leaves WRITE: what is not accepted yet must be refused."""
         self.is_queued = False
         self.in_flight = 0
+        self.swaps_stored = 0
+        """Records stored with another swap than before: what was counted of closed segments may be hidden."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path} {self.machine!r}>"
