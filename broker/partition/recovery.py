@@ -38,7 +38,7 @@ from bmq.storage.segment import decode_idx_steps
 from bmq.storage.transactions import NOTHING_OPEN
 
 LOOKS_AT_ONCE = 100
-"""Journals and indexes in which the last checkpoint is sought at once: each is a task, and a read of storage."""
+"""Most journals and indexes of one takeover under way at once."""
 IDX_ATTEMPTS = 3
 """Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
 

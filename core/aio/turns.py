@@ -88,7 +88,7 @@ async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int
 async def gather_in_turns(
     work: Callable[[T], Awaitable[R]], items: Iterable[T], at_once: int = ELEMENTS_A_TURN
 ) -> list[R]:
-    """Return the results of ``work``, which waits, of every item; begin and await ``at_once`` items together.
+    """Return the results of ``work`` of every item; begin and await ``at_once`` items together.
 
     Raises the first exception as ``asyncio.gather`` does; items behind it are then not begun.
     """
@@ -220,7 +220,7 @@ class _Line:
 
 
 class _Room:
-    """The elements of one turn of a loop for the callers of ``room_in_turn``, and the callers in waiting."""
+    """The elements of ``room_in_turn`` in a turn of one loop, and its waiting callers."""
 
     __slots__ = ("_granted", "_is_due", "_taken", "_waiting")
 
