@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from bmq.broker.cleanup.log_cleaner import LogCleaner, Outcome
+from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner, Outcome
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
@@ -82,6 +82,8 @@ class JanitorConfig:
     """Files appended by one concat."""
     clean_ms: int = 15_000
     """Kafka's log.cleaner.backoff.ms: the least time between two looks whether a compacted log is due."""
+    clean_wait_ms: int = 30_000
+    """Time after which other jobs go on beside a round of cleaning."""
     retry_ms: int = 60_000
     """Pause after a job that failed."""
     step_timeout_ms: int = 120_000
@@ -181,6 +183,8 @@ class Janitor:
             context, names_per_job=self.config.names_per_job, deletes_per_job=self.config.deletes_per_job
         )
         self._cleaner = LogCleaner(context, self._swapper, failed=self._failed)
+        self._cleaning: asyncio.Task[None] | None = None
+        """The round of cleaning that is under way, also behind other jobs."""
         self._perform = {
             Job.RETAIN: self._retention.retain,
             Job.DELETE: self._retention.delete,
@@ -225,6 +229,14 @@ class Janitor:
 
     async def run(self) -> None:
         """Do a round every ``interval_ms``, without end."""
+        try:
+            await self._run()
+        finally:
+            self._cleaner.stop()
+            if self._cleaning is not None:
+                self._cleaning.cancel()
+
+    async def _run(self) -> None:
         while True:
             spread = 0.8 + 0.4 * self._rng.random()
             await asyncio.sleep(self.config.interval_ms * spread / 1000)
@@ -251,10 +263,13 @@ class Janitor:
             async with asyncio.timeout(self.config.step_timeout_ms / 1000):
                 await self._perform[job](care, self._context.clock.now_ms())
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
-            self.failures += 1
-            text = "cannot %s of a partition, trying again later"
-            _log.warning(text, job.value, extra=fields(**care.driver.path.log_fields, error=repr(error)))
-            self._schedule(care, job, self._context.now_ms() + self.config.retry_ms)
+            self._not_done(care, job, error)
+
+    def _not_done(self, care: _PartitionCare, job: Job, error: Exception) -> None:
+        self.failures += 1
+        text = "cannot %s of a partition, trying again later"
+        _log.warning(text, job.value, extra=fields(**care.driver.path.log_fields, error=repr(error)))
+        self._schedule(care, job, self._context.now_ms() + self.config.retry_ms)
 
     def _failed(self, text: str, path: str, error: Exception) -> None:
         self.failures += 1
@@ -379,7 +394,29 @@ class Janitor:
         self._swapped(care)
 
     async def _clean(self, care: _PartitionCare, wall_ms: int) -> None:
-        """Clean the log if it is due, and look again when the next record reaches a lag."""
+        """Clean the log if it is due.  A long round goes on behind other jobs; no other round begins meanwhile."""
+        if self._cleaning is not None:
+            self._schedule_cleaning(care, self._context.now_ms() + self.config.clean_ms)
+            return
+        task = self._cleaning = asyncio.create_task(self._clean_log(care, wall_ms))
+        task.add_done_callback(self._cleaned)
+        await asyncio.wait({task}, timeout=self.config.clean_wait_ms / 1000)
+
+    def _cleaned(self, task: asyncio.Task[None]) -> None:
+        self._cleaning = None
+        if not task.cancelled():
+            task.result()  # an error of the program: the loop's handler reports it
+
+    async def _clean_log(self, care: _PartitionCare, wall_ms: int) -> None:
+        """Do one round, and look again when the next record reaches a lag; a failure is counted and tried again."""
+        try:
+            await self._clean_once(care, wall_ms)
+        except CleaningStopped:
+            return
+        except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
+            self._not_done(care, Job.CLEAN, error)
+
+    async def _clean_once(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
         if care.driver.machine.record.swap is not None:
             await self._swapper.complete(care.driver)

@@ -16,6 +16,7 @@ from functools import partial
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
+from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import SegmentName, cleaned_name
@@ -35,6 +36,10 @@ LOG_BYTES_MAX = 64 << 20
 """Closed bytes of a log in a round: the sources are in memory, beside the cleaned files."""
 BUFFER_BYTES = 128 << 20
 """Kafka's log.cleaner.dedupe.buffer.size."""
+
+
+class CleaningStopped(Exception):
+    """A round was given up: the process ends, or the partition is not open here any more."""
 
 
 class Obstacle(Enum):
@@ -109,6 +114,7 @@ class LogCleaner:
         self._failed = failed
         self._buffer_bytes = buffer_bytes
         self._log_bytes_max = log_bytes_max
+        self._is_stopped = False
         self.rounds = 0
         """Rounds that were completed."""
         self.bytes_before = 0
@@ -116,10 +122,14 @@ class LogCleaner:
         self.bytes_after = 0
         """Bytes of the cleaned segments of completed swaps."""
 
+    def stop(self) -> None:
+        """Give up the round that is computed: the thread ends at its next batch."""
+        self._is_stopped = True
+
     async def clean(self, state: RetentionState, wall_ms: int) -> Outcome:
         """Look whether the log is due, and do one round if it is.
 
-        Raises StorageError, and RequestError if this broker is not the owner any more.
+        Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped.
         """
         driver, machine, config = state.driver, state.driver.machine, state.config.cleaning
         if not self._context.may_clean():
@@ -146,7 +156,12 @@ class LogCleaner:
         aborted = _aborted([*(one.index for one in taken), *later], recent, plan.end)
         producers = ProducerEnd.of(machine.producers.snapshot())
         bounds = plan.bounds(config, wall_ms)
-        interval, pace = state.config.index_interval_bytes, self._context.pace
+        interval = state.config.index_interval_bytes
+
+        def pace() -> None:
+            if self._is_stopped or machine.state is not PartitionState.WRITE:
+                raise CleaningStopped
+            self._context.pace()
 
         def run() -> list[CleanedFile]:
             sources = {one.name: _source(one, read[one.name], pace) for one in taken}

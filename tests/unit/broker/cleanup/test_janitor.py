@@ -157,7 +157,7 @@ class Held:
     def __init__(self, number: int, looks: TurnCounter) -> None:
         self.key = PartitionKey(TOPIC_ID, number)
         self.machine = self
-        self.record = object()
+        self.record = ownership.PartitionRecord()
         self.config = LogConfig()
         self.log_start = 0
         self.is_all_closed = True

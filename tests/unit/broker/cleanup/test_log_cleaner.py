@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -32,6 +35,7 @@ COMPACT = LogConfig(
 """One batch a segment; sources go a second after the swap."""
 KEYS = 4
 BRISK = replace(CONFIG, grace_ms=10_000, clean_ms=1_000, merge_after=1 << 30)
+T = TypeVar("T")
 Found = dict[bytes, tuple[int, bytes]]
 
 
@@ -157,6 +161,43 @@ async def test_a_log_that_does_not_fit_into_memory_is_left_and_says_so() -> None
     (care,) = owner.janitor._cares.values()
     assert care.cleaning is not None
     assert care.cleaning.obstacle is Obstacle.LARGE
+
+
+async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_the_owner() -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaner._context.offload = slow
+    await owner.rounds()
+    for _ in range(3):
+        await owner.rounds(60)
+    assert owner.janitor._cleaning is not None
+    assert (owner.janitor.cleaner.rounds, owner.janitor.failures) == (0, 0)
+    gate.set()
+    await asyncio.sleep(1)
+    assert owner.janitor._cleaning is None
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_round_ends_with_the_janitor() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    before = await world.names()
+    upkeep = asyncio.create_task(owner.janitor.run())
+    await asyncio.sleep(0)
+    upkeep.cancel()
+    await asyncio.gather(upkeep, return_exceptions=True)
+    await owner.rounds()
+    assert owner.janitor.failures == 0
+    assert await world.names() == before
 
 
 async def test_a_log_below_the_ratio_waits() -> None:
