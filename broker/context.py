@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from bmq.broker.cleanup.pace import no_pause
 from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.flush_scheduler import FlushScheduler
@@ -14,6 +13,7 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.store_waits import StoreWaits
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.pace import no_pause
 from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.timers import TimerHeap
 from bmq.core.metrics.counters import Histogram

@@ -11,11 +11,11 @@ from bmq.broker.assignment.follower import AssignmentFollower
 from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
-from bmq.broker.cleanup.pace import Pace
 from bmq.broker.config import BrokerConfig
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.coordinator.partition_verifier import PartitionVerifier
+from bmq.core.aio.pace import Pace
 from bmq.core.config import NodeConfig
 from bmq.core.features import COMPACTION_VERSION, TRANSACTION_VERSION
 from bmq.core.rpc.messages.broker import PartitionsNotServedRequest

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bmq.broker.cleanup import pace
+from bmq.core.aio import pace
 
 
 def test_a_pause_comes_after_some_work_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
