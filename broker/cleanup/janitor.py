@@ -185,6 +185,8 @@ class Janitor:
         self._cleaner = LogCleaner(context, self._swapper, failed=self._failed)
         self._cleaning: asyncio.Task[None] | None = None
         """The round of cleaning that is under way, also behind other jobs."""
+        self._cleaned_care: _PartitionCare | None = None
+        """The partition of this round."""
         self._perform = {
             Job.RETAIN: self._retention.retain,
             Job.DELETE: self._retention.delete,
@@ -380,7 +382,8 @@ class Janitor:
         care.registered = 0
         if not care.driver.machine.record.segments:
             return
-        if care.driver.machine.record.swap is not None:  # a merged file might have a source's name, and be hidden
+        if care.driver.machine.record.swap is not None or care is self._cleaned_care:
+            # A merged file might have a source's name: the cleaned segment would hide what was appended.
             care.registered = self.config.merge_after
             return
         care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
@@ -398,12 +401,13 @@ class Janitor:
         if self._cleaning is not None:
             self._schedule_cleaning(care, self._context.now_ms() + self.config.clean_ms)
             return
+        self._cleaned_care = care
         task = self._cleaning = asyncio.create_task(self._clean_log(care, wall_ms))
         task.add_done_callback(self._cleaned)
         await asyncio.wait({task}, timeout=self.config.clean_wait_ms / 1000)
 
     def _cleaned(self, task: asyncio.Task[None]) -> None:
-        self._cleaning = None
+        self._cleaning = self._cleaned_care = None
         if not task.cancelled():
             task.result()  # an error of the program: the loop's handler reports it
 

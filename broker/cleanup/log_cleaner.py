@@ -27,7 +27,7 @@ from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned
 from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, SegmentFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
-from bmq.storage.filesystem import CreateOptions, FileSystem, write_once
+from bmq.storage.filesystem import CreateOptions, FileSystem, NoSuchFile, write_once
 from bmq.storage.index import ENTRY, SegmentIndex
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
@@ -39,7 +39,7 @@ BUFFER_BYTES = 128 << 20
 
 
 class CleaningStopped(Exception):
-    """A round was given up: the process ends, or the partition is not open here any more."""
+    """A round was given up: the process ends, the partition is not open here any more, or a source has changed."""
 
 
 class Obstacle(Enum):
@@ -55,6 +55,8 @@ class ClosedSegment:
 
     name: SegmentName
     index: Checkpoint
+    length: int
+    """Bytes of the file; more than the index covers if a write failed at its end."""
 
     @property
     def facts(self) -> SegmentFacts:
@@ -180,7 +182,8 @@ class LogCleaner:
         except (FormatError, RequestError) as error:
             self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
             return Outcome(plan=plan)
-        for file in files:
+        for file, group in zip(files, groups, strict=True):
+            await self._check_unchanged(state, group)
             await self._swap(state, file)
         self.rounds += 1
         return Outcome(plan=plan, has_cleaned=True)
@@ -204,6 +207,19 @@ class LogCleaner:
         assert cleaned is not None
         self.bytes_before += cleaned.bytes_before
         self.bytes_after += cleaned.bytes_after
+
+    async def _check_unchanged(self, state: RetentionState, sources: Sequence[ClosedSegment]) -> None:
+        """Check that the sources are the files that were read: a cleaned segment hides the whole of them.
+
+        Raises CleaningStopped if a source is gone, or has another length.
+        """
+        for source in sources:
+            try:
+                status = await self._fs.status(state.driver.path.log(source.name))
+            except NoSuchFile:
+                raise CleaningStopped from None
+            if status.length != source.length:
+                raise CleaningStopped
 
     async def _drop(self, *drafts: str) -> None:
         for draft in drafts:
@@ -241,7 +257,7 @@ class LogCleaner:
                 elif index is None or not _is_whole(index, listed):
                     damaged_at = listed.name.base
                 else:
-                    found.append(ClosedSegment(name=listed.name, index=index))
+                    found.append(ClosedSegment(name=listed.name, index=index, length=listed.length))
         if damaged_at is not None:  # the markers of transactions that are open there may be in what cannot be read
             while found and found[-1].index.first_open_txn >= 0:
                 damaged_at = found.pop().name.base

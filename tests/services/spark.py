@@ -47,6 +47,7 @@ def start_spark(python: str = sys.executable, **settings: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
+        "spark.python.authenticate.socketTimeout": "120s",  # a worker's interpreter starts slowly on a busy machine
     }
     for name, value in {**fixed, **{name.replace("_", "."): value for name, value in settings.items()}}.items():
         builder = builder.config(name, value)

@@ -186,6 +186,58 @@ async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_th
     assert (await contents(world, 0, 20))[0] == last
 
 
+async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
+    """A merged file would have a source's name, and be hidden with what was appended to it."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaner._context.offload = slow
+    owner.configure(segment_bytes=2_000)
+    owner.janitor.config = replace(owner.janitor.config, merge_after=1)
+    await owner.round()
+    before = await world.names()
+    owner.configure(segment_bytes=100_000)  # all would be merged into one
+    await owner.round(60)
+    (care,) = owner.janitor._cares.values()
+    care.merge_from = None
+    await owner.janitor._merge(care, 0)
+    assert await world.names() == before
+    gate.set()
+    for _ in range(3):
+        await owner.round(60)
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaner._context.offload = slow
+    await owner.round()
+    (first, *_) = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    appender = await world.reading.append(PATH.log(first))
+    appender.write(b"more")
+    await appender.close()
+    gate.set()
+    await asyncio.sleep(1)
+    assert owner.janitor.cleaner.rounds == 0
+    assert owner.driver.machine.record.swap is None
+    assert await hidden(world) == 0
+
+
 async def test_a_round_ends_with_the_janitor() -> None:
     world = World()
     owner = await compacted(world)
