@@ -517,7 +517,7 @@ class ReportOffline:
 
 @dataclass(frozen=True, slots=True)
 class SwapStored:
-    """Notice of a record with another swap, or without one, for those that wait for it."""
+    """Notice to waiting callers: the record has another swap, or no swap."""
 
 
 @dataclass(frozen=True, slots=True)

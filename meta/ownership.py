@@ -50,8 +50,8 @@ class SegmentEntry:
 class Swap:
     """The replacement of closed segments by a cleaned segment, registered before ``draft`` gets the name ``name``.
 
-    ``draft`` is the path of the complete and closed file; its index is at ``draft_index``.  Whoever owns the partition
-    next completes the swap, or finds that the draft is gone.  So no process gives a draft its name later unnoticed.
+    ``draft`` is the path of the complete and closed file; its index is at ``draft_index``.  The partition's next owner
+    completes the swap, or finds that the draft is gone.  So no process gives a draft its name later unnoticed.
     """
 
     name: SegmentName

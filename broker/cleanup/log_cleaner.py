@@ -1,29 +1,31 @@
 """The cleaner of compacted logs: it rewrites closed segments without the records that later records replaced.
 
 ``storage.cleaning`` decides what stays; this module reads the sources, writes the drafts, and has them swapped
-(``broker.cleanup.segment_swap``).  One log at a time; a round holds the log in memory, so larger logs wait
-(``LOG_BYTES_MAX``).
+(``broker.cleanup.segment_swap``).  The cleaner does
+one log at a time.  A round holds the log in memory, so larger logs wait (``LOG_BYTES_MAX``).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 
+from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, Obstacle, Outcome
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError, RequestError
+from bmq.core.logging.fields import fields
 from bmq.core.model import SegmentName, cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned
-from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, SegmentFacts, plan_cleaning
+from bmq.storage.cleaning.plan import LogFacts, SegmentFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
 from bmq.storage.filesystem import CreateOptions, FileSystem, write_once
@@ -31,17 +33,10 @@ from bmq.storage.index import ENTRY, SegmentIndex
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
 
-LOG_BYTES_MAX = 64 << 20
-"""Closed bytes of a log that a round takes: all of them are in memory, beside the files that it writes."""
+_log = logging.getLogger(__name__)
+
 BUFFER_BYTES = 128 << 20
 """Kafka's log.cleaner.dedupe.buffer.size."""
-
-
-class Obstacle(Enum):
-    """The reason why a log is not cleaned although it may be dirty; the text is for operators."""
-
-    LEVEL = "compaction.version is 0: not all processes support cleaned segments"
-    LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which this version does not clean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +74,8 @@ class CleanedFile:
     index: Checkpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of one look at a log: ``plan`` is None if it was not planned, ``obstacle`` says why."""
-
-    plan: CleaningPlan | None
-    obstacle: Obstacle | None = None
-    has_cleaned: bool = False
-
-
 class LogCleaner:
-    """Cleaning of one broker's compacted logs, one at a time.
+    """Cleaner of one broker's compacted logs, one log at a time.
 
     ``failed`` is called with the path of a damaged index or segment and the error.
     """
@@ -137,9 +123,9 @@ class LogCleaner:
         )
         plan = plan_cleaning(log, config, wall_ms)
         if not plan.is_due:
-            return Outcome(plan=plan)
+            return Outcome(plan=plan, damaged_at=damaged_at)
         if plan.clean_bytes + plan.dirty_bytes > self._log_bytes_max:
-            return Outcome(plan=plan, obstacle=Obstacle.LARGE)
+            return Outcome(plan=plan, obstacle=Obstacle.LARGE, damaged_at=damaged_at)
         taken = [segment for segment in segments if segment.index.end_offset <= plan.end]
         groups = [[one for one in taken if one.name.base in {fact.base for fact in group}] for group in plan.groups]
         read = {one.name: await self._fs.read(driver.path.log(one.name), 0, one.index.position) for one in taken}
@@ -164,11 +150,22 @@ class LogCleaner:
             files = await self._context.offload(run)
         except (FormatError, RequestError) as error:
             self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
-            return Outcome(plan=plan)
+            return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=taken[0].name.base)
         for file in files:
             await self._swap(state, file)
         self.rounds += 1
-        return Outcome(plan=plan, has_cleaned=True)
+        facts = [_cleaned(file) for file in files]
+        before, after = sum(each.bytes_before for each in facts), sum(each.bytes_after for each in facts)
+        _log.info(
+            "a compacted log was cleaned up to offset %d: %d segment(s) of %d bytes became %d of %d bytes",
+            plan.end,
+            len(taken),
+            before,
+            len(files),
+            after,
+            extra=fields(**driver.path.log_fields),
+        )
+        return Outcome(plan=plan, has_cleaned=True, damaged_at=damaged_at)
 
     async def _swap(self, state: RetentionState, file: CleanedFile) -> None:
         """Write the drafts, then swap the sources for them.  A failed write leaves no draft."""
@@ -185,8 +182,7 @@ class LogCleaner:
             raise
         await self._swapper.swap(state.driver, swap)
         state.forget_count()  # bytes have moved to other names
-        cleaned = file.index.cleaned
-        assert cleaned is not None
+        cleaned = _cleaned(file)
         self.bytes_before += cleaned.bytes_before
         self.bytes_after += cleaned.bytes_after
 
@@ -195,10 +191,11 @@ class LogCleaner:
             await self._fs.delete(draft)
 
     async def _closed(self, state: RetentionState) -> tuple[list[ClosedSegment], list[Checkpoint], int | None, bool]:
-        """Return the log's segments that may be taken, and what lies behind them.
+        """Return the facts of the log's files that a round needs.
 
-        These are: the segments; the indexes behind them, for the transactions that end there; the base of the first
-        segment that cannot be taken, None without any; whether files are left that other files hide.
+        First, the segments that a round may take.  Second, the indexes behind them, for transactions that end there.
+        Third, the base of the first segment that a round cannot take, None without any.  Fourth, whether files are on
+        storage that other files hide.
 
         A segment is not taken without an index that covers it, nor is any behind it.  Segments that the record names
         may be open, or a successor needs them.
@@ -234,6 +231,12 @@ class LogCleaner:
 
 
 # ------------------------------------------------------------------------------------------------- plain functions
+
+
+def _cleaned(file: CleanedFile) -> Cleaned:
+    cleaned = file.index.cleaned
+    assert cleaned is not None
+    return cleaned
 
 
 def _is_whole(index: Checkpoint, listed: ListedSegment) -> bool:

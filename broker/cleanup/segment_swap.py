@@ -61,7 +61,7 @@ class SegmentSwapper:
         await self.complete(driver)
 
     async def complete(self, driver: PartitionDriver) -> bool:
-        """Complete the swap that the partition's record lists, each step if it is not done.
+        """Complete the swap in the partition's record, from the first step that is not done.
 
         Return False if the draft is gone before it got its name: the log is as it was. Raises RequestError if this
         broker is not the owner any more, and StorageError.
@@ -86,8 +86,8 @@ class SegmentSwapper:
     async def delete_hidden(self, driver: PartitionDriver) -> bool:
         """Delete files that a cleaned segment hides, in order of names; return whether more are left.
 
-        No file goes that the record names, or that was registered after such a file: it may be open, or a successor
-        needs it. Raises RequestError or KvError if the ownership cannot be proven, and StorageError.
+        Files in the record, and files registered after them, stay: they may be open, or a successor needs them. Raises
+        RequestError or KvError if the ownership cannot be proven, and StorageError.
         """
         hidden, is_more = await self._hidden(driver)
         if not hidden:

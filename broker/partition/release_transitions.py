@@ -17,7 +17,7 @@ def on_move(machine: OwnedLog, event: ev.MoveRequested, now_ms: int) -> list[Eff
 
 
 def on_released(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Effect]:
-    """Note that the partition is released, or that a last segment or a swap was registered during the move."""
+    """Note the release, or the registration of a last segment or a swap during the move."""
     if event.record.owner:
         return on_stored(machine, event, now_ms)
     machine.released(event)

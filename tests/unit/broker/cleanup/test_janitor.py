@@ -6,6 +6,7 @@ import asyncio
 import random
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -157,7 +158,7 @@ class Held:
     def __init__(self, number: int, looks: TurnCounter) -> None:
         self.key = PartitionKey(TOPIC_ID, number)
         self.machine = self
-        self.record = object()
+        self.record = SimpleNamespace(swap=None)
         self.config = LogConfig()
         self.log_start = 0
         self.is_all_closed = True

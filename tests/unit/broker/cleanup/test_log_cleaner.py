@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.cleanup.log_cleaner import Obstacle
+from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.config import LogConfig
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
@@ -76,7 +76,8 @@ async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
     return last, count
 
 
-async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go() -> None:
+async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     world = World()
     owner = await compacted(world)
     last = await update(owner, 20)
@@ -95,6 +96,10 @@ async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go() -
     assert [name for name in await world.names() if name.startswith(".clean")] == []
     assert owner.driver.machine.record.swap is None
     assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done) == (1, 1)
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["open_segment"], sum(totals.not_cleaned.values())) == (0, 1, 1)
+    (line,) = [line.message for line in caplog.records if "was cleaned" in line.message]
+    assert f"up to offset {lives[1].base}:" in line
     second = await compacted(world, "b")
     assert (second.log_start, second.watermark) == (0, 20)
     assert (await contents(world, 0, 20))[0] == last
@@ -163,7 +168,7 @@ async def test_a_log_below_the_ratio_waits() -> None:
     assert care.cleaning.plan.reason is Reason.BELOW_RATIO
 
 
-async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing() -> None:
+async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     owner = await compacted(world)
     await update(owner, 20)
@@ -176,6 +181,9 @@ async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing() -> None:
     await owner.rounds()
     assert owner.janitor.failures > 0
     assert await world.names() == before
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
+    assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
 
 
 @pytest.mark.parametrize("dies_before", [True, False])
@@ -226,7 +234,7 @@ async def hidden(world: World) -> int:
 
 
 async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
-    """It wakes after its successor has completed the swap, cleaned again and deleted the sources."""
+    """Wake a process after its successor has completed the swap, cleaned again and deleted the sources."""
     world = World()
     first = await compacted(world)
     await update(first, 14)
