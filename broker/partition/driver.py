@@ -206,6 +206,7 @@ class PartitionDriver(PartitionIo):
         Raises RequestError if the partition leaves WRITE before. The next record may have the swap all the same.
         """
         machine = self.machine
+        self.swaps_ended += swap is None
         self.post(ev.SwapWanted(swap))
         await self.wait(lambda: machine.record.swap == swap or machine.state is not PartitionState.WRITE)
         if machine.state is not PartitionState.WRITE:

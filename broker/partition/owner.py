@@ -447,10 +447,11 @@ class PartitionOwner:
 class LogSize:
     """The size of a log in bytes, counted as it grows.
 
-    The folder is listed only if a segment was registered or closed since, and only from the last closed segment on.
+    The folder is listed only if a segment was registered or closed since, and only from the last closed segment on; the
+    whole folder after a swap, since closed segments have other bytes then.
     """
 
-    __slots__ = ("_closed", "_counted_to", "_last", "_newest_is_closed", "_open", "_record", "log_start")
+    __slots__ = ("_closed", "_counted_to", "_last", "_newest_is_closed", "_open", "_record", "_swaps", "log_start")
 
     def __init__(self, log_start: int, last: int | None = None) -> None:
         """Begin a count from ``log_start``. ``last``: the size known under an earlier log start."""
@@ -461,10 +462,13 @@ class LogSize:
         self._closed = 0  # bytes up to and including that segment
         self._open = 0  # bytes behind it, by the folder's listing
         self._newest_is_closed = False
+        self._swaps = 0  # ended before the count
 
     async def count(self, fs: FileSystem, driver: PartitionDriver) -> int:
         """Return the size, listing what is new. Raises StorageError."""
         if not self._is_counted(driver):
+            if self._swaps != driver.swaps_ended:
+                self._counted_to, self._closed, self._swaps = None, 0, driver.swaps_ended
             await self._list(fs, driver, driver.machine.record)
         self._last = self._sum(driver)
         return self._last

@@ -50,6 +50,8 @@ class PartitionIo(ABC):
         self.context = context
         self.path = path
         self.machine = PartitionMachine(key, context.incarnation, config, context.config)
+        self.swaps_ended = 0
+        """Swaps whose end this process requested: closed segments have other bytes after each."""
         self.doubts_before = context.standstill.doubts
         """Number of doubts of this process before the takeover: its claim answers them."""
         self.segments = SegmentFiles(

@@ -8,6 +8,7 @@ import pytest
 
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.config import LogConfig
+from bmq.broker.partition.owner import LogSize
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
@@ -103,6 +104,19 @@ async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(cap
     second = await compacted(world, "b")
     assert (second.log_start, second.watermark) == (0, 20)
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_the_size_of_a_log_falls_with_a_cleaning() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    size = LogSize(0)
+    before = await size.count(world.reading, owner.driver)
+    await owner.rounds()
+    lives = [one async for one in walk(world.reading, PATH) if one.is_live]
+    after = await size.count(world.reading, owner.driver)
+    assert after == sum(one.length for one in lives)
+    assert after < before
 
 
 async def test_a_cleaned_log_is_cleaned_again_with_what_came_since() -> None:

@@ -349,7 +349,7 @@ async def test_bytes_of_segments_that_are_not_closed_are_counted_again() -> None
         partition = SimpleNamespace(
             record=PartitionRecord(segments=(entry(0), entry(5))), current=SimpleNamespace(flushed=70)
         )
-        driver = cast(PartitionDriver, SimpleNamespace(machine=partition, path=w.path()))
+        driver = cast(PartitionDriver, SimpleNamespace(machine=partition, path=w.path(), swaps_ended=0))
         size = LogSize(0)
         assert await size.count(fs, driver) == 70
         lengths[0] = 1000
