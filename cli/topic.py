@@ -25,9 +25,9 @@ from bmq.cli.output import fail, format_size, print_json, print_table, printable
 from bmq.cli.usage import UsageError, partition_count, replication_factor
 from bmq.core.errors import ErrorCode
 
-_NOT_COMPACTED = (
-    "BMQ does not compact yet: this topic keeps every record, for ever. With"
-    " cleanup.policy=compact,delete retention.ms and retention.bytes remove old ones."
+_BOUND_OF_CLEANING = (
+    "this version of BMQ cleans a partition's log while its closed segments have at most 64 MB. A larger log keeps"
+    " every record; with cleanup.policy=compact,delete retention.ms and retention.bytes remove old ones."
 )
 
 SERVER_SHARE = 0.8
@@ -157,8 +157,8 @@ def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
     replication = (
         _count(copies, "copy", "copies") + " of its files" if _is_bmq(configs) else f"replication factor {copies}"
     )
-    if is_created and _keeps_everything(configs):
-        print(f"bmq: warning: {_NOT_COMPACTED}", file=sys.stderr)
+    if is_created and _is_bounded(configs):
+        print(f"bmq: warning: {_BOUND_OF_CLEANING}", file=sys.stderr)
     return _say(
         arguments,
         f"topic {arguments.name} {'created' if is_created else 'could be created'}: "
@@ -197,8 +197,8 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             if is_bmq is None:
                 is_bmq = _is_bmq(_configs(admin, topic["name"], "all"))
             _print(topic, partitions, configs, is_bmq=is_bmq)
-            if configs and configs.get("cleanup.policy") and _keeps_everything(_configs(admin, topic["name"], "all")):
-                print(f"note: {_NOT_COMPACTED}")
+            if configs and configs.get("cleanup.policy") and _is_bounded(_configs(admin, topic["name"], "all")):
+                print(f"note: {_BOUND_OF_CLEANING}")
     return status
 
 
@@ -262,11 +262,8 @@ def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
     return {key: config["value"] for key, config in sorted(configs.items())}
 
 
-def _keeps_everything(configs: Mapping[str, str | None]) -> bool:
-    """Return whether a topic with all these configs has compaction alone as its policy, on servers that do not compact.
-
-    Those are BMQ's.
-    """
+def _is_bounded(configs: Mapping[str, str | None]) -> bool:
+    """Return whether a topic with all these configs has compaction alone as its policy, on BMQ's servers."""
     return configs.get("cleanup.policy") == "compact" and _is_bmq(configs)
 
 

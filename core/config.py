@@ -315,6 +315,9 @@ class NodeConfig(SecuritySettings):
     log_segment_delete_delay_ms: int = _option(
         60_000, "default of file.delete.delay.ms", kafka="log.segment.delete.delay.ms"
     )
+    log_cleaner_backoff_ms: int = _option(
+        15_000, "least time between two looks whether a compacted log is to be cleaned", kafka="log.cleaner.backoff.ms"
+    )
     min_insync_replicas: int = _option(
         1,
         "default of min.insync.replicas; on a local folder more than 1 refuses every produce with acks=all",
@@ -586,6 +589,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "group_max_size": 1,
     "connections_max_idle_ms": 1,
     "producer_id_expiration_ms": 1,
+    "log_cleaner_backoff_ms": 0,
     "offsets_topic_segment_bytes": 1 << 20,
     "offsets_retention_check_interval_ms": 1,
     "transaction_state_log_num_partitions": 1,

@@ -77,7 +77,6 @@ TABLE: Mapping[str, ConfigKey] = {
 KAFKAS_OWN = frozenset(
     {
         "background.threads",
-        "log.cleaner.backoff.ms",
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",

@@ -60,9 +60,9 @@ _KEYS = (
         default="delete",
         server="log.cleanup.policy",
         check=_check_cleanup,
-        doc="delete: old segments are deleted by retention.ms and retention.bytes. compact: they stay for ever; this "
-        "version removes no record by its key. compact,delete: as delete. With compact, records without a key are "
-        "refused.",
+        doc="delete: old segments are deleted by retention.ms and retention.bytes. compact: closed segments are "
+        "cleaned, so that for every key the last record stays; this version cleans a log while its closed segments "
+        "have at most 64 MB. compact,delete: both. With compact, records without a key are refused.",
     ),
     ConfigKey(
         name="compression.gzip.level",
@@ -102,7 +102,8 @@ _KEYS = (
         default="86400000",
         server="log.cleaner.delete.retention.ms",
         check=at_least(0),
-        doc=_NO_EFFECT + "how long compaction keeps tombstones.",
+        doc="How long compaction keeps a tombstone, and the marker of a transaction, after the round that found it "
+        "without older records.",
     ),
     ConfigKey(
         name="file.delete.delay.ms",
@@ -180,7 +181,8 @@ _KEYS = (
         default=str(_LONG_MAX),
         server="log.cleaner.max.compaction.lag.ms",
         check=at_least(1),
-        doc=_NO_EFFECT + "when a record must be compacted.",
+        doc="The age of a record at which its log is cleaned whatever its dirty ratio. It does not roll the open "
+        "segment; a segment without produces is closed after 5 minutes.",
     ),
     ConfigKey(
         name="max.message.bytes",
@@ -220,7 +222,7 @@ _KEYS = (
         default="0.5",
         server="log.cleaner.min.cleanable.ratio",
         check=between(0, 1),
-        doc=_NO_EFFECT + "how often a log is compacted.",
+        doc="A log is cleaned when its bytes since the last cleaning are more than this part of all it would clean.",
     ),
     ConfigKey(
         name="min.compaction.lag.ms",
@@ -228,7 +230,7 @@ _KEYS = (
         default="0",
         server="log.cleaner.min.compaction.lag.ms",
         check=at_least(0),
-        doc=_NO_EFFECT + "how long a record is safe from compaction.",
+        doc="How long a record stays as it is: segments with a younger record are not cleaned yet.",
     ),
     ConfigKey(
         name="min.insync.replicas",

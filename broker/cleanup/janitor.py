@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner, Outcome
+from bmq.broker.cleanup.cleaning_status import CleaningTotals, Outcome, count_logs
+from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
@@ -223,6 +224,15 @@ class Janitor:
     def cleaner(self) -> LogCleaner:
         """The cleaner, with its counters."""
         return self._cleaner
+
+    def cleaning_totals(self) -> CleaningTotals:
+        """Return the numbers of the compacted logs, as of the last look at each."""
+        logs = (
+            (care.cleaning, care.config.cleaning.max_compaction_lag_ms)
+            for care in self._cares.values()
+            if care.cleaning is not None and care.config.cleaning.is_compacted
+        )
+        return count_logs(logs, self._context.clock.now_ms())
 
     @property
     def swapper(self) -> SegmentSwapper:
@@ -426,11 +436,16 @@ class Janitor:
             await self._swapper.complete(care.driver)
             self._swapped(care)
         before = self._swapper.swaps_done
+        last = care.cleaning
         try:
             care.cleaning = await self._cleaner.clean(care, wall_ms)
         finally:
             if self._swapper.swaps_done != before:
                 self._swapped(care)
+        damaged_at = care.cleaning.damaged_at
+        if damaged_at is not None and (last is None or last.damaged_at != damaged_at):
+            text = "a damaged segment or index at or behind offset %d stops the cleaning of a compacted log"
+            _log.warning(text, damaged_at, extra=fields(**care.driver.path.log_fields))
         self._schedule_lags(care, now_ms, wall_ms)
 
     def _schedule_lags(self, care: _PartitionCare, now_ms: int, wall_ms: int) -> None:

@@ -7,24 +7,26 @@ wait (``LOG_BYTES_MAX``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 
+from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, Obstacle, Outcome
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError, RequestError
+from bmq.core.logging.fields import fields
 from bmq.core.model import SegmentName, cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned
-from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, SegmentFacts, plan_cleaning
+from bmq.storage.cleaning.plan import LogFacts, SegmentFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
 from bmq.storage.filesystem import CreateOptions, FileSystem, NoSuchFile, write_once
@@ -32,21 +34,14 @@ from bmq.storage.index import ENTRY, SegmentIndex
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
 
-LOG_BYTES_MAX = 64 << 20
-"""Closed bytes of a log in a round: the sources are in memory, beside the cleaned files."""
+_log = logging.getLogger(__name__)
+
 BUFFER_BYTES = 128 << 20
 """Kafka's log.cleaner.dedupe.buffer.size."""
 
 
 class CleaningStopped(Exception):
     """A round was given up: the process ends, the partition is not open here any more, or a source has changed."""
-
-
-class Obstacle(Enum):
-    """The reason why a log is not cleaned although it may be dirty; the text is for operators."""
-
-    LEVEL = "compaction.version is 0: not all processes support cleaned segments"
-    LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which this version does not clean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +79,6 @@ class CleanedFile:
 
     data: bytes
     index: Checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of one look at a log: ``plan`` is None if it was not planned, ``obstacle`` says why."""
-
-    plan: CleaningPlan | None
-    obstacle: Obstacle | None = None
-    has_cleaned: bool = False
 
 
 class LogCleaner:
@@ -149,9 +135,9 @@ class LogCleaner:
         )
         plan = plan_cleaning(log, config, wall_ms)
         if not plan.is_due:
-            return Outcome(plan=plan)
+            return Outcome(plan=plan, damaged_at=damaged_at)
         if plan.clean_bytes + plan.dirty_bytes > self._log_bytes_max:
-            return Outcome(plan=plan, obstacle=Obstacle.LARGE)
+            return Outcome(plan=plan, obstacle=Obstacle.LARGE, damaged_at=damaged_at)
         taken = [segment for segment in segments if segment.index.end_offset <= plan.end]
         groups = [[one for one in taken if one.name.base in {fact.base for fact in group}] for group in plan.groups]
         read = {one.name: await self._fs.read(driver.path.log(one.name), 0, one.index.position) for one in taken}
@@ -181,12 +167,23 @@ class LogCleaner:
             files = await self._context.offload(run)
         except (FormatError, RequestError) as error:
             self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
-            return Outcome(plan=plan)
+            return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=taken[0].name.base)
         for file, group in zip(files, groups, strict=True):
             await self._check_unchanged(state, group)
             await self._swap(state, file)
         self.rounds += 1
-        return Outcome(plan=plan, has_cleaned=True)
+        facts = [_cleaned(file) for file in files]
+        before, after = sum(each.bytes_before for each in facts), sum(each.bytes_after for each in facts)
+        _log.info(
+            "a compacted log was cleaned up to offset %d: %d segment(s) of %d bytes became %d of %d bytes",
+            plan.end,
+            len(taken),
+            before,
+            len(files),
+            after,
+            extra=fields(**driver.path.log_fields),
+        )
+        return Outcome(plan=plan, has_cleaned=True, damaged_at=damaged_at)
 
     async def _swap(self, state: RetentionState, file: CleanedFile) -> None:
         """Write the drafts, then swap the sources for them.  A failed write leaves no draft."""
@@ -203,8 +200,7 @@ class LogCleaner:
             raise
         await self._swapper.swap(state.driver, swap)
         state.forget_count()  # bytes have moved to other names
-        cleaned = file.index.cleaned
-        assert cleaned is not None
+        cleaned = _cleaned(file)
         self.bytes_before += cleaned.bytes_before
         self.bytes_after += cleaned.bytes_after
 
@@ -265,6 +261,12 @@ class LogCleaner:
 
 
 # ------------------------------------------------------------------------------------------------- plain functions
+
+
+def _cleaned(file: CleanedFile) -> Cleaned:
+    cleaned = file.index.cleaned
+    assert cleaned is not None
+    return cleaned
 
 
 def _is_whole(index: Checkpoint, listed: ListedSegment) -> bool:

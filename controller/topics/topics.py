@@ -492,7 +492,8 @@ class TopicAdmin:
     def _warn_of_compaction(self, topic: Topic) -> None:
         if not topic.is_internal and "compact" in parse_list(topic.configs.get("cleanup.policy", "")):
             _log.warning(
-                "a topic asks for compaction: this version removes no record by its key", extra=fields(topic=topic.name)
+                "a topic asks for compaction: this version cleans a log while its closed segments have at most 64 MB",
+                extra=fields(topic=topic.name),
             )
 
 

@@ -15,6 +15,7 @@ from bmq.core.records.walk import WALKER
 from bmq.meta.cluster.member import PROXY
 from bmq.server.audit import audit_metrics
 from bmq.server.node import Node
+from bmq.server.queries.cleaning_metrics import cleaning_metrics
 from bmq.server.queries.login_metrics import login_metrics
 from bmq.server.queries.quota_metrics import quota_metrics
 from bmq.server.queries.transaction_metrics import transaction_metrics
@@ -126,6 +127,7 @@ class OwnMetrics:
                 int(bool(broker.storage_trouble)),
             ),
             *self._of_log_sizes(),
+            *cleaning_metrics(broker.janitor),
             OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
             OwnMetric("unflushed_bytes_limit", "Most unflushed bytes", broker.config.buffer_bytes_total),
             OwnMetric("partitions_handed_over", "Partitions that left this process", broker.moved_total, True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.assignment.follower import AssignmentFollower
@@ -53,7 +54,7 @@ class BrokerRole:
             cluster=config.cluster,
             clock=parts.clock,
             config=settings,
-            janitor_config=janitor_config,
+            janitor_config=janitor_config or _janitor_config(config),
             reads=pool.progress,
             standstill=joined.standstill,
         )
@@ -137,3 +138,11 @@ class BrokerRole:
         await self.broker.close(self.close_by)
         await self._hand_overs.close()
         await self._verifier.close()
+
+
+def _janitor_config(config: NodeConfig) -> JanitorConfig:
+    """Return the settings of upkeep: a compacted log is looked at every ``log.cleaner.backoff.ms`` at most."""
+    default = JanitorConfig()
+    backoff_ms = config.log_cleaner_backoff_ms
+    interval_ms = default.interval_ms if backoff_ms >= default.clean_ms else max(1_000, backoff_ms)
+    return replace(default, clean_ms=backoff_ms, interval_ms=interval_ms)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from bmq.broker.cleanup.log_cleaner import Obstacle
+from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import LogSize
 from bmq.core.records.batch import Record, build_batch
@@ -81,7 +81,8 @@ async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
     return last, count
 
 
-async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go() -> None:
+async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     world = World()
     owner = await compacted(world)
     last = await update(owner, 20)
@@ -100,21 +101,25 @@ async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go() -
     assert [name for name in await world.names() if name.startswith(".clean")] == []
     assert owner.driver.machine.record.swap is None
     assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done) == (1, 1)
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["open_segment"], sum(totals.not_cleaned.values())) == (0, 1, 1)
+    (line,) = [line.message for line in caplog.records if "was cleaned" in line.message]
+    assert f"up to offset {lives[1].base}:" in line
     second = await compacted(world, "b")
     assert (second.log_start, second.watermark) == (0, 20)
     assert (await contents(world, 0, 20))[0] == last
 
 
-async def test_the_size_of_a_log_shrinks_with_its_cleaning() -> None:
+async def test_the_size_of_a_log_falls_with_a_cleaning() -> None:
     world = World()
     owner = await compacted(world)
     await update(owner, 20)
     size = LogSize(0)
-    before = await size.count(owner.steps, owner.driver)
+    before = await size.count(world.reading, owner.driver)
     await owner.rounds()
-    await owner.rounds(10)
-    after = await size.count(owner.steps, owner.driver)
-    assert after == await LogSize(0).count(owner.steps, owner.driver)
+    lives = [one async for one in walk(world.reading, PATH) if one.is_live]
+    after = await size.count(world.reading, owner.driver)
+    assert after == sum(one.length for one in lives)
     assert after < before
 
 
@@ -270,7 +275,7 @@ async def test_a_log_below_the_ratio_waits() -> None:
     assert care.cleaning.plan.reason is Reason.BELOW_RATIO
 
 
-async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing() -> None:
+async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     owner = await compacted(world)
     await update(owner, 20)
@@ -283,6 +288,9 @@ async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing() -> None:
     await owner.rounds()
     assert owner.janitor.failures > 0
     assert await world.names() == before
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
+    assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
 
 
 @pytest.mark.parametrize("dies_before", [True, False])

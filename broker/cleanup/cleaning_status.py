@@ -1,0 +1,95 @@
+"""The state of cleaning of a broker's compacted logs, for metrics and operators.  Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from bmq.storage.cleaning.plan import CleaningPlan, Reason
+
+LOG_BYTES_MAX = 64 << 20
+"""Most closed bytes of a log that a round takes.  A round holds the sources and the cleaned files in memory."""
+
+
+class Obstacle(Enum):
+    """The reason why a log is not cleaned although it may be dirty; the text is for operators."""
+
+    LEVEL = "compaction.version is 0: not all processes support cleaned segments"
+    LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which this version does not clean"
+    DAMAGED = "a segment or its index cannot be read"
+
+
+NOT_CLEANED = (
+    Obstacle.LEVEL,
+    Obstacle.LARGE,
+    Obstacle.DAMAGED,
+    Reason.SWAP_PENDING,
+    Reason.OPEN_SEGMENT,
+    Reason.UNCOMMITTED,
+    Reason.OPEN_TRANSACTION,
+    Reason.MIN_LAG,
+    Reason.BELOW_RATIO,
+)
+"""The reasons for which a compacted log is not cleaned, as ``bmq_logs_not_cleaned`` names them in lower case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of one look at a log.
+
+    ``plan`` is None without a plan, ``obstacle`` says why a due log was not cleaned.  ``damaged_at`` is the base of the
+    first segment that cannot be read, None without any.
+    """
+
+    plan: CleaningPlan | None
+    obstacle: Obstacle | None = None
+    has_cleaned: bool = False
+    damaged_at: int | None = None
+
+    @property
+    def why_not(self) -> Reason | Obstacle | None:
+        """The reason why the log is not cleaned now; None after a round.
+
+        Damage comes first, also where segments before it may be cleaned later.
+        """
+        if self.damaged_at is not None:
+            return Obstacle.DAMAGED
+        if self.obstacle is not None or self.plan is None:
+            return self.obstacle
+        return None if self.plan.is_due else self.plan.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningTotals:
+    """Numbers of all compacted logs of one broker: ``not_cleaned`` has every reason of ``NOT_CLEANED``, at 0 or more.
+
+    ``max_dirty_percent``: the largest dirty ratio.  ``max_delay_s``: the seconds by which the oldest dirty record is
+    past max.compaction.lag.ms, 0 if none is.
+    """
+
+    uncleanable: int
+    max_dirty_percent: float
+    max_delay_s: float
+    not_cleaned: Mapping[str, int]
+
+
+def count_logs(logs: Iterable[tuple[Outcome, int]], now_ms: int) -> CleaningTotals:
+    """Return the numbers of logs, each with the outcome of its last look and its max.compaction.lag.ms."""
+    reasons = Counter[Reason | Obstacle | None]()
+    ratio, delay_ms = 0.0, 0
+    for outcome, max_lag_ms in logs:
+        reasons[outcome.why_not] += 1
+        plan = outcome.plan
+        if plan is None or outcome.has_cleaned:
+            continue
+        ratio = max(ratio, plan.dirty_ratio)
+        if plan.oldest_dirty_timestamp > 0:
+            delay_ms = max(delay_ms, now_ms - plan.oldest_dirty_timestamp - max_lag_ms)
+    return CleaningTotals(
+        uncleanable=reasons[Obstacle.DAMAGED],
+        max_dirty_percent=100 * ratio,
+        max_delay_s=delay_ms / 1000,
+        not_cleaned={reason.name.lower(): reasons[reason] for reason in NOT_CLEANED},
+    )

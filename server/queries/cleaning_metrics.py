@@ -1,0 +1,41 @@
+"""Numbers of the cleaning of compacted logs that ``/metrics`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bmq.broker.cleanup.janitor import Janitor
+from bmq.console.state import Own, OwnMetric
+
+
+def cleaning_metrics(janitor: Janitor) -> Iterable[Own]:
+    """Yield the numbers of one broker's logs at the last look, and of its cleanings."""
+    totals, cleaner = janitor.cleaning_totals(), janitor.cleaner
+    yield OwnMetric(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Compacted logs in which a damaged segment or index stops the cleaning",
+        totals.uncleanable,
+    )
+    yield OwnMetric(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        "Bytes since the last cleaning of the dirtiest compacted log, in percent of all that a round would read",
+        totals.max_dirty_percent,
+    )
+    yield OwnMetric(
+        "kafka_log_logcleaner_max_compaction_delay_secs",
+        "Seconds by which the oldest record not yet cleaned is past max.compaction.lag.ms",
+        totals.max_delay_s,
+    )
+    for reason, count in totals.not_cleaned.items():
+        yield OwnMetric(
+            "logs_not_cleaned", "Compacted logs that are not cleaned now, by reason", count, False, "reason", reason
+        )
+    yield OwnMetric("cleaning_rounds", "Cleanings of compacted logs that were completed", cleaner.rounds, True)
+    yield OwnMetric("cleaning_bytes_before", "Bytes of segments that were cleaned", cleaner.bytes_before, True)
+    yield OwnMetric("cleaning_bytes_after", "Bytes of the cleaned segments", cleaner.bytes_after, True)
+    yield OwnMetric(
+        "cleaning_swaps",
+        "Swaps of segments for a cleaned segment that were completed, also for an owner before",
+        janitor.swapper.swaps_done,
+        True,
+    )

@@ -1,0 +1,255 @@
+"""A compacted topic of a real server, on a folder and on HDFS: it is cleaned, also across kills, and readers agree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import hdfs_native
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaPartition
+
+from tests.services.bmq import BmqServer
+from tests.services.hdfs import HdfsCluster
+from tests.services.processes import wait_for
+from tests.services.spark import frame, start_spark
+
+BMQ = str(Path(sys.executable).with_name("bmq"))
+TIMEOUT_S = 120.0
+TOPIC = "accounts"
+KEYS = 20
+VALUE_BYTES = 20_000
+UPDATES = 250
+"""Records of one burst: 5 MB, which are five segments of one block."""
+KILLS = 3
+START_MS = 1_700_000_000_000
+SETTINGS = {
+    "BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
+    "BMQ_CACHE_BYTES": str(64 << 20),
+    "BMQ_BLOCK_BYTES": str(1 << 20),
+    "BMQ_LOG_CLEANER_BACKOFF_MS": "100",
+}
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0",
+    "file.delete.delay.ms": "0",
+}
+Read = tuple[int, int, bytes, bytes]
+"""Offset, timestamp, key and value of a record."""
+
+
+class Story:
+    """One topic, its server, and the model: ``last`` has each key's last acknowledged record."""
+
+    def __init__(self, server: BmqServer, root: str, names: Callable[[], list[str]]) -> None:
+        self.server = server
+        self.root = root
+        self.names = names
+        self.last: dict[bytes, Read] = {}
+        self.end = 0
+
+    def update(self, count: int = UPDATES) -> None:
+        """Produce records of keys in turn, each with a time of its own."""
+        producer = Producer({"bootstrap.servers": self.server.bootstrap, "batch.num.messages": 10, "linger.ms": 50})
+
+        def done(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            key, value, offset = message.key(), message.value(), message.offset()
+            assert key is not None
+            assert value is not None
+            assert offset is not None
+            self.last[key] = (offset, message.timestamp()[1], key, value)
+
+        for number in range(self.end, self.end + count):
+            key = b"k%d" % (number * 7 % KEYS)
+            value = b"%d " % number + os.urandom(VALUE_BYTES)
+            producer.produce(TOPIC, key=key, value=value, timestamp=START_MS + number, partition=0, on_delivery=done)
+        assert producer.flush(TIMEOUT_S) == 0
+        self.end += count
+
+    def cleaned(self) -> set[str]:
+        """Return the names of cleaned segments: those with a fourth number."""
+        return {name for name in self.names() if re.fullmatch(r"\d+-\d+-\d+-\d+\.log", name)}
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=TIMEOUT_S) as response:
+            text = response.read().decode()
+        (found,) = re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)
+        return float(found)
+
+    def size(self) -> int:
+        described = self.bmq("topic", "describe", TOPIC, "--json", "--bootstrap", self.server.bootstrap)
+        (partition,) = json.loads(described)["partitions"]
+        return int(partition["bytes"])
+
+    def bmq(self, *arguments: str) -> str:
+        done = subprocess.run([BMQ, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def check(self, found: list[Read], start_ms: int = 0) -> None:
+        """Check that a reader found the last record of each key among those from ``start_ms`` on."""
+        last = {key: record for record in found for key in (record[2],)}
+        assert last == {key: record for key, record in self.last.items() if record[1] >= start_ms or key in last}
+        assert [record[0] for record in found] == sorted({record[0] for record in found})
+
+
+def kill_in_a_cleaning(story: Story) -> None:
+    """Update the topic, and kill the server as soon as a draft or another cleaned segment is on storage."""
+    before = story.cleaned()
+    story.update()
+    wait_for(
+        lambda: story.cleaned() != before or any(name.startswith(".clean") for name in story.names()),
+        "a cleaning that has begun",
+        timeout_s=TIMEOUT_S,
+        interval_s=0.005,
+    )
+    story.server.restart()
+
+
+def run(story: Story) -> None:
+    admin = AdminClient({"bootstrap.servers": story.server.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, -1, config=CONFIGS)])[TOPIC].result(30)
+    for _ in range(KILLS):
+        kill_in_a_cleaning(story)
+    story.update()
+    produced = story.end * VALUE_BYTES
+    wait_for(lambda: story.size() < produced / 2, "fewer bytes", timeout_s=TIMEOUT_S, interval_s=0.5)
+    wait_for(lambda: story.metric("bmq_cleaning_rounds_total") > 0, "a round of this process", timeout_s=TIMEOUT_S)
+    assert story.metric("bmq_cleaning_bytes_after_total") < story.metric("bmq_cleaning_bytes_before_total")
+    assert story.metric("kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
+    times = [START_MS + number for number in range(0, story.end, story.end // 9)]
+    read_with_librdkafka(story, times)
+    read_with_kafka_python(story, times)
+    asyncio.run(asyncio.wait_for(read_with_aiokafka(story, times), TIMEOUT_S))
+
+
+def check_storage(story: Story) -> None:
+    """Check the files of a server that has ended."""
+    read_with_spark(story)
+    assert "a compacted log was cleaned" in story.server.log.read_text()
+    story.bmq("segment", "verify", "--root", story.root, "--topic", TOPIC, "--records")
+
+
+def test_on_a_folder(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+
+    def names() -> list[str]:
+        return [path.name for path in root.glob(f"topics/{TOPIC}/*/0/*")]
+
+    with BmqServer(f"file://{root}", f"sqlite://{tmp_path}/meta.db", environment=SETTINGS, folder=tmp_path) as server:
+        story = Story(server, f"file://{root}", names)
+        run(story)
+    check_storage(story)
+
+
+def test_on_hdfs(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
+    client, folder = hdfs_native.Client(hdfs.root), f"{urlsplit(hdfs_root).path}/topics/{TOPIC}"
+
+    def names() -> list[str]:
+        return [Path(status.path).name for status in client.list_status(folder, recursive=True)]
+
+    with BmqServer(hdfs_root, f"sqlite://{tmp_path}/meta.db", environment=SETTINGS, folder=tmp_path) as server:
+        story = Story(server, hdfs_root, names)
+        run(story)
+    check_storage(story)
+
+
+# ----------------------------------------------------------------------------------------------------------- readers
+
+
+def read_with_librdkafka(story: Story, times: list[int]) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": story.server.bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
+
+    def read(offset: int) -> list[Read]:
+        consumer.assign([TopicPartition(TOPIC, 0, offset)])
+        found: list[Read] = []
+        while not found or found[-1][0] < story.end - 1:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None, message.error()
+            key, value, at = message.key(), message.value(), message.offset()
+            assert key is not None
+            assert value is not None
+            assert at is not None
+            found.append((at, message.timestamp()[1], key, value))
+        return found
+
+    try:
+        everything = read(0)
+        story.check(everything)
+        assert len(everything) < story.end / 2
+        for time in times:
+            (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, time)], timeout=TIMEOUT_S)
+            assert at.offset == next(record[0] for record in everything if record[1] >= time)
+            story.check(read(at.offset), time)
+    finally:
+        consumer.close()
+
+
+def read_with_kafka_python(story: Story, times: list[int]) -> None:
+    at = KafkaPartition(TOPIC, 0)
+    consumer = KafkaConsumer(
+        bootstrap_servers=story.server.bootstrap, enable_auto_commit=False, consumer_timeout_ms=TIMEOUT_S * 1000
+    )
+    try:
+        consumer.assign([at])
+        for time in (0, *times):
+            found = consumer.offsets_for_times({at: time})[at]
+            consumer.seek(at, found.offset)
+            read: list[Read] = []
+            for record in consumer:
+                read.append((record.offset, record.timestamp, record.key, record.value))
+                if record.offset == story.end - 1:
+                    break
+            assert read[0][:2] == (found.offset, found.timestamp)
+            story.check(read, time)
+    finally:
+        consumer.close()
+
+
+async def read_with_aiokafka(story: Story, times: list[int]) -> None:
+    at = AioPartition(TOPIC, 0)
+    async with AIOKafkaConsumer(bootstrap_servers=story.server.bootstrap, enable_auto_commit=False) as consumer:
+        consumer.assign([at])
+        for time in (0, *times):
+            found = (await consumer.offsets_for_times({at: time}))[at]
+            consumer.seek(at, found.offset)
+            read: list[Read] = []
+            while not read or read[-1][0] < story.end - 1:
+                record = await consumer.getone()
+                read.append((record.offset, record.timestamp, record.key, record.value))
+            assert read[0][:2] == (found.offset, found.timestamp)
+            story.check(read, time)
+
+
+def read_with_spark(story: Story) -> None:
+    spark = start_spark()
+    try:
+        data = frame(spark, story.root, topic=TOPIC).selectExpr("offset", "unix_millis(timestamp) time", "key", "value")
+        story.check(
+            [(row.offset, row.time, bytes(row.key), bytes(row.value)) for row in data.orderBy("offset").collect()]
+        )
+    finally:
+        spark.stop()

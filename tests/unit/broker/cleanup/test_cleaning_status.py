@@ -1,0 +1,58 @@
+"""The numbers of compacted logs: by reason, the dirtiest, the oldest record, damage."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.broker.cleanup.cleaning_status import NOT_CLEANED, Obstacle, Outcome, count_logs
+from bmq.storage.cleaning.plan import CleaningPlan, Reason
+
+NEVER = (1 << 63) - 1
+
+
+def plan(reason: Reason, dirty: int = 0, oldest: int = -1) -> CleaningPlan:
+    return CleaningPlan(
+        reason=reason,
+        first_dirty=0,
+        end=0,
+        clean_bytes=100 - dirty,
+        dirty_bytes=dirty,
+        oldest_dirty_timestamp=oldest,
+        earliest_horizon=-1,
+        groups=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome(plan=None, obstacle=Obstacle.LEVEL), Obstacle.LEVEL),
+        (Outcome(plan=plan(Reason.DIRTY), obstacle=Obstacle.LARGE), Obstacle.LARGE),
+        (Outcome(plan=plan(Reason.DIRTY), has_cleaned=True), None),
+        (Outcome(plan=plan(Reason.MIN_LAG)), Reason.MIN_LAG),
+        (Outcome(plan=plan(Reason.BELOW_RATIO), damaged_at=7), Obstacle.DAMAGED),
+        (Outcome(plan=plan(Reason.DIRTY), has_cleaned=True, damaged_at=7), Obstacle.DAMAGED),
+    ],
+)
+def test_a_look_at_a_log_has_one_reason(outcome: Outcome, reason: Reason | Obstacle | None) -> None:
+    assert outcome.why_not is reason
+
+
+def test_every_reason_is_counted_also_at_zero() -> None:
+    dirty = (Outcome(plan=plan(Reason.BELOW_RATIO, dirty=40, oldest=1_000)), 3_000)
+    quiet = (Outcome(plan=plan(Reason.OPEN_SEGMENT)), 1)
+    cleaned = (Outcome(plan=plan(Reason.DIRTY, dirty=90, oldest=1), has_cleaned=True), 1)
+    damaged = (Outcome(plan=plan(Reason.DAMAGED), damaged_at=0), NEVER)
+    totals = count_logs([dirty, quiet, cleaned, damaged], now_ms=9_000)
+    assert (totals.uncleanable, totals.max_dirty_percent, totals.max_delay_s) == (1, 40.0, 5.0)
+    assert {name: count for name, count in totals.not_cleaned.items() if count} == {
+        "below_ratio": 1,
+        "open_segment": 1,
+        "damaged": 1,
+    }
+    assert len(totals.not_cleaned) == len(NOT_CLEANED)
+
+
+def test_without_a_max_lag_no_record_is_late() -> None:
+    totals = count_logs([(Outcome(plan=plan(Reason.BELOW_RATIO, dirty=1, oldest=5)), NEVER)], now_ms=1 << 42)
+    assert totals.max_delay_s == 0
