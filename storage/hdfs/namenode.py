@@ -385,6 +385,8 @@ class NameNode:
                     client_id=self._client_id,
                     timeout_s=self._settings.connect_timeout_s,
                     login_timeout_s=self._settings.login_timeout_s,
+                    # A silent NameNode is left before others have waited long: another one may be active by then.
+                    response_timeout_s=self._settings.call_timeout_s if len(self._namenodes) > 1 else 0.0,
                 )
             except (RpcConnectionLost, LoginFailed, RemoteError) as error:
                 if isinstance(error, LoginFailed):
