@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
+from bmq.storage.filesystem import NoSuchFile, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.delegation_token import HadoopToken
@@ -54,6 +54,8 @@ class TokenRefusals:
         self._namenodes = namenodes
         self._first = first_attempt
         self._silent: int | None = None
+        self.last: StorageError | None = None
+        """The last refusal, as the caller's error."""
 
     def no_response(self, attempt: int) -> None:
         """Take in that a NameNode does not respond."""
@@ -320,11 +322,12 @@ class NameNode:
                 )
             except RemoteError as error:
                 if connection is None and error.short_class == INVALID_TOKEN:
+                    by = f"the log-in by {self._authenticator}"
+                    refusals.last = translate(error, f"{method} {what}".rstrip() + f": {by}")
                     if refusals.count(attempt) and self._authenticator.has_another():
                         refusals = TokenRefusals(len(self._namenodes), attempt + 1)
                     elif refusals.are_final(attempt):
-                        by = f"the log-in by {self._authenticator}"
-                        raise translate(error, f"{method} {what}".rstrip() + f": {by}") from error
+                        raise refusals.last from error
                 elif error.short_class in TRY_ANOTHER_NAMENODE:
                     self._leave(connection)
                 elif error.short_class not in TRY_AGAIN:
@@ -345,6 +348,8 @@ class NameNode:
                 failure = TimeoutError(f"no response within {self._settings.call_timeout_s:g} s")
             pause_s = self._pause_s(attempt)
             if self._is_closed or loop.time() + pause_s > deadline:
+                if refusals.last is not None:  # no NameNode has taken the token, and this says what to do
+                    raise refusals.last from failure
                 kind = failure.kind if isinstance(failure, LoginFailed) else StorageUnavailable
                 raise kind(f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})") from failure
             await asyncio.sleep(pause_s)
@@ -380,6 +385,8 @@ class NameNode:
                     client_id=self._client_id,
                     timeout_s=self._settings.connect_timeout_s,
                     login_timeout_s=self._settings.login_timeout_s,
+                    # A silent NameNode is left before others have waited long: another one may be active by then.
+                    response_timeout_s=self._settings.call_timeout_s if len(self._namenodes) > 1 else 0.0,
                 )
             except (RpcConnectionLost, LoginFailed, RemoteError) as error:
                 if isinstance(error, LoginFailed):

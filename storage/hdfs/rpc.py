@@ -98,10 +98,12 @@ class RpcConnection(asyncio.Protocol):
         client_id: bytes,
         timeout_s: float,
         login_timeout_s: float = 0.0,
+        response_timeout_s: float = 0.0,
     ) -> RpcConnection:
         """Open a connection, and log in if the identity needs it.
 
-        ``login_timeout_s`` bounds the log-in, 0 for ``timeout_s``.  Raises RpcConnectionLost if the server does not
+        ``login_timeout_s`` bounds the log-in, 0 for ``timeout_s``, and ``response_timeout_s`` each response of the
+        server within the log-in, 0 for no bound of its own.  Raises RpcConnectionLost if the server does not
         accept the connection within ``timeout_s``, and LoginFailed if the log-in fails.  Raises RemoteError if the
         server is a standby, asks for a later call, or does not take the token.
         """
@@ -110,7 +112,7 @@ class RpcConnection(asyncio.Protocol):
         )
         if authenticator.login is not None:
             try:
-                await connection._log_in(authenticator.login, host, login_timeout_s or timeout_s)
+                await connection._log_in(authenticator.login, host, login_timeout_s or timeout_s, response_timeout_s)
             except BaseException:
                 connection.close()
                 raise
@@ -212,7 +214,7 @@ class RpcConnection(asyncio.Protocol):
 
     # ---- within
 
-    async def _log_in(self, login: SaslLogin, host: str, timeout_s: float) -> None:
+    async def _log_in(self, login: SaslLogin, host: str, timeout_s: float, response_timeout_s: float) -> None:
         """Carry out the effects of the negotiation's machine, and send the connection context."""
         negotiation = login.negotiate(self.name)
         client: SaslClient | None = None
@@ -221,7 +223,9 @@ class RpcConnection(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 while not isinstance(effect, LoggedIn):
                     if isinstance(effect, Send):
-                        effect = negotiation.receive(await self._exchange(effect.message))
+                        async with asyncio.timeout(response_timeout_s or None):
+                            response = await self._exchange(effect.message)
+                        effect = negotiation.receive(response)
                         continue
                     if effect.offer is not None:
                         names = await self._names(login)
@@ -229,14 +233,14 @@ class RpcConnection(asyncio.Protocol):
                             effect.offer.method, host, names, effect.offer.protocol, effect.offer.server_id
                         )
                     assert client is not None, "the first challenge comes with the offer"
-                    response = await client.evaluate(effect.challenge)
-                    effect = negotiation.evaluated(response, is_complete=client.is_complete)
+                    proof = await client.evaluate(effect.challenge)
+                    effect = negotiation.evaluated(proof, is_complete=client.is_complete)
         except TimeoutError as error:
             is_ours = isinstance(effect, MechanismStep)
             if is_ours:
                 text = f"cannot log in as {login}: no response of the KDC within {timeout_s:g} s ({LOGINS.since})"
                 raise LoginFailed(text, CannotLogIn, is_final=False, reason=KDC) from error
-            text = f"no log-in at {self.name} within {timeout_s:g} s"
+            text = f"no log-in at {self.name} within {min(timeout_s, response_timeout_s or timeout_s):g} s"
             raise LoginTimedOut(text, StorageUnavailable, is_final=False) from error
         except RemoteError as error:
             if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN | {INVALID_TOKEN}:

@@ -27,7 +27,8 @@ class HdfsSettings:
     """Bound of one log-in by Kerberos.  It takes 10 ms; the library tries the KDCs in turn, for seconds."""
 
     call_timeout_s: float = 5.0
-    """Bound of one attempt of a NameNode call.  A NameNode under a long garbage collection responds within seconds."""
+    """Bound of one attempt of a NameNode call, and with several NameNodes of each response in a log-in.  A NameNode
+    under a long garbage collection responds within seconds."""
 
     call_deadline_s: float = 15.0
     """Bound of all attempts of one call together.  A failover to a standby took 1.8 s; safe mode after a restart takes

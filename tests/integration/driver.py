@@ -105,7 +105,7 @@ class Driver:
         arguments = self.arguments
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         incarnation = new_incarnation()
-        fs, watch = watched(await open_filesystem(arguments.root, holder=f"bmq-{incarnation}"), self.tell)
+        fs, watch = watched(await open_filesystem(arguments.root, holder=incarnation), self.tell)
         kv = await open_shared(arguments.meta)
         config = BrokerConfig(**json.loads(arguments.broker))
         log_config = LogConfig(**json.loads(arguments.log))
@@ -201,8 +201,10 @@ class DriverProcess:
         for option, value in options.items():
             text = json.dumps(value) if isinstance(value, dict) else str(value)
             command += [f"--{option.replace('_', '-')}", text]
-        top = str(Path(__file__).parents[2])
-        self.process = ServiceProcess(name, command, log=folder / f"{name}.log", environment={"PYTHONPATH": top})
+        # The package of this process, which need not be the installed one.
+        places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {"PYTHONPATH": os.pathsep.join(places)}
+        self.process = ServiceProcess(name, command, log=folder / f"{name}.log", environment=environment)
 
     def start(self) -> None:
         self.process.start()

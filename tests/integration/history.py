@@ -177,7 +177,7 @@ async def broker_on(
 ) -> AsyncIterator[Broker]:
     """Run a broker in this process, on its own file system."""
     incarnation = new_incarnation()
-    fs = await open_filesystem(root, holder=f"bmq-{incarnation}")
+    fs = await open_filesystem(root, holder=incarnation)
     try:
         async with lone_broker(watch(fs), kv, incarnation=incarnation, config=config) as broker:
             yield broker

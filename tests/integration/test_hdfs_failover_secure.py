@@ -224,7 +224,7 @@ async def test_a_stopped_namenode_that_wakes_up_spoils_nothing(ha: HdfsCluster, 
         await appender.flush()
         former = await asyncio.to_thread(stop, ha)
         await asyncio.to_thread(ha.wait_failover, former)
-        await write_once(fs, "/after", LARGE)
+        await write_once(fs, "/after", LARGE, CreateOptions())
         await asyncio.to_thread(ha.namenodes[former].resume)
         async with clients(new_root(ha), login, 1) as (other,):  # a client that may find the former one first
             await write_once(other, "/new", b"1")

@@ -240,6 +240,15 @@ async def test_a_server_that_is_silent_during_a_log_in_is_given_up() -> None:
             await client.is_file_closed("/x")
 
 
+async def test_a_namenode_that_is_silent_during_a_log_in_is_left_for_another_one() -> None:
+    """A stopped NameNode accepts connections: the log-in's bound, which is the KDC's too, would be too long for it."""
+    settings = replace(PATIENT, call_timeout_s=0.2, login_timeout_s=1e6)
+    async with secure([None], WHOLE, identity=Password(), settings=settings) as (client, (silent, active)):
+        async with asyncio.timeout(60):
+            assert await client.is_file_closed("/x")
+    assert (silent.connections, active.connections) == (1, 1)
+
+
 async def test_a_kdc_that_is_silent_is_not_told_as_a_silent_namenode() -> None:
     async with secure(WHOLE, identity=Password(hang=True), settings=IMPATIENT) as (client, (server,)):
         with pytest.raises(CannotLogIn, match=r"cannot log in as alice: no response of the KDC within 0\.2 s"):

@@ -261,6 +261,18 @@ async def test_an_observers_refusal_is_not_final_while_a_namenode_does_not_respo
         assert await client.is_file_closed("/x")
 
 
+@pytest.mark.parametrize("dead", [0, 1])
+async def test_a_token_that_has_ended_is_the_error_also_beside_a_dead_namenode(dead: int) -> None:
+    """The text says what to do, in whatever order the NameNodes are called last."""
+    lost: Script = [b"\xff\xff\xff\xff"]
+    settings = replace(PATIENT, call_deadline_s=0.3)
+    scripts: list[list[Script]] = [[lost] * 100, [lost] * 100]
+    scripts[1 - dead] = [[NEGOTIATE, GONE]] * 100
+    async with namenodes(*scripts, identity=Password(), settings=settings) as (client, _):
+        with pytest.raises(CannotLogIn, match=r"can't be found in cache \(the delegation token has expired"):
+            await client.is_file_closed("/x")
+
+
 async def test_kerberos_beside_a_refused_token_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     kerberos = Password()
     identity = DelegatedAuthenticator(GivenToken(TOKEN), make_kerberos=lambda: kerberos)
