@@ -152,9 +152,9 @@ def body_of(frame: bytes, api_key: ApiKey, version: int) -> Any:
     """Return the message in a frame, with a header without a client id."""
     length, key, found, _, client = struct.unpack(">ihhih", frame[:14])
     assert (length, key, found, client) == (len(frame) - 4, api_key, version, -1)
-    requested = request_class(api_key)
-    assert requested is not None
-    return requested.decode(memoryview(frame)[14:], version=version)
+    message = request_class(api_key)
+    assert message is not None
+    return message.decode(memoryview(frame)[14:], version=version)
 
 
 def test_the_frames_are_what_a_server_reads() -> None:
