@@ -4,9 +4,8 @@ A commit waits until the transaction's coordinator knows of the shard (rule 12),
 is under way.  Its offsets are pending (``pending``) until the next marker is durable and applied.  A large end is
 applied in steps; meanwhile its producer's next commit and next marker wait.
 
-A base class of ``ActiveGroups``, not a part that it holds: such a part would need the shard's waits, and so the shard.
-In such a circle the garbage collector would free a lost shard's groups at once; ``coordinator.shard.shard`` frees them
-in turns.
+A base class of ``ActiveGroups``, not a member of it: a member would hold the shard in turn.  In such a circle the
+garbage collector would free a lost shard's groups at once; ``coordinator.shard.shard`` frees them in turns.
 """
 
 from __future__ import annotations
