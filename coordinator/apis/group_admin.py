@@ -8,8 +8,9 @@ from typing import Any
 from bmq.coordinator.api import GroupListing
 from bmq.coordinator.group.members import GroupMember
 from bmq.coordinator.group.states import GroupState
-from bmq.coordinator.group_shard.active import OFFSET_ELEMENTS, OFFSETS_A_TURN, ActiveGroups
+from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.manager import GroupShards
+from bmq.coordinator.group_shard.offsets import OFFSET_ELEMENTS, OFFSETS_A_TURN
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m

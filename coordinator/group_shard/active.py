@@ -8,10 +8,7 @@ the log fails, all requests that wait get NOT_COORDINATOR.
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
@@ -20,35 +17,26 @@ from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
-from bmq.coordinator.group_shard.pending import PendingTransaction
+from bmq.coordinator.group_shard.offsets import slices
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
+from bmq.coordinator.group_shard.transactions import OffsetTransactions
 from bmq.coordinator.group_shard.verification import CommitTransaction
 from bmq.coordinator.group_shard.verified_commits import VerifiedCommits
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.response_queue import ResponseQueue
-from bmq.coordinator.shard.writer import REFUSED_PRODUCER, Writer
+from bmq.coordinator.shard.writer import Writer
 from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.steps import Steps
-from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue, Turns, next_turn, room_in_turn
+from bmq.core.aio.turns import StepQueue, Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.records.control import EndMarker, TransactionMarker, end_record
 
 A = TypeVar("A", JoinResponse, SyncResponse)
-T = TypeVar("T")
 EXPIRED_A_TURN = 500
 """Timers handled in one turn of the event loop: requests must still be served when very many members time out."""
-OFFSETS_A_TURN = 500
-"""Offsets that are stored or deleted in a turn: an offset is applied, encoded, and put into a batch."""
-OFFSET_ELEMENTS = ELEMENTS_A_TURN // OFFSETS_A_TURN
-MARKER_ELEMENTS = 4
-"""Work with a marker's batch, in elements of a turn (``core.aio.turns``)."""
 _TIMER_MIN_S = 0.001  # the loop's clock and the shard's may differ by a tick
 
 
@@ -59,7 +47,7 @@ class _Parked(NamedTuple):
     refusal: Callable[[ErrorCode], JoinResponse | SyncResponse]
 
 
-class ActiveGroups(ActiveShard[GroupsState]):
+class ActiveGroups(OffsetTransactions):
     """The groups of a shard, under a single ownership of its log."""
 
     def __init__(
@@ -77,8 +65,8 @@ class ActiveGroups(ActiveShard[GroupsState]):
         ends: StepQueue,
         refused: RefusedMarkers,
     ) -> None:
-        super().__init__(state, writer, clock, settings, freshness)
-        self._verified = VerifiedCommits(verifier, partition, state.pending)
+        verified = VerifiedCommits(verifier, partition, state.pending)
+        super().__init__(state, writer, clock, settings, freshness, verified=verified, ends=ends, refused=refused)
         self._bounds = bounds
         self.account = MembershipAccount(budget)
         self._budget = budget
@@ -87,9 +75,6 @@ class ActiveGroups(ActiveShard[GroupsState]):
         self._timer_ms = 0
         self._parked: dict[asyncio.Future[Any], _Parked] = {}
         self._answers = answers
-        self._ending: dict[int, asyncio.Future[None]] = {}  # markers being written or applied, by producer id
-        self._ends = ends
-        self._refused = refused
 
     async def go_live(self) -> None:
         turns = Turns()
@@ -111,7 +96,6 @@ class ActiveGroups(ActiveShard[GroupsState]):
         if self._is_closed:
             return
         super().close(error)
-        self._verified.close()
         self.account.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -219,14 +203,13 @@ class ActiveGroups(ActiveShard[GroupsState]):
         answers: list[ErrorCode] = []
         writes: list[asyncio.Future[None]] = []
         try:
-            for slice_ in _slices(offsets) if offsets else [offsets]:
+            for slice_ in slices(offsets) if offsets else [offsets]:
                 if answers:
                     await next_turn()
                 if transaction is None:
                     await self.room(deadline)
                 else:
-                    ready = partial(self._ready_for, transaction.producer, deadline)
-                    await self._verified.wait(transaction, len(offsets), ready, deadline)
+                    await self._ready_to_commit(transaction, len(offsets), deadline)
                 group = self.state.groups.get(group_id)
                 if group is not None:
                     now_ms = int(self._clock.monotonic() * 1000)
@@ -247,20 +230,6 @@ class ActiveGroups(ActiveShard[GroupsState]):
             for write in writes:
                 write.cancel()  # nobody waits for those that are left: the records are written all the same
         return answers
-
-    async def _ready_for(self, producer: BatchProducer, deadline: float) -> None:
-        """Wait for room, and for a marker of ``producer`` under way: what follows is of its next transaction.
-
-        Raises RequestError as ``room`` does, NOT_COORDINATOR if the shard is lost, and INVALID_PRODUCER_EPOCH for a
-        fenced producer.
-        """
-        await self.room(deadline)
-        while (ending := self._ending.get(producer.producer_id)) is not None:
-            await self._in_time(asyncio.wait((ending,)), deadline)
-            await self.room(deadline)
-        if self._is_closed:
-            raise RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the commit")
-        self.state.pending.check(producer.producer_id, producer.producer_epoch)
 
     def _commit(
         self,
@@ -301,84 +270,6 @@ class ActiveGroups(ActiveShard[GroupsState]):
         batches = self.writer.batches_of(encoded)
         return answers, [self._append_pending(records[each], encoded[each], group_id, producer) for each in batches]
 
-    def _append_pending(
-        self,
-        records: Sequence[CoordinatorRecord],
-        encoded: Sequence[KeyValue],
-        group_id: str,
-        producer: BatchProducer,
-    ) -> asyncio.Future[None]:
-        """Append offsets of a producer's transaction as a batch of their own."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: RequestError | None) -> None:
-            if error is None:
-                self.state.pending.began_at(producer.producer_id, operation.first_batch)
-            _complete(future, error)
-
-        operation = self.writer.write(encoded, group_id, done, producer)
-        for record in records:
-            self.state.apply(record, producer)
-        return future
-
-    async def end_transaction(self, marker: TransactionMarker) -> ErrorCode:
-        """End a producer's transaction: write its control record, and return the code for its coordinator.
-
-        The offsets are committed or dropped once the record is durable, in the order of the log.  Raises RequestError
-        if the log has no room, or the record is not durable in time.
-        """
-        deadline = self._deadline()
-        while True:
-            await room_in_turn(MARKER_ELEMENTS)  # a request has a thousand markers, which come at once
-            await self.room(deadline)
-            ending = self._ending.get(marker.producer_id)
-            if ending is None:
-                break
-            await self._in_time(asyncio.wait((ending,)), deadline)
-        verdict = self.state.pending.verdict(marker)
-        if verdict is None:
-            verdict = self._refused.code_of(marker, self._clock.monotonic())
-        if verdict is not None:
-            return verdict
-        end = EndMarker(marker.marker, marker.coordinator_epoch)
-        producer = BatchProducer(marker.producer_id, marker.producer_epoch, is_control=True)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: RequestError | None) -> None:
-            if error is None:
-                count = self.state.pending.count_of_producer(marker.producer_id)
-                self._ends.run(min(count + 1, ELEMENTS_A_TURN), self._end(producer, end, future))
-            else:
-                if error.code in REFUSED_PRODUCER:
-                    self._refused.refused(marker, error.code, self._clock.monotonic())
-                del self._ending[marker.producer_id]
-                _complete(future, error)
-
-        record = end_record(end)
-        assert record.key is not None
-        self.writer.write([(record.key, record.value)], "", done, producer)
-        self._ending[marker.producer_id] = future
-        self._verified.ended(marker.producer_id)
-        future.add_done_callback(_retrieve)  # nobody may be left to wait for it
-        await self._in_time(asyncio.shield(future), deadline)
-        return ErrorCode.NONE
-
-    def _end(self, producer: BatchProducer, end: EndMarker, future: asyncio.Future[None]) -> Steps[None]:
-        """Apply a marker that is durable.  Further records of the producer wait meanwhile."""
-        error: RequestError | None = RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the end")
-        try:
-            for _ in self.state.end_transaction(producer, end, self._clock.monotonic()):
-                yield
-                if self._is_closed:
-                    return
-            error = None
-        finally:
-            del self._ending[producer.producer_id]
-            _complete(future, error)
-
-    def open_transactions(self) -> Iterable[PendingTransaction]:
-        return self.state.pending.open.values()
-
     def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
         """Create the group of a commit if it is missing; return the record of its principal, unless that is stored.
 
@@ -391,86 +282,11 @@ class ActiveGroups(ActiveShard[GroupsState]):
         is_missing = bool(group.principal) and not self.state.is_stored(group_id)
         return [GroupRecord(group_id, group.created())] if is_missing else []
 
-    async def offsets_durable(self, group_id: str) -> None:
-        """Wait until the group's offsets, as they are now, are durable.  Raises RequestError if that takes too long."""
-        if self.writer.has_open_writes(group_id):
-            await self.durable()
-
-    def delete(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Append tombstones without waiting.  They must have been decided in this turn of the event loop."""
-        if records:
-            self._write(records, [encode(each) for each in records], group_id)
-
-    async def delete_many_offsets(self, group_id: str, turns: Turns) -> None:
-        """Delete a group's offsets before the group, pending offsets too, in several turns of the event loop.
-
-        Stops early if the group gets members.  Raises RequestError if the log has no room.
-        """
-        committed = (
-            [(topic, each) for each in partitions]
-            for topic in list(self.state.offsets.of_group(group_id))
-            for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic)))
-        )
-        pending = (keys for _ in range(1) for keys in _slices(self.state.pending.keys(group_id)))  # as they are then
-        for keys in chain(committed, pending):
-            if turns.is_over(len(keys) * OFFSET_ELEMENTS):
-                await next_turn()
-            await self.room()
-            group = self.state.groups.get(group_id)
-            if group is None or group.state is not GroupState.EMPTY:
-                return
-            self.delete(group_id, [OffsetRecord(group_id, *key, None) for key in keys])
-
     def delete_group(self, group: Group) -> None:
         """Delete an empty group with its offsets, in this turn, without waiting until that is durable."""
         group.close(ErrorCode.UNKNOWN_MEMBER_ID)
         self.account.forget(group.group_id)
         self.delete(group.group_id, self.state.deletion(group.group_id))
-
-    async def expire(self) -> int:
-        """Delete expired offsets, and idle groups without offsets; return the number of records written.
-
-        Raises RequestError if the log fails.
-        """
-        count, turns = 0, Turns()
-        for group_id in list(self.state.groups):
-            for topic in list(self.state.offsets.of_group(group_id)):
-                for partitions in _slices(list(self.state.offsets.of_topic(group_id, topic))):
-                    await self._breathe(turns, len(partitions) * OFFSET_ELEMENTS)
-                    now_ms, retention_ms = self._clock.now_ms(), self._settings.retention_ms
-                    records = self.state.expired_offsets(group_id, topic, partitions, now_ms, retention_ms)
-                    count += await self._remove(group_id, records)
-            await self._breathe(turns, 1)
-            count += await self._remove(group_id, self.state.expired_group(group_id))
-            self.state.forget_unused(group_id)
-        return count
-
-    async def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> int:
-        """Delete the offsets that were committed for a deleted topic; return the number of records written.
-
-        Offsets of a later topic of the same name have another id, and stay.  A tombstone would remove pending offsets
-        of the later topic, too.  So a later round deletes an offset with a pending successor.  Raises RequestError if
-        the log fails.
-        """
-        count, turns = 0, Turns()
-        offsets = self.state.offsets
-        if (topic, topic_id) not in offsets.topics:
-            return 0
-        for group_id in offsets.group_ids:
-            for partitions in _slices(list(offsets.of_topic(group_id, topic))):
-                await self._breathe(turns, len(partitions) * OFFSET_ELEMENTS)
-                records = offsets.tombstones_of_topic(group_id, topic, topic_id, partitions)
-                pending = self.state.pending
-                records = [each for each in records if not pending.has(each[:3])]  # a later round deletes them
-                count += await self._remove(group_id, records)
-            await self._breathe(turns, 1)
-        return count
-
-    async def _remove(self, group_id: str, records: Sequence[CoordinatorRecord]) -> int:
-        """Append tombstones that were decided just now, without a time limit: no client waits for them."""
-        if records:
-            await self._append(records, [encode(each) for each in records], group_id)
-        return len(records)
 
     # ------------------------------------------------------------------------------------------------ effects
 
@@ -509,19 +325,6 @@ class ActiveGroups(ActiveShard[GroupsState]):
 
         self.writer.write([data], group.group_id, done)
 
-    def _write(self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str) -> None:
-        """Append without waiting: a failure is reported to the shard, and to operations that wait for later records."""
-        for record in records:
-            self.state.apply(record)
-        self.writer.write(encoded, group_id, no_op)
-
-    def _append(
-        self, records: Sequence[CoordinatorRecord], encoded: Sequence[KeyValue], group_id: str
-    ) -> asyncio.Future[None]:
-        for record in records:
-            self.state.apply(record)
-        return self._written(encoded, group_id)
-
     # ------------------------------------------------------------------------------------------------- timer
 
     def _arm(self) -> None:
@@ -550,28 +353,8 @@ class ActiveGroups(ActiveShard[GroupsState]):
         self._arm()
 
 
-def _complete(future: asyncio.Future[None], error: RequestError | None) -> None:
-    """Complete a write's future, unless its request has been cancelled."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()
-
-
 def _now_of(clock: Clock) -> Now:
     return Now(int(clock.monotonic() * 1000), clock.now_ms())
-
-
-def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split ``items`` into slices of one turn of the event loop each."""
-    return (items[at : at + OFFSETS_A_TURN] for at in range(0, len(items), OFFSETS_A_TURN))
 
 
 def _java_length(text: str) -> int:

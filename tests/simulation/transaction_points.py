@@ -20,6 +20,7 @@ from unittest import mock
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.verified_appends import VerifiedAppends
 from bmq.coordinator.group_shard.active import ActiveGroups
+from bmq.coordinator.group_shard.transactions import OffsetTransactions
 from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard import shard as shard_module
@@ -276,7 +277,7 @@ def watched(world: ClusterWorld, rng: Random) -> Iterator[Points]:
         (Writer, "write", _write(points, Writer.write)),
         (VerifiedAppends, "put", _put(points, VerifiedAppends.put)),
         (PartitionOwner, "end_transaction", _marked(points, "PartitionMarker", PartitionOwner.end_transaction)),
-        (ActiveGroups, "end_transaction", _marked(points, "GroupMarker", ActiveGroups.end_transaction)),
+        (OffsetTransactions, "end_transaction", _marked(points, "GroupMarker", OffsetTransactions.end_transaction)),
         (ActiveGroups, "commit", _around(points, "TxnOffsetCommit", ActiveGroups.commit, has_transaction)),
         (PartitionVerifier, "__call__", _around(points, "Verify", PartitionVerifier.__call__)),
         (MarkerSender, "_send_all", _around(points, "SendMarkers", MarkerSender._send_all)),

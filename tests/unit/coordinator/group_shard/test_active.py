@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.unit.coordinator.fakes import (
     running,
     sync_request,
 )
+from tests.unit.coordinator.txn_requests import end, txn_commit
 
 
 async def test_rule_2_a_fetch_shows_durable_offsets_only() -> None:
@@ -78,3 +81,20 @@ async def test_a_writer_that_has_failed_refuses_to_wait_for_room() -> None:
         with pytest.raises(RequestError) as refused:
             await serving.room()
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_lost_shard_is_in_no_circle_of_references() -> None:
+    async with running(World()) as world:
+        await join_alone(world, "g")
+        assert await txn_commit(world, "other", 5) is ErrorCode.NONE
+        assert await end(world) is ErrorCode.NONE
+        serving = weakref.ref(await world.coordinator._shards.serving("g"))
+        gc.collect()  # of the requests before
+        gc.disable()
+        try:
+            await world.crash()
+            for _ in range(20):
+                await asyncio.sleep(0)  # turns of the loop: its last callbacks hold the shard
+            assert serving() is None, "the garbage collector would free its groups all at once"
+        finally:
+            gc.enable()
