@@ -78,6 +78,9 @@ class Judge:
         for batch in batches:
             self.flushed[batch.base_offset] = batch.max_timestamp
 
+    def show(self, high_watermark: int) -> None:
+        """Note the high watermark of an owner that has opened the log: nothing to check for plain logs."""
+
     def move_start(self, log_start: int, wall_ms: int) -> None:
         """Check that an owner whose clock never showed more than ``wall_ms`` may move the log start."""
         for offset in range(max(self.start_moved, self.start_asked), log_start):
@@ -163,7 +166,7 @@ async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH, *, st
         parsed = layout.parse_segment(layout.base_name(status.path))
         if parsed is not None and parsed[1] == "log":
             names.append(parsed[0])
-    names.sort(key=lambda name: (name.epoch, name.n))
+    names.sort(key=lambda name: (name.epoch, name.n, name.cleaning))
     batches: list[Batch] = []
     for at, name in enumerate(names):
         end = min([limit, *(later.base for later in names[at + 1 :])])
@@ -181,7 +184,7 @@ async def read_log(fs: FileSystem, limit: int, path: PartitionPath = PATH, *, st
             batch = Batch(memoryview(data[: batch.size]))
             assert batch.has_valid_crc, f"bad CRC in {name} at {position}"
             assert batch.base_offset == offset, f"{batch!r} in {name} where {offset} should stand"
-            if batch.base_offset >= start:
+            if batch.next_offset > start:
                 batches.append(batch)
             position, data, offset = position + batch.size, data[batch.size :], batch.next_offset
     return batches

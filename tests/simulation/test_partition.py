@@ -13,6 +13,7 @@ from random import Random
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
+from tests.simulation.compacted import CompactedWorld, RoundEvents, compacted_config, play_compacted
 from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.partition_clients import ask_copies, observe, produce, produce_one_ack, trickle, trim
 from tests.simulation.partition_events import Events
@@ -73,8 +74,36 @@ def small(rng: Random) -> BrokerConfig:
     return replace(SMALL, open_pipelines_max=rng.choice((1, 2, 1000)), short_hold_ms=rng.choice((300, 5_000)))
 
 
+def is_compacted(seed: int) -> bool:
+    """Return whether the history is of a compacted log: each tenth."""
+    return seed % 10 == 7
+
+
+async def compacted_history(seed: int) -> int:
+    """One history of a compacted log; how many records are known."""
+    rng = Random(seed)
+    world = CompactedWorld(
+        seed,
+        faults=storage_faults(rng),
+        kv_faults=store_faults(rng),
+        config=small(rng),
+        log_config=compacted_config(rng),
+    )
+    if rng.random() < 0.5:  # else hardly a round comes to its end
+        world.storage.faults = Faults(call_s=world.storage.faults.call_s, ack_s=world.storage.faults.ack_s)
+        world.kv_faults = KvFaults()
+    events = RoundEvents(world, rng)
+    try:
+        return await play_compacted(world, rng, events)
+    except BaseException as error:
+        error.add_note("\n".join(events.lines))
+        raise
+
+
 async def history(seed: int) -> int:
     """One history; how many batches were acknowledged."""
+    if is_compacted(seed):
+        return await compacted_history(seed)
     rng = Random(seed)
     world = World(
         seed,

@@ -82,6 +82,7 @@ class Witness:
         self._clock = process.clock
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None:
+        self._judge.show(high_watermark)
         assert log_start <= self._judge.start_moved, f"opened at log start {log_start}, where nobody had moved it"
         if epoch == self._process.world.epoch:
             least = self._judge.start_confirmed
@@ -133,7 +134,7 @@ class Process:
     ) -> None:
         self.name = name
         self.world = world
-        self.fs = FrailFileSystem(world.storage, name, self.crash)
+        self.fs = FrailFileSystem(world.storage, name, self.end_at_a_step)
         self.kv = SpokenKeyValue(world.store, random=world.rng, faults=world.kv_faults)
         if world.are_versions_mixed:
             self.kv.version = world.rng.choice(tuple(Version))
@@ -141,12 +142,14 @@ class Process:
         self.clock = WallClock()
         self.broker = Broker(
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
-            config=world.config, janitor_config=BUSY,
+            config=world.config, janitor_config=world.janitor_config,
         )  # fmt: skip
         self.broker.context.flush_listener = Witness(self)
+        self.broker.context.may_clean = lambda: True
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
+        self.hangs_s = 0.0
         self._dies_merging = False
         self._task: asyncio.Task[None] | None = None
         self._chatter: list[asyncio.Task[None]] = []
@@ -241,6 +244,14 @@ class Process:
         self.broker.context.timers.close()
         self.broker.context.open_files.close()
 
+    def end_at_a_step(self) -> None:
+        """Die, or hang for ``hangs_s``, after the step that the history chose."""
+        if not self.hangs_s:
+            self.crash()
+        elif self.is_alive:
+            self.pause()
+            asyncio.get_running_loop().call_later(self.hangs_s, self.resume)
+
     async def return_under_its_name(self) -> None:
         """Declare the process dead; it registers again, and may take the partition back before another process does."""
         self.broker.fence_all()
@@ -286,6 +297,7 @@ class World:
         self.kv_faults = kv_faults or KvFaults()
         self.config = config
         self.log_config = log_config
+        self.janitor_config = BUSY
         self.processes: list[Process] = []
         self.last: Process
         """The process that opens the log when the faults have ended."""
