@@ -447,8 +447,8 @@ class PartitionOwner:
 class LogSize:
     """The size of a log in bytes, counted as it grows.
 
-    The folder is listed only if a segment was registered or closed since, and only from the last closed segment on; the
-    whole folder after a swap, since closed segments have other bytes then.
+    The folder is listed only if a segment was registered or closed since, and only from the last closed segment on.
+    After a swap the whole folder is listed: closed segments have other bytes then.
     """
 
     __slots__ = ("_closed", "_counted_to", "_last", "_newest_is_closed", "_open", "_record", "_swaps", "log_start")
