@@ -238,13 +238,20 @@ class LogCleaner:
         floor = min(entry.name.order for entry in entries)
         damaged_at: int | None = None
         has_hidden = False
+        cleaned: SegmentName | None = None
+        before: list[SegmentName] = []  # as in SegmentSwapper: a plain file that was superseded holds up no round
         failed = partial(self._failed, "an index is damaged, and not used")
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:
                 is_behind = listed.name.order >= floor
                 if not listed.is_live:
-                    has_hidden |= listed.has_log and not is_behind
+                    if listed.has_log and not is_behind:
+                        has_hidden |= cleaned is not None and listed.name.order < cleaned.order
+                        before.append(listed.name)
                     continue
+                cleaned = listed.name if listed.name.cleaning else None
+                has_hidden |= cleaned is not None and any(name.base == cleaned.base for name in before)
+                before = []
                 if listed.end is not None and listed.end <= driver.machine.log_start:
                     continue
                 index = await read_idx(self._fs, driver.path.idx(listed.name), failed)

@@ -12,7 +12,6 @@ from bmq.meta import ownership
 from bmq.meta.ownership import Swap
 from bmq.storage.cleaning.plan import CleaningConfig, Reason
 from bmq.storage.layout import base_name
-from bmq.storage.log_segments import walk
 from tests.harness.waiting import now
 from tests.simulation.frail_files import ROUND_STEPS
 from tests.simulation.judge import KEY, PATH
@@ -90,11 +89,9 @@ class CompactedWorld(World):
         drafts = [name for name in drafts if name.startswith(".clean")]
         if drafts:
             return f"drafts: {drafts}"
-        hidden = [listed async for listed in walk(self.last.fs, PATH) if not listed.is_live]
-        floor = min((one.name.order for one in machine.record.segments), default=None)
-        hidden = [listed for listed in hidden if floor is not None and listed.name.order < floor]
+        hidden, _ = await self.last.broker.janitor.swapper._hidden(self.last.driver)
         if hidden:
-            return f"hidden files: {[str(listed.name) for listed in hidden]}"
+            return f"hidden files: {[str(name) for name in hidden]}"
         care = self.last.broker.janitor._cares.get(KEY)
         outcome = care.cleaning if care is not None else None
         if outcome is None or outcome.plan is None or outcome.plan.reason not in _AT_REST:

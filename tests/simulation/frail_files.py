@@ -16,7 +16,8 @@ T = TypeVar("T")
 STEPS = ("concat", "concat", "concat", "replace", "delete", "rename")
 """Changes of names, each of which may be a process's last one.  A concat is rare, and what it leaves behind odd."""
 ROUND_STEPS = (
-    "create .clean", "create .cleanidx", "swap", "replace .cleanidx", "rename .clean", "no swap", "delete idx", "delete log",
+    "create .clean", "create .cleanidx", "swap", "replace .cleanidx", "rename .clean", "no swap",
+    "delete idx", "delete log",
 )  # fmt: skip
 """The steps of a round that compacts a log, with the file's kind; ``swap`` and ``no swap``: the record was stored."""
 _TOO_MANY = os.strerror(errno.EMFILE)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import RequestError
 from bmq.core.records.batch import TRANSACTIONAL, Batch, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
@@ -73,7 +74,7 @@ class KeyedProducer:
             attributes=TRANSACTIONAL if transaction is not None else 0,
         )  # fmt: skip
         while (process := await self._target(transaction)) is not None:
-            offset = await self._sent(process, lambda p: p.driver.append(memoryview(bytes(data))))
+            offset = await self._sent(process, lambda driver: driver.append(memoryview(bytes(data))))
             if offset is not None:
                 self._judge.append(offset, updates)
                 return
@@ -83,7 +84,7 @@ class KeyedProducer:
         marker = TransactionMarker(self._producer, 0, 0, kind, 1)
         transaction.is_marker_sent = True
         while (process := await self._target(transaction)) is not None:
-            if await self._sent(process, lambda p: p.driver.end_transaction(marker)) is not None:
+            if await self._sent(process, lambda driver: driver.end_transaction(marker)) is not None:
                 transaction.is_over = True
                 return
 
@@ -97,18 +98,18 @@ class KeyedProducer:
                 return process
             await asyncio.sleep(self._world.rng.uniform(0.01, 0.3))
 
-    async def _sent(self, process: Process, send: object) -> int | None:
+    async def _sent(self, process: Process, send: Callable[[PartitionDriver], asyncio.Future[int]]) -> int | None:
         """Return the offset that the process answered; None if it refused, died or was silent."""
-        assert callable(send)
+        driver = process.driver
+        assert driver is not None
         died = asyncio.ensure_future(process.died.wait())
         try:
-            future: asyncio.Future[int] = send(process)
+            future = send(driver)
             await asyncio.wait([future, died], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
             if process.is_alive and future.done():
                 return future.result()
         except RequestError:
-            pass_s = self._world.rng.uniform(0.0, 0.2)
-            await asyncio.sleep(pass_s)
+            await asyncio.sleep(self._world.rng.uniform(0.0, 0.2))
         finally:
             died.cancel()
         return None

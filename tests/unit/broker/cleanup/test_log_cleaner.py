@@ -12,6 +12,7 @@ import pytest
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import LogSize
+from bmq.core.model import SegmentName
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
@@ -135,6 +136,18 @@ async def test_a_cleaned_log_is_cleaned_again_with_what_came_since() -> None:
     found, count = await contents(world, 0, 60)
     assert found == last
     assert count < 2 * KEYS
+
+
+async def test_a_file_that_a_later_owner_superseded_holds_up_no_round() -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    await write_once(world.reading, PATH.log(SegmentName(5, 0, 0)), b"of an owner that was deposed")
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+    assert await hidden(world) == 0
 
 
 async def test_nothing_is_cleaned_before_the_level_is_in_force() -> None:
@@ -341,7 +354,7 @@ async def hidden(world: World) -> int:
 
 
 async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
-    """The process wakes after its successor has completed the swap, cleaned again and deleted the sources."""
+    """Play a process that wakes after its successor has completed the swap, cleaned again and deleted the sources."""
     world = World()
     first = await compacted(world)
     await update(first, 14)
