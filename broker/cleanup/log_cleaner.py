@@ -131,7 +131,7 @@ class LogCleaner:
             last_stable_offset=machine.last_stable_offset,
             high_watermark=machine.high_watermark,
             damaged_at=damaged_at,
-            has_pending_swap=has_hidden or machine.record.swap is not None,
+            has_pending_swap=has_hidden or machine.swap is not None or machine.record.swap is not None,
         )
         plan = plan_cleaning(log, config, wall_ms)
         if not plan.is_due:

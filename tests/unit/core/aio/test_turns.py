@@ -97,6 +97,17 @@ async def test_small_pieces_do_not_pass_a_large_one_that_waits() -> None:
     assert passed < 20, "pieces that came later went first"
 
 
+async def test_a_small_piece_with_room_in_the_turn_waits_behind_a_large_piece() -> None:
+    begun: list[str] = []
+
+    async def work(name: str, elements: int) -> None:
+        await room_in_turn(elements)
+        begun.append(name)
+
+    await asyncio.gather(work("half", ELEMENTS_A_TURN // 2), work("large", ELEMENTS_A_TURN), work("small", 1))
+    assert begun == ["half", "large", "small"]
+
+
 async def test_callers_that_are_cancelled_take_no_room_and_hold_nobody_up() -> None:
     counter = TurnCounter()
     await room_in_turn(ELEMENTS_A_TURN)
