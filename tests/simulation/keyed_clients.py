@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import RequestError
@@ -105,7 +106,8 @@ class KeyedProducer:
         died = asyncio.ensure_future(process.died.wait())
         try:
             future = send(driver)
-            await asyncio.wait([future, died], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            both: list[asyncio.Future[Any]] = [future, died]
+            await asyncio.wait(both, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
             if process.is_alive and future.done():
                 return future.result()
         except RequestError:
