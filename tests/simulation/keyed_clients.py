@@ -106,8 +106,8 @@ class KeyedProducer:
         died = asyncio.ensure_future(process.died.wait())
         try:
             future = send(driver)
-            waited: list[asyncio.Future[Any]] = [future, died]
-            await asyncio.wait(waited, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            both: list[asyncio.Future[Any]] = [future, died]
+            await asyncio.wait(both, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
             if process.is_alive and future.done():
                 return future.result()
         except RequestError:
