@@ -388,7 +388,8 @@ class NameNode:
                     # A silent NameNode is left before others have waited long: another one may be active by then.
                     response_timeout_s=self._settings.call_timeout_s if len(self._namenodes) > 1 else 0.0,
                 )
-            except (RpcConnectionLost, LoginFailed, RemoteError) as error:
+            except (RpcConnectionLost, LoginFailed, RemoteError, asyncio.CancelledError) as error:
+                # A caller that gives up has waited for this NameNode: the others' log-ins must not begin here again.
                 if isinstance(error, LoginFailed):
                     LOGINS.failed(error.reason)
                 self._current = (self._current + 1) % len(self._namenodes)

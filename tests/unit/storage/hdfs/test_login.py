@@ -249,6 +249,16 @@ async def test_a_namenode_that_is_silent_during_a_log_in_is_left_for_another_one
     assert (silent.connections, active.connections) == (1, 1)
 
 
+async def test_a_silent_namenode_is_left_also_if_the_call_that_logs_in_is_given_up() -> None:
+    """Callers have time-outs of their own, as short as they like: the next call begins at another NameNode."""
+    async with secure([None], WHOLE, identity=Password(), settings=PATIENT) as (client, (silent, active)):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.is_file_closed("/x")
+        assert await client.is_file_closed("/x")
+    assert (silent.connections, active.connections) == (1, 1)
+
+
 async def test_a_kdc_that_is_silent_is_not_told_as_a_silent_namenode() -> None:
     async with secure(WHOLE, identity=Password(hang=True), settings=IMPATIENT) as (client, (server,)):
         with pytest.raises(CannotLogIn, match=r"cannot log in as alice: no response of the KDC within 0\.2 s"):
