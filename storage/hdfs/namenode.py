@@ -323,11 +323,11 @@ class NameNode:
             except RemoteError as error:
                 if connection is None and error.short_class == INVALID_TOKEN:
                     by = f"the log-in by {self._authenticator}"
-                    refusals.last = translate(error, f"{method} {what}".rstrip() + f": {by}")
+                    refusal = refusals.last = translate(error, f"{method} {what}".rstrip() + f": {by}")
                     if refusals.count(attempt) and self._authenticator.has_another():
                         refusals = TokenRefusals(len(self._namenodes), attempt + 1)
                     elif refusals.are_final(attempt):
-                        raise refusals.last from error
+                        raise refusal from error
                 elif error.short_class in TRY_ANOTHER_NAMENODE:
                     self._leave(connection)
                 elif error.short_class not in TRY_AGAIN:
