@@ -106,6 +106,7 @@ class KeyedProducer:
         died = asyncio.ensure_future(process.died.wait())
         try:
             future = send(driver)
+            future.add_done_callback(_take_error)
             both: list[asyncio.Future[Any]] = [future, died]
             await asyncio.wait(both, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
             if process.is_alive and future.done():
@@ -115,6 +116,12 @@ class KeyedProducer:
         finally:
             died.cancel()
         return None
+
+
+def _take_error(future: asyncio.Future[int]) -> None:
+    """Take the error of a batch whose client has given up: the batch may fail long after."""
+    if not future.cancelled():
+        future.exception()
 
 
 class KeyedReader:
