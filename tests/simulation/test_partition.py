@@ -10,6 +10,8 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.memory import Faults
@@ -179,6 +181,12 @@ def test_histories(block: int) -> None:
     """No acked batch lost, none visible and later gone, none doubled, order kept, offsets dense, log available."""
     acked = sum(map(play, HISTORIES.seeds_of(block)))
     HISTORIES.check_acted(block, acked)
+
+
+@pytest.mark.parametrize("seed", [87, 367, 727, 1567])
+def test_a_compacted_history_that_shows_a_fault_of_the_cleaner(seed: int) -> None:
+    """Each of these seeds finds one of the planted faults of docs/design/mutations.md."""
+    play(seed)
 
 
 def test_a_history_acknowledges_something() -> None:
