@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from bmq.broker.cleanup.cleaning_status import CleaningTotals, Outcome, count_logs
+from bmq.broker.cleanup.cleaning_status import CleaningTotals, Obstacle, Outcome, count_logs
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
@@ -100,6 +100,8 @@ class JanitorConfig:
 
 _CLOCK_SET_MS = 1_000
 """A wall clock that moves this far against the monotonic one has been set; both are slewed together."""
+END_S = 2.0
+"""Time for a stopped round to delete its drafts; the sweeper deletes the rest."""
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 COST_OF_NEW = 10
@@ -247,6 +249,7 @@ class Janitor:
             self._cleaner.stop()
             if self._cleaning is not None:
                 self._cleaning.cancel()
+                await asyncio.wait({self._cleaning}, timeout=END_S)  # it deletes its drafts
 
     async def _run(self) -> None:
         while True:
@@ -426,7 +429,7 @@ class Janitor:
         try:
             await self._clean_once(care, wall_ms)
         except CleaningStopped:
-            return
+            self._schedule_cleaning(care, self._context.now_ms() + self.config.retry_ms)
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
             self._not_done(care, Job.CLEAN, error)
 
@@ -449,10 +452,14 @@ class Janitor:
         self._schedule_lags(care, now_ms, wall_ms)
 
     def _schedule_lags(self, care: _PartitionCare, now_ms: int, wall_ms: int) -> None:
-        plan, config = care.cleaning.plan if care.cleaning is not None else None, care.config.cleaning
-        if plan is None:
+        outcome, config = care.cleaning, care.config.cleaning
+        if outcome is None or outcome.obstacle is Obstacle.LEVEL:
             self._schedule_cleaning(care, now_ms + self.config.retry_ms)
-        elif plan.reason is Reason.SWAP_PENDING:
+            return
+        plan = outcome.plan
+        if plan is None:
+            return  # too large: the log is looked at again when its record changes
+        if plan.reason is Reason.SWAP_PENDING:
             self._schedule(care, Job.HIDDEN, now_ms + care.config.file_delete_delay_ms)
         elif plan.reason is Reason.MIN_LAG:
             self._schedule_cleaning(care, now_ms + max(config.min_compaction_lag_ms, self.config.clean_ms))

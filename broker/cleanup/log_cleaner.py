@@ -15,7 +15,7 @@ from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, Obstacle, Outcome
 from bmq.broker.cleanup.retention import RetentionState, read_idx
-from bmq.broker.cleanup.segment_swap import SegmentSwapper
+from bmq.broker.cleanup.segment_swap import HiddenNames, SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.steps import run_in_steps
@@ -122,6 +122,8 @@ class LogCleaner:
         driver, machine, config = state.driver, state.driver.machine, state.config.cleaning
         if not self._context.may_clean():
             return Outcome(plan=None, obstacle=Obstacle.LEVEL)
+        if await self._is_large(state):
+            return Outcome(plan=None, obstacle=Obstacle.LARGE)
         recent = [machine.unindexed.recent(machine.high_watermark)]
         segments, later, damaged_at, has_hidden = await self._closed(state)
         recent.append(machine.unindexed.recent(machine.high_watermark))
@@ -136,10 +138,9 @@ class LogCleaner:
         plan = plan_cleaning(log, config, wall_ms)
         if not plan.is_due:
             return Outcome(plan=plan, damaged_at=damaged_at)
-        if plan.clean_bytes + plan.dirty_bytes > self._log_bytes_max:
-            return Outcome(plan=plan, obstacle=Obstacle.LARGE, damaged_at=damaged_at)
         taken = [segment for segment in segments if segment.index.end_offset <= plan.end]
-        groups = [[one for one in taken if one.name.base in {fact.base for fact in group}] for group in plan.groups]
+        by_base = {segment.name.base: segment for segment in taken}
+        groups = [[by_base[fact.base] for fact in group] for group in plan.groups]
         read = {one.name: await self._fs.read(driver.path.log(one.name), 0, one.index.position) for one in taken}
         aborted = _aborted([*(one.index for one in taken), *later], recent, plan.end)
         producers = ProducerEnd.of(machine.producers.snapshot())
@@ -221,6 +222,23 @@ class LogCleaner:
         for draft in drafts:
             await self._fs.delete(draft)
 
+    async def _is_large(self, state: RetentionState) -> bool:
+        """Return whether the closed segments have more bytes than a round takes.
+
+        The listing ends there, and no index is read: the cost does not grow with the log.
+        """
+        driver, size = state.driver, 0
+        floor = min((entry.name.order for entry in driver.machine.record.segments), default=None)
+        async with aclosing(walk(self._fs, driver.path)) as listing:
+            async for listed in listing:
+                if floor is None or listed.name.order >= floor:
+                    break
+                if listed.is_live and (listed.end is None or listed.end > driver.machine.log_start):
+                    size += listed.length
+                if size > self._log_bytes_max:
+                    return True
+        return False
+
     async def _closed(self, state: RetentionState) -> tuple[list[ClosedSegment], list[Checkpoint], int | None, bool]:
         """Return the segments for a round, later indexes, an obstacle's base, and whether sources are left.
 
@@ -238,20 +256,15 @@ class LogCleaner:
         floor = min(entry.name.order for entry in entries)
         damaged_at: int | None = None
         has_hidden = False
-        cleaned: SegmentName | None = None
-        before: list[SegmentName] = []  # as in SegmentSwapper: a plain file that was superseded holds up no round
+        hidden = HiddenNames()
         failed = partial(self._failed, "an index is damaged, and not used")
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:
                 is_behind = listed.name.order >= floor
+                if not is_behind:
+                    has_hidden |= len(hidden.take(listed)) > 0
                 if not listed.is_live:
-                    if listed.has_log and not is_behind:
-                        has_hidden |= cleaned is not None and listed.name.order < cleaned.order
-                        before.append(listed.name)
                     continue
-                cleaned = listed.name if listed.name.cleaning else None
-                has_hidden |= cleaned is not None and any(name.base == cleaned.base for name in before)
-                before = []
                 if listed.end is not None and listed.end <= driver.machine.log_start:
                     continue
                 index = await read_idx(self._fs, driver.path.idx(listed.name), failed)

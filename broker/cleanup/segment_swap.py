@@ -20,7 +20,7 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import Swap
 from bmq.storage.filesystem import AlreadyExists, FileSystem, NoSuchFile
-from bmq.storage.log_segments import walk
+from bmq.storage.log_segments import ListedSegment, walk
 
 DRAFT, DRAFT_INDEX = ".clean", ".cleanidx"
 """The beginnings of the drafts' names; the segment's name and the writer's incarnation follow."""
@@ -107,23 +107,14 @@ class SegmentSwapper:
             return [], False
         floor = min(entry.name.order for entry in entries)
         found: list[SegmentName] = []
-        before: list[SegmentName] = []  # names at the base of the next live segment, which may hide them
-        cleaned: SegmentName | None = None
+        hidden = HiddenNames()
         count = 0
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:
-                name = listed.name
                 count += 1
-                if name.order >= floor:
+                if listed.name.order >= floor:
                     break
-                if listed.is_live:
-                    cleaned = name if name.cleaning else None
-                    found += [each for each in before if cleaned is not None and each.base == cleaned.base]
-                    before = []
-                elif cleaned is not None and name.order < cleaned.order:
-                    found.append(name)
-                else:
-                    before.append(name)
+                found += hidden.take(listed)
                 is_long = count >= self._names_per_job and len(found) > 0
                 if is_long or len(found) >= self._deletes_per_job:
                     return found[: self._deletes_per_job], True
@@ -134,3 +125,27 @@ class SegmentSwapper:
             await self._fs.status(path)
             return True
         return False
+
+
+class HiddenNames:
+    """The names that cleaned segments hide, found in a walk over a partition's names.
+
+    Plain files that a takeover superseded are not among them.
+    """
+
+    def __init__(self) -> None:
+        self._cleaned: SegmentName | None = None
+        self._before: list[SegmentName] = []  # at the base of the next live segment, perhaps: it may hide them
+
+    def take(self, listed: ListedSegment) -> list[SegmentName]:
+        """Take the walk's next name; return the hidden names that are known by it."""
+        name, cleaned = listed.name, self._cleaned
+        if listed.is_live:
+            self._cleaned = cleaned = name if name.cleaning else None
+            found = [each for each in self._before if cleaned is not None and each.base == cleaned.base]
+            self._before = []
+            return found
+        if cleaned is not None and name.order < cleaned.order:
+            return [name]
+        self._before.append(name)
+        return []

@@ -168,13 +168,24 @@ async def test_nothing_is_cleaned_before_the_level_is_in_force() -> None:
     assert (await contents(world, 0, 20))[0] == last
 
 
-async def test_a_log_that_does_not_fit_into_memory_is_left_and_says_so() -> None:
+async def test_a_log_that_does_not_fit_into_memory_is_left_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look costs one listing up to the bound and reads no index: a large log has thousands of segments."""
     world = World()
     owner = await compacted(world)
     owner.janitor.cleaner._log_bytes_max = 1_000
     await update(owner, 20)
     before = await world.names()
+    reads: list[str] = []
+
+    async def read(path: str, position: int, length: int) -> bytes:
+        reads.append(path)
+        return await world.reading.read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", read)
     await owner.rounds()
+    for _ in range(3):
+        await owner.rounds(60)
+    assert reads == []
     assert await world.names() == before
     (care,) = owner.janitor._cares.values()
     assert care.cleaning is not None
@@ -254,6 +265,9 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
     assert owner.janitor.cleaner.rounds == 0
     assert owner.driver.machine.record.swap is None
     assert await hidden(world) == 0
+    for _ in range(3):
+        await owner.rounds(60)
+    assert owner.janitor.cleaner.rounds == 1, "the log is looked at again although nothing was written since"
 
 
 async def test_a_round_ends_with_the_janitor() -> None:
