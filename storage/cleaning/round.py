@@ -1,11 +1,14 @@
 """A round of cleaning over closed segments: batches in, the bytes of cleaned files and their facts out.  Pure.
 
-The caller reads and writes::
+The caller reads and writes, in pieces of any size, and has checked CRCs::
 
-    cleaning = CleaningRound(bounds, sources, aborted=..., producers=..., buffer_bytes=...)
-    cleaning.map_keys()                         reads the dirty sources; all sources if there are several passes
+    cleaning = CleaningRound(bounds, sources, aborted=..., producers=..., records=...)
+    while sources := cleaning.next_walk():      the dirty sources; all sources if there are several passes
+        cleaning.pass_keys(batches)             with the batches of the sources, in order
     for group in plan.groups:                   in order of offsets: each file is in place before the next file is
-        facts = cleaning.clean(group, write)    reads the group's sources once more
+        cleaning.begin_file(group, write)
+        cleaning.clean(batches)                 with the batches of the group's sources, in order
+        facts = cleaning.end_file()
 
 Order matters.  A record goes because a later record has its key, and a marker goes because data below it is gone.  If
 the round ends early, the cleaned files lie below the sources that are left. So no record is missing.
@@ -16,42 +19,36 @@ batches is joined, but not over a change of the leader epoch: headers alone tell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, build_gap
-from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.batch_writer import CleanedRecord, cut_records, empty_batch, write_batch
-from bmq.storage.cleaning.key_offsets import KeyOffsets
+from bmq.storage.cleaning.batch_writer import empty_batch
+from bmq.storage.cleaning.record_filter import NOTHING, Kept, RecordFilter, keep_all
 from bmq.storage.cleaning.retention import (
     DELETE_HORIZON,
     NO_HORIZON,
     AbortedRanges,
-    BatchVerdict,
     ProducerEnd,
     RecordRule,
     Retention,
     RoundBounds,
 )
-from bmq.storage.cleaning.superseded import SupersededRecords
 
 Write = Callable[[bytes | bytearray | memoryview], None]
 """The caller's output: called with the bytes of one batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A closed segment of a round: its offsets [``base``, ``end_offset``), and a reader of its batches.
-
-    ``batches`` begins a walk at the first batch.  It is called once for each walk of the round.  The caller has checked
-    CRCs; what the walk raises passes through.
-    """
+class Source(NamedTuple):
+    """A closed segment of a round: its offsets [``base``, ``end_offset``)."""
 
     base: int
     end_offset: int
-    batches: Callable[[], Iterable[Batch]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +80,10 @@ class CleaningRound:
 
     ``aborted`` must have every aborted transaction with data below ``bounds.end``, also if its marker lies behind it:
     data that no entry names counts as committed.  ``producers`` are the producers that the partition's owner knows.
-    Memory: the map, its marks, a decompressed batch, and some numbers for an aborted transaction.
+    Memory: the filter's map and marks, a decompressed batch, and some numbers for an aborted transaction.
+
+    A call that is given batches raises FormatError at a batch that cannot be read, or is not the batch that is due.
+    The round is of no use after an exception.
     """
 
     def __init__(
@@ -93,18 +93,19 @@ class CleaningRound:
         *,
         aborted: Iterable[AbortedTransaction],
         producers: Mapping[int, ProducerEnd],
-        buffer_bytes: int,
-        records_bytes_max: int = RECORDS_BYTES_MAX,
+        records: RecordFilter,
     ) -> None:
         self.bounds = bounds
         self._sources = list(sources)
         self._aborted = list(aborted)
         self._ranges = AbortedRanges(self._aborted)
-        self._superseded = SupersededRecords(KeyOffsets.within(buffer_bytes))
+        self._records = records
         self._retention = Retention(bounds, self._ranges, producers)
-        self._records_bytes_max = records_bytes_max
+        self._state = _State.NEW
+        self._walk = _Walk([])
         self._records_passed = 0
         self._sources_cleaned = 0
+        self._file = _CleanedFile(bounds.end, bounds.end, bounds, _refuse)
         self._with_data: set[AbortedTransaction] = set()
         self.passes = 0
         """Passes over the keys: 1 if the map has room for all of them."""
@@ -116,97 +117,133 @@ class CleaningRound:
         if self._sources and self._sources[-1].end_offset > bounds.end:
             raise ValueError(f"a source ends at {self._sources[-1].end_offset}, behind the round's end {bounds.end}")
 
-    def map_keys(self) -> None:
-        """Find the records that have a later record of their key.  Raises FormatError at a batch that cannot be read.
-
-        The round is of no use after an exception.
-        """
-        while True:
+    def next_walk(self) -> Sequence[Source]:
+        """Begin the next walk over keys; return its sources, in order.  There are none if all keys are mapped."""
+        self._walk.check_end()
+        if self._state is _State.MAP and self._records.needs_marks:
+            self._state, sources = _State.MARK, self._sources
+            self._records_passed = 0
+        elif self._state is _State.NEW or self._records.next_pass():
             self.passes += 1
-            for batch in self._walk(source for source in self._sources if source.end_offset > self.bounds.first_dirty):
-                for record in self._judged_by_key(batch):
-                    if record.key is not None and record.offset >= self.bounds.first_dirty:
-                        self._superseded.map_record(record.key, record.offset)
-            if self._superseded.needs_marks:
-                self._mark()
-            if not self._superseded.next_pass():
-                return
+            self._state = _State.MAP
+            sources = [source for source in self._sources if source.end_offset > self.bounds.first_dirty]
+        else:
+            self._state, sources = _State.CLEAN, []
+            self._records_passed = 0
+        self._walk = _Walk(sources)
+        return sources if sources or self._state is _State.CLEAN else self.next_walk()
 
-    def clean(self, group: Sequence[Source], write: Write) -> CleanedFacts:
-        """Write the cleaned file of the group's sources: the round's next sources, neighbours in order of offsets.
+    def pass_keys(self, batches: Iterable[Batch]) -> None:
+        """Take the next batches of the walk."""
+        if self._state not in (_State.MAP, _State.MARK):
+            raise ValueError("no walk over keys is under way")
+        is_map = self._state is _State.MAP
+        for batch in batches:
+            self._walk.take(batch)
+            is_judged = not batch.is_control and self._ranges.find(batch) is None
+            if is_judged and is_map:
+                self._records.map_batch(batch, self.bounds.first_dirty)
+            elif is_judged:
+                self._records.mark_batch(batch, self._records_passed)
+            self._records_passed += batch.count
 
-        Raises FormatError at a batch that cannot be read.  The round is of no use after an exception.
-        """
+    def begin_file(self, group: Sequence[Source], write: Write) -> None:
+        """Begin the cleaned file of the group's sources: the round's next sources, neighbours in order of offsets."""
+        if self._state is not _State.CLEAN:
+            raise ValueError("the walks over keys are not over")
         first = self._sources_cleaned
         if not group or list(group) != self._sources[first : first + len(group)]:
             raise ValueError("groups are the round's sources, in their order and without a hole")
         self._sources_cleaned += len(group)
-        file = _CleanedFile(group[0].base, group[-1].end_offset, self.bounds, write)
-        for batch in self._walk(group):
-            self._clean_batch(batch, file)
-        file.finish()
-        file.facts.aborted = [
-            each for each in self._aborted if file.holds(each.last_offset) and each in self._with_data
+        self._walk = _Walk(group)
+        self._file = _CleanedFile(group[0].base, group[-1].end_offset, self.bounds, write)
+
+    def clean(self, batches: Iterable[Batch]) -> None:
+        """Take the next batches of the group, and write what stays of them."""
+        for batch in batches:
+            self._walk.take(batch)
+            self._clean_batch(batch)
+
+    def end_file(self) -> CleanedFacts:
+        """Write what is left of the cleaned file; return its facts."""
+        self._walk.check_end()
+        self._file.finish()
+        facts = self._file.facts
+        facts.aborted = [
+            each for each in self._aborted if self._file.holds(each.last_offset) and each in self._with_data
         ]
-        return file.facts
+        return facts
 
-    def _mark(self) -> None:
-        number = 0
-        for batch in self._walk(self._sources):
-            for at, record in enumerate(self._judged_by_key(batch)):
-                if record.key is not None:
-                    self._superseded.mark_record(record.key, record.offset, number + at)
-            number += batch.count
-
-    def _clean_batch(self, batch: Batch, file: _CleanedFile) -> None:
+    def _clean_batch(self, batch: Batch) -> None:
         verdict = self._retention.judge(batch)
         if batch.is_transactional and not batch.is_control:
             self._note_aborted(batch)
         number, self._records_passed = self._records_passed, self._records_passed + batch.count
-        file.begin(batch)
-        if verdict.rule is RecordRule.NONE:
-            records, tombstones = [], 0
+        self._file.begin(batch)
+        horizon = self.bounds.horizon if verdict.may_get_horizon else NO_HORIZON
+        if verdict.rule is RecordRule.BY_KEY:
+            kept = self._records.keep(batch, number, keeps_tombstones=verdict.keeps_tombstones, horizon=horizon)
+        elif verdict.rule is RecordRule.ALL:
+            kept = keep_all(batch, horizon if verdict.is_free_marker else NO_HORIZON)
         else:
-            records = cut_records(batch, bytes_max=self._records_bytes_max)
-            if verdict.rule is RecordRule.BY_KEY:
-                records = [record for at, record in enumerate(records) if self._stays(record, number + at, verdict)]
-                tombstones = sum(record.is_tombstone for record in records)
-            else:
-                tombstones = 0
-        if records:
-            file.keep(batch, records, tombstones, verdict)
+            kept = NOTHING
+        if kept.records:
+            self._file.keep(batch, kept)
         elif verdict.is_empty_kept:
-            file.keep_empty(batch)
-
-    def _stays(self, record: CleanedRecord, number: int, verdict: BatchVerdict) -> bool:
-        if record.key is None:
-            return True
-        if self._superseded.is_superseded(record.key, record.offset, number):
-            return False
-        return record.has_value or verdict.keeps_tombstones
+            self._file.keep_empty(batch)
 
     def _note_aborted(self, batch: Batch) -> None:
         transaction = self._ranges.find(batch)
         if transaction is not None:
             self._with_data.add(transaction)
 
-    def _judged_by_key(self, batch: Batch) -> list[CleanedRecord]:
-        """Return the records that count for keys: neither control records nor data of aborted transactions."""
-        if batch.is_control or self._ranges.find(batch) is not None:
-            return []
-        return cut_records(batch, bytes_max=self._records_bytes_max)
 
-    def _walk(self, sources: Iterable[Source]) -> Iterator[Batch]:
-        """Yield the batches of the sources.  Raises FormatError if they are not dense within a source."""
-        for source in sources:
-            due = source.base
-            for batch in source.batches():
-                if batch.base_offset != due or batch.next_offset > source.end_offset:
-                    raise FormatError(f"a batch at offset {batch.base_offset}, but {due} is due")
-                due = batch.next_offset
-                yield batch
-            if due != source.end_offset:
-                raise FormatError(f"the segment at {source.base} ends at {due}, but its end is {source.end_offset}")
+class _State(Enum):
+    """The walk that a round does."""
+
+    NEW = "none yet"
+    MAP = "the keys of the dirty sources are mapped"
+    MARK = "records that the map of this pass replaces are marked"
+    CLEAN = "the cleaned files are written"
+
+
+class _Walk:
+    """A walk over the batches of some sources, which must be dense within each source."""
+
+    __slots__ = ("_due", "_left", "_source")
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._left = deque(sources)
+        self._source: Source | None = None
+        self._due = -1
+
+    def take(self, batch: Batch) -> None:
+        """Check that the batch is due.  Raises FormatError if it is not."""
+        if self._source is None or self._due == self._source.end_offset:
+            if not self._left:
+                raise FormatError(f"a batch at offset {batch.base_offset}, but the round ends at {self._due}")
+            self._source = self._left.popleft()
+            self._due = self._source.base
+        if batch.base_offset != self._due:
+            raise FormatError(f"a batch at offset {batch.base_offset}, but {self._due} is due")
+        if batch.next_offset > self._source.end_offset:
+            raise FormatError(
+                f"the batch at offset {batch.base_offset} ends behind its segment's end {self._source.end_offset}"
+            )
+        self._due = batch.next_offset
+
+    def check_end(self) -> None:
+        """Check that the walk is complete.  Raises FormatError if batches are missing."""
+        if self._source is not None and self._due != self._source.end_offset:
+            raise FormatError(
+                f"the segment at {self._source.base} ends at {self._due}, but its end is {self._source.end_offset}"
+            )
+        if self._left:
+            raise FormatError(f"the segment at {self._left[0].base} has no batches")
+
+
+def _refuse(data: bytes | bytearray | memoryview) -> None:
+    raise ValueError("no cleaned file is begun")
 
 
 class _CleanedFile:
@@ -236,23 +273,18 @@ class _CleanedFile:
             self._epoch = batch.leader_epoch
         self._passed = batch.next_offset
 
-    def keep(self, batch: Batch, records: list[CleanedRecord], tombstones: int, verdict: BatchVerdict) -> None:
-        """Write the batch with these records."""
-        holds_deletion = tombstones > 0 or verdict.is_free_marker
-        has_horizon = bool(batch.attributes & DELETE_HORIZON)
-        horizon = self._bounds.horizon if holds_deletion and verdict.may_get_horizon else NO_HORIZON
-        if len(records) == batch.count and horizon == NO_HORIZON:
-            self._put(batch, batch.data[: batch.size])
-        else:
-            self._put(batch, write_batch(batch, records, horizon))
+    def keep(self, batch: Batch, kept: Kept) -> None:
+        """Write the batch with the records that stay."""
+        self._put(batch, kept.data)
         facts = self.facts
-        facts.records_after += len(records)
-        facts.tombstones += tombstones
+        facts.records_after += kept.records
+        facts.tombstones += kept.tombstones
         facts.markers += batch.is_control
-        if horizon == NO_HORIZON and has_horizon and (tombstones or batch.is_control):
-            horizon = batch.base_timestamp
-        if horizon != NO_HORIZON:
-            known = facts.earliest_horizon
+        if not kept.tombstones and not batch.is_control:
+            return
+        written = Batch(memoryview(kept.data))
+        if written.attributes & DELETE_HORIZON:
+            known, horizon = facts.earliest_horizon, int(written.base_timestamp)
             facts.earliest_horizon = horizon if known == NO_HORIZON else min(known, horizon)
 
     def keep_empty(self, batch: Batch) -> None:

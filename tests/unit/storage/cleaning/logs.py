@@ -11,6 +11,7 @@ from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.control import EndMarker, Marker, end_record
 from bmq.core.records.reader import StoredRecord, read_records
 from bmq.storage.checkpoint import AbortedTransaction
+from bmq.storage.cleaning.record_filter import PythonRecordFilter, RecordFilter
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
 from bmq.storage.transactions import Transactions
@@ -109,7 +110,13 @@ class Log:
     def sources(self, end: int) -> list[Source]:
         """Return the segments that end at or below ``end``."""
         found = [segment for segment in self.segments if segment and segment[-1].next_offset <= end]
-        return [_source(segment) for segment in found]
+        return [Source(segment[0].base_offset, segment[-1].next_offset) for segment in found]
+
+    def batches_of(self, sources: Iterable[Source]) -> list[Batch]:
+        """Return the batches of the sources."""
+        bases = {source.base for source in sources}
+        found = [segment for segment in self.segments if segment and segment[0].base_offset in bases]
+        return [batch for segment in found for batch in segment]
 
     def clean(
         self,
@@ -123,6 +130,7 @@ class Log:
         aborted: Iterable[AbortedTransaction] | None = None,
         intact_from: int | None = None,
         files: int | None = None,
+        records: RecordFilter | None = None,
     ) -> Log:
         """Return the log after a round, of ``group_size`` segments a file; ``files``: the round ends after so many."""
         sources = self.sources(self.end if end is None else end)
@@ -139,9 +147,10 @@ class Log:
             sources,
             aborted=known,
             producers=producers or {},
-            buffer_bytes=buffer_bytes,
+            records=PythonRecordFilter(buffer_bytes) if records is None else records,
         )
-        cleaning.map_keys()
+        while walk := cleaning.next_walk():
+            cleaning.pass_keys(self.batches_of(walk))
         after = Log(
             self.base,
             [],
@@ -154,7 +163,9 @@ class Log:
         taken = groups if files is None else groups[:files]
         for group in taken:
             written: list[bytes] = []
-            after.cleaned.append(cleaning.clean(group, partial(_append, written)))
+            cleaning.begin_file(group, partial(_append, written))
+            cleaning.clean(self.batches_of(group))
+            after.cleaned.append(cleaning.end_file())
             after.segments.append([Batch(memoryview(data)) for data in written])
             facts = after.cleaned[-1]
             after.dropped |= {
@@ -176,10 +187,6 @@ class Log:
             assert batch.base_offset == due
             assert batch.count == len(list(read_records(batch)))
             due = batch.next_offset
-
-
-def _source(segment: list[Batch]) -> Source:
-    return Source(segment[0].base_offset, segment[-1].next_offset, lambda: segment)
 
 
 def _append(written: list[bytes], data: bytes | bytearray | memoryview) -> None:

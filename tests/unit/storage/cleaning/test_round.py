@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, build_gap
 from bmq.core.records.control import Marker
 from bmq.storage.cleaning.key_offsets import ENTRY_BYTES
+from bmq.storage.cleaning.record_filter import PythonRecordFilter
 from bmq.storage.cleaning.retention import RoundBounds
 from bmq.storage.cleaning.round import CleaningRound, Source
 from tests.unit.storage.cleaning.logs import (
@@ -208,44 +210,83 @@ def test_kafka_13194_nothing_at_or_past_the_rounds_end_is_read() -> None:
     log.add((b"a", b"not yet"))
     after = log.clean(end=1)
     assert after.data == log.data
-    bounds = RoundBounds(first_dirty=0, end=1, now_ms=NOW_MS, delete_retention_ms=DAY_MS)
     with pytest.raises(ValueError, match="behind the round's end 1"):
-        CleaningRound(bounds, log.sources(2), aborted=[], producers={}, buffer_bytes=1 << 20)
+        round_of(log.sources(2), end=1)
 
 
-def test_a_round_never_ends_within_a_segment_and_reads_none_of_its_batches() -> None:
+def test_a_round_never_ends_within_a_segment_and_takes_none_of_its_batches() -> None:
     log = Log()
     log.add((b"a", b"1"))
-    source = Source(0, 1, lambda: [*log.batches, Batch(memoryview(next(build_gap(1, 2, 0))))])
-    bounds = RoundBounds(first_dirty=0, end=1, now_ms=NOW_MS, delete_retention_ms=DAY_MS)
-    with pytest.raises(FormatError, match="but 1 is due"):
-        CleaningRound(bounds, [source], aborted=[], producers={}, buffer_bytes=1 << 20).map_keys()
+    cleaning = round_of([Source(0, 1)], end=1)
+    walk = cleaning.next_walk()
+    assert walk == [Source(0, 1)]
+    with pytest.raises(FormatError, match="a batch at offset 1, but the round ends at 1"):
+        cleaning.pass_keys([*log.batches, Batch(memoryview(next(build_gap(1, 2, 0))))])
+
+
+def test_a_batch_that_ends_behind_its_segment_is_an_error() -> None:
+    log = Log()
+    log.add((b"a", b"1"), (b"b", b"1"))
+    cleaning = round_of([Source(0, 1), Source(1, 2)], end=2)
+    cleaning.next_walk()
+    with pytest.raises(FormatError, match="ends behind its segment's end 1"):
+        cleaning.pass_keys(log.batches)
 
 
 def test_a_segment_with_a_hole_or_cut_short_is_an_error() -> None:
     log = Log()
     log.add((b"a", b"1"))
     log.add((b"a", b"2"))
-    bounds = RoundBounds(first_dirty=0, end=2, now_ms=NOW_MS, delete_retention_ms=DAY_MS)
-    for batches, message in ((log.batches[1:], "but 0 is due"), (log.batches[:1], "ends at 1, but its end is 2")):
-        source = Source(0, 2, lambda batches=batches: batches)  # type: ignore[misc]
+    for batches, message in (
+        (log.batches[1:], "but 0 is due"),
+        (log.batches[:1], "ends at 1, but its end is 2"),
+        ([], "the segment at 0 has no batches"),
+    ):
+        cleaning = round_of([Source(0, 2)], end=2)
         with pytest.raises(FormatError, match=message):
-            CleaningRound(bounds, [source], aborted=[], producers={}, buffer_bytes=1 << 20).map_keys()
+            map_keys(cleaning, batches)
 
 
-def test_groups_out_of_order_are_refused() -> None:
+def test_a_cleaned_file_whose_sources_are_cut_short_does_not_end() -> None:
+    log = Log()
+    log.add((b"a", b"1"))
+    log.add((b"a", b"2"))
+    cleaning = round_of([Source(0, 2)], end=2)
+    map_keys(cleaning, log.batches)
+    cleaning.begin_file([Source(0, 2)], lambda data: None)
+    cleaning.clean(log.batches[:1])
+    with pytest.raises(FormatError, match="ends at 1, but its end is 2"):
+        cleaning.end_file()
+
+
+def test_calls_out_of_order_are_refused() -> None:
     log = Log()
     log.add((b"a", b"1"))
     log.roll()
     log.add((b"a", b"2"))
     first, second = log.sources(2)
-    bounds = RoundBounds(first_dirty=0, end=2, now_ms=NOW_MS, delete_retention_ms=DAY_MS)
-    cleaning = CleaningRound(bounds, [first, second], aborted=[], producers={}, buffer_bytes=1 << 20)
-    cleaning.map_keys()
+    cleaning = round_of([first, second], end=2)
+    with pytest.raises(ValueError, match="no walk"):
+        cleaning.pass_keys(log.batches)
+    with pytest.raises(ValueError, match="not over"):
+        cleaning.begin_file([first], lambda data: None)
+    map_keys(cleaning, log.batches)
+    with pytest.raises(ValueError, match="no walk"):
+        cleaning.pass_keys(log.batches)
     with pytest.raises(ValueError, match="in their order"):
-        cleaning.clean([second], lambda data: None)
+        cleaning.begin_file([second], lambda data: None)
     with pytest.raises(ValueError, match="overlap"):
-        CleaningRound(bounds, [second, first], aborted=[], producers={}, buffer_bytes=1 << 20)
+        round_of([second, first], end=2)
+
+
+def map_keys(cleaning: CleaningRound, batches: Sequence[Batch]) -> None:
+    while cleaning.next_walk():
+        cleaning.pass_keys(batches)
+
+
+def round_of(sources: Sequence[Source], *, end: int) -> CleaningRound:
+    bounds = RoundBounds(first_dirty=0, end=end, now_ms=NOW_MS, delete_retention_ms=DAY_MS)
+    return CleaningRound(bounds, sources, aborted=[], producers={}, records=PythonRecordFilter(1 << 20))
 
 
 def test_open_transactions_bound_the_round() -> None:

@@ -1,0 +1,124 @@
+"""The filter of a round's records: it maps their keys, then decides which records of each batch stay.  Pure.
+
+``PythonRecordFilter`` is slow, and obviously right: the model of ``CompiledRecordFilter`` (``compiled_filter.py``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from bmq.core.records.batch import Batch
+from bmq.core.records.reader import RECORDS_BYTES_MAX
+from bmq.storage.cleaning.batch_writer import CleanedRecord, cut_records, write_batch
+from bmq.storage.cleaning.key_offsets import KeyOffsets
+from bmq.storage.cleaning.retention import NO_HORIZON
+from bmq.storage.cleaning.superseded import SupersededRecords
+
+
+class Kept(NamedTuple):
+    """The records of a batch that stay: their number, the tombstones among them, and the bytes of the batch with them.
+
+    ``data`` is the batch's own bytes if all records stay as they are, and empty if none stays.
+    """
+
+    records: int
+    tombstones: int
+    data: bytes | bytearray | memoryview
+
+
+NOTHING = Kept(0, 0, b"")
+
+
+class RecordFilter(Protocol):
+    """The filter of a round.  The round walks its batches several times, always all of them in order::
+
+        for each pass:
+            dirty batches   ``map_batch``      the last offset of each key of the pass
+            all batches     ``mark_batch``     only if ``needs_marks``
+        all batches         ``keep``
+
+    A batch's ``number`` is how many records the walk passed before it.  Each call with a batch raises FormatError, with
+    the batch's offset, if the records cannot be decompressed, are damaged, or do not agree with the header.
+    """
+
+    @property
+    def needs_marks(self) -> bool:
+        """True if the walk of ``mark_batch`` is needed: the map has not all keys at once."""
+
+    def map_batch(self, batch: Batch, first_dirty: int) -> None:
+        """Map the keys of the batch's records at or past ``first_dirty``.
+
+        Raises MemoryError if the buffer has not room for the smallest part of the keys.
+        """
+
+    def mark_batch(self, batch: Batch, number: int) -> None:
+        """Mark the batch's records that have a later record of their key in this pass's map."""
+
+    def next_pass(self) -> bool:
+        """Begin the next pass.  Return False if each key has had its pass."""
+
+    def keep(self, batch: Batch, number: int, *, keeps_tombstones: bool, horizon: int) -> Kept:
+        """Return the records that stay: records without a key, and the last record of each key.
+
+        A tombstone stays only with ``keeps_tombstones``.  A batch with tombstones gets the delete horizon ``horizon``,
+        unless it is NO_HORIZON.
+        """
+
+
+class PythonRecordFilter:
+    """The filter in Python: see ``RecordFilter``."""
+
+    def __init__(self, buffer_bytes: int, *, records_bytes_max: int = RECORDS_BYTES_MAX) -> None:
+        self._superseded = SupersededRecords(KeyOffsets.within(buffer_bytes))
+        self._records_bytes_max = records_bytes_max
+
+    @property
+    def needs_marks(self) -> bool:
+        return self._superseded.needs_marks
+
+    def map_batch(self, batch: Batch, first_dirty: int) -> None:
+        for record in self._cut(batch):
+            if record.key is not None and record.offset >= first_dirty:
+                self._superseded.map_record(record.key, record.offset)
+
+    def mark_batch(self, batch: Batch, number: int) -> None:
+        for at, record in enumerate(self._cut(batch)):
+            if record.key is not None:
+                self._superseded.mark_record(record.key, record.offset, number + at)
+
+    def next_pass(self) -> bool:
+        return self._superseded.next_pass()
+
+    def keep(self, batch: Batch, number: int, *, keeps_tombstones: bool, horizon: int) -> Kept:
+        records = [
+            record
+            for at, record in enumerate(self._cut(batch))
+            if self._stays(record, number + at, keeps_tombstones=keeps_tombstones)
+        ]
+        tombstones = sum(record.is_tombstone for record in records)
+        new_horizon = horizon if tombstones else NO_HORIZON
+        if not records:
+            return NOTHING
+        if len(records) == batch.count and new_horizon == NO_HORIZON:
+            return Kept(batch.count, tombstones, batch.data[: batch.size])
+        return Kept(len(records), tombstones, write_batch(batch, records, new_horizon))
+
+    def _stays(self, record: CleanedRecord, number: int, *, keeps_tombstones: bool) -> bool:
+        if record.key is None:
+            return True
+        if self._superseded.is_superseded(record.key, record.offset, number):
+            return False
+        return record.has_value or keeps_tombstones
+
+    def _cut(self, batch: Batch) -> list[CleanedRecord]:
+        return cut_records(batch, bytes_max=self._records_bytes_max)
+
+
+def keep_all(batch: Batch, horizon: int, *, records_bytes_max: int = RECORDS_BYTES_MAX) -> Kept:
+    """Return all records of a batch, which gets a delete horizon unless it is NO_HORIZON: for control batches.
+
+    Raises FormatError as ``RecordFilter.keep`` does.
+    """
+    records = cut_records(batch, bytes_max=records_bytes_max)
+    data = batch.data[: batch.size] if horizon == NO_HORIZON else write_batch(batch, records, horizon)
+    return Kept(len(records), 0, data)
