@@ -318,6 +318,16 @@ class NodeConfig(SecuritySettings):
     log_cleaner_backoff_ms: int = _option(
         15_000, "least time between two looks whether a compacted log is to be cleaned", kafka="log.cleaner.backoff.ms"
     )
+    log_cleaner_dedupe_buffer_size: int = _option(
+        128 << 20,
+        "memory for the keys of a compacted log while it is cleaned, 24 bytes a key; more keys take several passes",
+        kafka="log.cleaner.dedupe.buffer.size",
+    )
+    log_cleaner_io_max_bytes_per_second: int = _option(
+        9_223_372_036_854_775_807,
+        "most bytes that the cleaner of compacted logs reads and writes in a second",
+        kafka="log.cleaner.io.max.bytes.per.second",
+    )
     min_insync_replicas: int = _option(
         1,
         "default of min.insync.replicas; on a local folder more than 1 refuses every produce with acks=all",
@@ -590,6 +600,8 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "connections_max_idle_ms": 1,
     "producer_id_expiration_ms": 1,
     "log_cleaner_backoff_ms": 0,
+    "log_cleaner_dedupe_buffer_size": 1 << 20,
+    "log_cleaner_io_max_bytes_per_second": 1,
     "offsets_topic_segment_bytes": 1 << 20,
     "offsets_retention_check_interval_ms": 1,
     "transaction_state_log_num_partitions": 1,
@@ -608,7 +620,14 @@ _MOST = {
 }
 """Largest values, where they are below the type's.  A topic has at most 100,000 partitions
 (``topic_rules.PARTITIONS_MAX``)."""
-_LONGS = ("cache_bytes", "internal_credit_bytes", "queued_max_request_bytes", "log_retention_bytes")
+_LONGS = (
+    "cache_bytes",
+    "internal_credit_bytes",
+    "queued_max_request_bytes",
+    "log_retention_bytes",
+    "log_cleaner_dedupe_buffer_size",
+    "log_cleaner_io_max_bytes_per_second",
+)
 OPTIONS = tuple(
     sorted(
         (each for each in fields(NodeConfig) if "doc" in each.metadata),

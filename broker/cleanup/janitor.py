@@ -31,6 +31,7 @@ from enum import Enum
 from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import CleaningTotals, Obstacle, Outcome, count_logs
+from bmq.broker.cleanup.closed_segments import ClosedSegments
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
@@ -83,6 +84,12 @@ class JanitorConfig:
     """Files appended by one concat."""
     clean_ms: int = 15_000
     """Kafka's log.cleaner.backoff.ms: the least time between two looks whether a compacted log is due."""
+    clean_buffer_bytes: int = 128 << 20
+    """Kafka's log.cleaner.dedupe.buffer.size: the memory for the keys of a round."""
+    clean_bytes_s: int = (1 << 63) - 1
+    """Kafka's log.cleaner.io.max.bytes.per.second: most bytes that rounds read and write in a second."""
+    clean_piece_bytes: int = 8 << 20
+    """Bytes of one read of a round."""
     clean_wait_ms: int = 30_000
     """Time after which other jobs go on beside a round of cleaning."""
     retry_ms: int = 60_000
@@ -123,7 +130,7 @@ class Job(Enum):
 class _PartitionCare(RetentionState):
     """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
-    __slots__ = ("cleaning", "due", "is_closed", "merge_from", "record", "registered")
+    __slots__ = ("cleaning", "closed", "due", "is_closed", "merge_from", "record", "registered")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
@@ -133,6 +140,7 @@ class _PartitionCare(RetentionState):
         self.merge_from: SegmentName | None = None
         self.registered = 0  # segments registered since the last pass of merging
         self.cleaning: Outcome | None = None  # the last look at a compacted log
+        self.closed: ClosedSegments | None = None  # what these looks have found
 
 
 class Janitor:
@@ -185,7 +193,14 @@ class Janitor:
         self._swapper = SegmentSwapper(
             context, names_per_job=self.config.names_per_job, deletes_per_job=self.config.deletes_per_job
         )
-        self._cleaner = LogCleaner(context, self._swapper, failed=self._failed)
+        self._cleaner = LogCleaner(
+            context,
+            self._swapper,
+            failed=self._failed,
+            buffer_bytes=self.config.clean_buffer_bytes,
+            bytes_s=self.config.clean_bytes_s,
+            piece_bytes=self.config.clean_piece_bytes,
+        )
         self._cleaning: asyncio.Task[None] | None = None
         """The round of cleaning that is under way, also behind other jobs."""
         self._cleaned_care: _PartitionCare | None = None
@@ -440,8 +455,11 @@ class Janitor:
             self._swapped(care)
         before = self._swapper.swaps_done
         last = care.cleaning
+        if care.closed is None:
+            failed = partial(self._failed, "an index is damaged, and not used")
+            care.closed = ClosedSegments(self._context.fs, care.driver, failed)
         try:
-            care.cleaning = await self._cleaner.clean(care, wall_ms)
+            care.cleaning = await self._cleaner.clean(care, care.closed, wall_ms)
         finally:
             if self._swapper.swaps_done != before:
                 self._swapped(care)

@@ -141,8 +141,14 @@ class BrokerRole:
 
 
 def _janitor_config(config: NodeConfig) -> JanitorConfig:
-    """Return the settings of upkeep: a compacted log is looked at every ``log.cleaner.backoff.ms`` at most."""
+    """Return the settings of upkeep, with Kafka's ``log.cleaner.*``."""
     default = JanitorConfig()
     backoff_ms = config.log_cleaner_backoff_ms
     interval_ms = default.interval_ms if backoff_ms >= default.clean_ms else max(1_000, backoff_ms)
-    return replace(default, clean_ms=backoff_ms, interval_ms=interval_ms)
+    return replace(
+        default,
+        clean_ms=backoff_ms,
+        interval_ms=interval_ms,
+        clean_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+        clean_bytes_s=config.log_cleaner_io_max_bytes_per_second,
+    )

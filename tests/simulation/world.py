@@ -65,7 +65,10 @@ SETTLE_S = 30.0
 """After the faults: outages of storage that were drawn before may run out."""
 OPENS_S = 120.0
 """Without faults, for the last owner to open the log, and to take a batch."""
-BUSY = JanitorConfig(interval_ms=1500, merge_after=1, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000)
+BUSY = JanitorConfig(
+    interval_ms=1500, merge_after=1, grace_ms=4000, sweep_ms=3000, journal_sweep_ms=5000,
+    clean_piece_bytes=500, clean_buffer_bytes=3 * 24,
+)  # fmt: skip
 ROUNDS_S = 4 * 1.2 * BUSY.interval_ms / 1000
 """Rounds of the janitor: one finds what has expired, one what may be deleted, and each may just have been missed."""
 

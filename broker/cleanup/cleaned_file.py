@@ -1,0 +1,114 @@
+"""The draft of a cleaned segment, written piece by piece, and its index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bmq.broker.cleanup.closed_segments import ClosedSegment
+from bmq.core.file_access import Access
+from bmq.core.model import cleaned_name
+from bmq.core.records.batch import Batch
+from bmq.storage.checkpoint import Checkpoint, Cleaned
+from bmq.storage.cleaning.round import CleanedFacts
+from bmq.storage.filesystem import WRITE_ONCE_S, Appender, CreateOptions, FileSystem, PipelineFailed
+from bmq.storage.index import SegmentIndex
+
+_MB = 1 << 20
+
+
+class DraftFull(Exception):
+    """A cleaned file that needs more bytes than its draft was created for."""
+
+
+class CleanedFileWriter:
+    """A draft under way: ``put`` takes batches, also in a thread, and ``flush`` has storage acknowledge them."""
+
+    def __init__(self, appender: Appender, *, bytes_max: int, interval_bytes: int) -> None:
+        self._appender = appender
+        self._bytes_max = bytes_max
+        self._index = SegmentIndex(interval_bytes)
+        self._position = 0
+        self._parts: list[bytes | bytearray | memoryview] = []
+
+    @classmethod
+    async def create(
+        cls, fs: FileSystem, path: str, *, sources_bytes: int, room: float, interval_bytes: int, access: Access
+    ) -> CleanedFileWriter:
+        """Create the draft ``path`` for sources of ``sources_bytes``.  Raises StorageError."""
+        bytes_max = (int(sources_bytes * room) // _MB + 1) * _MB  # HDFS refuses blocks below 1 MB
+        appender = await fs.create(path, CreateOptions(block_bytes=bytes_max, access=access))
+        return cls(appender, bytes_max=bytes_max, interval_bytes=interval_bytes)
+
+    def put(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the bytes of the next batch, which do not change any more.  Raises DraftFull."""
+        if self._position + len(data) > self._bytes_max:
+            raise DraftFull
+        batch = Batch(memoryview(data))
+        if batch.count > 0:
+            self._index.add(batch.base_offset, self._position, batch.max_timestamp)
+        self._parts.append(data)
+        self._position += len(data)
+
+    async def flush(self, *, sync: bool = False) -> int:
+        """Write what was taken, and wait until it is acknowledged, with ``sync`` on disk; return the bytes.
+
+        Raises StorageError: PipelineFailed if nothing is acknowledged for ``WRITE_ONCE_S``.
+        """
+        parts, self._parts = self._parts, []
+        written = sum(len(part) for part in parts)
+        try:
+            async with asyncio.timeout(WRITE_ONCE_S):
+                if parts:
+                    self._appender.write(parts[0] if len(parts) == 1 else b"".join(parts))
+                await self._appender.flush(sync=sync)
+        except TimeoutError:
+            text = f"a draft of a cleaned segment: nothing acknowledged in {WRITE_ONCE_S:g} s"
+            raise PipelineFailed(text, self._appender.nodes) from None
+        return written
+
+    async def close(self) -> None:
+        """Close the complete draft: it is on disk then.  Raises StorageError as ``flush`` does."""
+        await self.flush(sync=True)
+        try:
+            async with asyncio.timeout(WRITE_ONCE_S):
+                await self._appender.close()
+        except TimeoutError:
+            text = f"a draft of a cleaned segment: not closed in {WRITE_ONCE_S:g} s"
+            raise PipelineFailed(text, self._appender.nodes) from None
+
+    def abort(self) -> None:
+        """Leave the draft as it is."""
+        self._appender.abort()
+
+    def index(self, group: Sequence[ClosedSegment], facts: CleanedFacts) -> Checkpoint:
+        """Return the index of the cleaned segment that replaces the group."""
+        return replace(
+            group[-1].index,
+            segment=cleaned_name([one.name for one in group]),
+            position=self._position,
+            is_full=True,
+            is_closed=True,
+            max_timestamp=self._index.max_timestamp,
+            max_timestamp_offset=self._index.max_timestamp_offset,
+            index=self._index.entries,
+            epochs=_epochs(group, facts),
+            aborted=tuple(facts.aborted),
+            cleaned=Cleaned(
+                clean_to=facts.cleaned_up_to,
+                horizon=facts.earliest_horizon,
+                bytes_before=facts.bytes_before,
+                bytes_after=facts.bytes_after,
+                tombstones=facts.tombstones,
+                markers=facts.markers,
+            ),
+        )
+
+
+def _epochs(group: Sequence[ClosedSegment], facts: CleanedFacts) -> tuple[tuple[int, int], ...]:
+    """Return the sources' lists of leader epochs together, also where no batch of an epoch is left."""
+    found: list[tuple[int, int]] = []
+    for one in group:
+        found += [epoch for epoch in one.index.epochs if not found or epoch[0] > found[-1][0]]
+    return tuple(found or facts.epochs)
