@@ -113,7 +113,7 @@ class LogCleaner:
         cleaning = CleaningRound(
             plan.bounds(config, wall_ms),
             list(sources),
-            aborted=_aborted([*(one.index for one in taken), *closed.later], recent, plan.end),
+            aborted=_aborted([*(one.index for one in closed.segments), *closed.later], recent, plan.end),
             producers=ProducerEnd.of(machine.producers.snapshot()),
             records=self._filters.new(self._buffer_bytes, plan.end - plan.first_dirty),
         )
