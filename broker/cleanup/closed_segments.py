@@ -125,7 +125,7 @@ class ClosedSegments:
     async def _closed(self, listed: ListedSegment) -> ClosedSegment | None:
         """Return the segment; None without an index that covers it.
 
-        What lies behind the index in the file is leftover of a failed write.
+        Bytes behind the end of the index are leftover of a failed write.
         """
         known = self._known.get(listed.name)
         if known is not None and known.length == listed.length and known.index.end_offset == listed.end:

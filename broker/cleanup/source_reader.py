@@ -36,7 +36,7 @@ class SourceReader:
         return self._cursor.position >= self._length
 
     async def read(self) -> int:
-        """Read the next piece, which has at least one whole batch; return its bytes.  Raises StorageError."""
+        """Read the next piece, with at least one whole batch; return its bytes.  Raises StorageError."""
         wanted = min(max(self._piece_bytes, self._cursor.wanted), self._length - self._cursor.position)
         self._piece = memoryview(await self._fs.read(self._path, self._cursor.position, wanted))
         return len(self._piece)

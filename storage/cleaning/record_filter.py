@@ -1,4 +1,4 @@
-"""The filter of a round's records: it maps their keys, then decides which records of each batch stay.  Pure.
+"""The filter of a round's records: it maps their keys, then judges every record.  Pure.
 
 ``PythonRecordFilter`` is slow, and obviously right: the model of ``CompiledRecordFilter`` (``compiled_filter.py``).
 """
@@ -58,7 +58,7 @@ class RecordFilter(Protocol):
         """Begin the next pass.  Return False if each key has had its pass."""
 
     def keep(self, batch: Batch, number: int, *, keeps_tombstones: bool, horizon: int) -> Kept:
-        """Return the records that stay: records without a key, and the last record of each key.
+        """Return what stays of a batch: records without a key, and the last record of every key.
 
         A tombstone stays only with ``keeps_tombstones``.  A batch with tombstones gets the delete horizon ``horizon``,
         unless it is NO_HORIZON.

@@ -82,7 +82,7 @@ class CleaningRound:
     data that no entry names counts as committed.  ``producers`` are the producers that the partition's owner knows.
     Memory: the filter's map and marks, a decompressed batch, and some numbers for an aborted transaction.
 
-    A call that is given batches raises FormatError at a batch that cannot be read, or is not the batch that is due.
+    A call with batches raises FormatError at a damaged batch, and at a batch with another offset than is due.
     The round is of no use after an exception.
     """
 
@@ -208,7 +208,7 @@ class _State(Enum):
 
 
 class _Walk:
-    """A walk over the batches of some sources, which must be dense within each source."""
+    """A walk over the batches of some sources: dense within a source."""
 
     __slots__ = ("_due", "_left", "_source")
 
