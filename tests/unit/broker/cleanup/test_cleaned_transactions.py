@@ -76,7 +76,7 @@ async def test_aborted_data_replaces_nothing_though_its_marker_is_too_young_for_
 
 
 async def test_an_open_transaction_bounds_the_round() -> None:
-    """Its records may count or not: they replace nothing, and nothing replaces them."""
+    """Records of an open transaction replace nothing, and nothing replaces them."""
     world = World()
     owner = await compacted(world)
     await write(owner, b"k", b"committed")
