@@ -1,0 +1,242 @@
+"""The filter of a round with compiled loops: ``RecordFilter`` at the speed of memory.
+
+The loops are in ``storage.cleaning.kernels``, compiled by numba, which the extra ``fast`` installs.  The processor's
+time of a batch is that of its decompression, its CRC and some 50 ns a record; the GIL is free in the loops.
+
+A batch whose records all stay keeps its bytes: nothing is compressed again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from typing import Any
+
+from bmq.core import machine_code
+from bmq.core.errors import FormatError
+from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, LOG_APPEND_TIME, Batch
+from bmq.core.records.compression import Compression, repack
+from bmq.core.records.reader import RECORDS_BYTES_MAX, decompress
+from bmq.core.records.walk import MEANING, Fault
+from bmq.storage.cleaning.record_filter import NOTHING, Kept
+from bmq.storage.cleaning.retention import DELETE_HORIZON, NO_HORIZON
+
+SECRET_BYTES = 16
+_SECRET = struct.Struct("<QQ")
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMPS = struct.Struct(">qq")
+_COUNT = struct.Struct(">i")
+_ATTRIBUTES_AT, _TIMESTAMPS_AT, _COUNT_AT = 21, 27, 57
+_LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}  # as in ``batch_writer``
+_SLOTS_MIN = 2
+_SLOTS_MAX = 1 << 31
+_HASH_MAX = (1 << 64) - 1
+_MARKS_BYTES = 4 << 10
+_SCRATCH_BYTES = 64 << 10
+
+
+class CompiledRecordFilter:
+    """The filter in compiled code: see ``RecordFilter``.
+
+    ``secret``: SECRET_BYTES random bytes of the round, the key of its hashes.  ``offsets``: at least the number of
+    records that are mapped.  Memory: ``buffer_bytes`` at most, or 48 bytes for each of the offsets; a bit for each
+    record if there are several passes; a decompressed batch, and as much again for its records that stay.
+
+    Raises ImportError if numba is not installed.
+    """
+
+    def __init__(
+        self, secret: bytes, buffer_bytes: int, offsets: int, records_bytes_max: int = RECORDS_BYTES_MAX
+    ) -> None:
+        import numpy as np
+
+        kernels: Any = machine_code.load("bmq.storage.cleaning.kernels")
+        slots = min(buffer_bytes // kernels.ENTRY_BYTES, max(2 * offsets, _SLOTS_MIN), _SLOTS_MAX)
+        if slots < _SLOTS_MIN:
+            raise ValueError(f"a buffer of {buffer_bytes} bytes: a pass needs room for one key at least")
+        self._kernels = kernels
+        self._np: Any = np
+        self._records_bytes_max = records_bytes_max
+        self._table = np.zeros(slots * kernels.WORDS, np.uint64)
+        self._state = np.zeros(kernels.STATE, np.uint64)
+        self._state[[kernels.KEY_0, kernels.KEY_1]] = _SECRET.unpack(secret)
+        self._state[kernels.COUNT_MAX] = slots * 9 // 10
+        self._state[kernels.LAST] = _HASH_MAX
+        self._marks = np.zeros(_MARKS_BYTES, np.uint8)
+        self._stays = np.empty(0, np.uint8)
+        self._out = np.empty(0, np.uint8)
+        self._was_narrowed = False
+
+    @property
+    def needs_marks(self) -> bool:
+        return self._was_narrowed or not self._is_last
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the map."""
+        return int(self._table.nbytes)
+
+    @property
+    def mark_bytes(self) -> int:
+        """Bytes of the marks."""
+        return int(self._marks.nbytes)
+
+    def map_batch(self, batch: Batch, first_dirty: int) -> None:
+        if not batch.count:
+            return
+        fault, number = self._kernels.map_records(
+            self._records_of(batch),
+            batch.count,
+            batch.base_offset,
+            batch.last_offset_delta,
+            first_dirty,
+            self._table,
+            self._state,
+        )
+        if fault:
+            raise self._error(batch, fault, number)
+
+    def mark_batch(self, batch: Batch, number: int) -> None:
+        if not batch.count:
+            return
+        data = self._records_of(batch)
+        self._make_marks(number + self._records_max(batch, data))
+        fault, at = self._kernels.mark_records(
+            data,
+            batch.count,
+            batch.base_offset,
+            batch.last_offset_delta,
+            number,
+            self._table,
+            self._state,
+            self._marks,
+        )
+        if fault:
+            raise self._error(batch, fault, at)
+
+    def next_pass(self) -> bool:
+        if self._is_last:
+            return False
+        state, kernels = self._state, self._kernels
+        state[kernels.LOW] = int(state[kernels.LAST]) + 1
+        state[kernels.LAST] = _HASH_MAX
+        state[kernels.COUNT] = 0
+        self._table.fill(0)
+        self._was_narrowed = True
+        return True
+
+    def keep(self, batch: Batch, number: int, *, keeps_tombstones: bool, horizon: int) -> Kept:
+        if not batch.count:
+            return NOTHING
+        data = self._records_of(batch)
+        records_max = self._records_max(batch, data)
+        self._make_scratch(records_max, len(data), has_horizon=horizon != NO_HORIZON)
+        fault, at, kept, tombstones, max_timestamp, written = self._kernels.keep_records(
+            data,
+            batch.count,
+            batch.base_offset,
+            batch.last_offset_delta,
+            batch.base_timestamp,
+            keeps_tombstones,
+            horizon,
+            number if self._was_narrowed else -1,
+            self._table,
+            self._state,
+            self._marks,
+            self._stays,
+            self._out,
+        )
+        if fault:
+            raise self._error(batch, fault, at)
+        if not kept:
+            return NOTHING
+        if not written:
+            return Kept(kept, tombstones, batch.data[: batch.size])
+        plain = memoryview(self._out)[:written]
+        return Kept(kept, tombstones, _packed(batch, plain, kept, max_timestamp, horizon if tombstones else NO_HORIZON))
+
+    @property
+    def _is_last(self) -> bool:
+        return bool(self._state[self._kernels.LAST] == _HASH_MAX)
+
+    def _records_of(self, batch: Batch) -> Any:
+        """Return the batch's decompressed records as an array."""
+        codec = batch.attributes & CODEC_MASK
+        try:
+            data = decompress(codec, batch.data[HEADER_BYTES : batch.size], self._records_bytes_max)
+        except FormatError as error:
+            raise _not_cleaned(batch, str(error)) from error
+        return self._np.frombuffer(data, self._np.uint8)
+
+    def _records_max(self, batch: Batch, data: Any) -> int:
+        """Return the number of records that the batch has at most, whatever its header says."""
+        return min(batch.count, len(data) // self._kernels.RECORD_BYTES_MIN + 1)
+
+    def _make_marks(self, records: int) -> None:
+        """Have a bit for so many records."""
+        size = (records + 7) // 8
+        if size > len(self._marks):
+            marks = self._np.zeros(max(size, len(self._marks) * 3 // 2), self._np.uint8)
+            marks[: len(self._marks)] = self._marks
+            self._marks = marks
+
+    def _make_scratch(self, records: int, size: int, *, has_horizon: bool) -> None:
+        """Have room for the decisions on so many records of ``size`` bytes, and for the records."""
+        if has_horizon:
+            size += records * self._kernels.REBASED_BYTES_MAX
+        if records > len(self._stays):
+            self._stays = self._np.empty(max(records, _SCRATCH_BYTES), self._np.uint8)
+        if size > len(self._out):
+            self._out = self._np.empty(max(size, _SCRATCH_BYTES), self._np.uint8)
+
+    def _error(self, batch: Batch, fault: int, number: int) -> FormatError | MemoryError:
+        if fault == self._kernels.FULL:
+            return MemoryError(f"more than {self._state[self._kernels.COUNT_MAX]} keys share half of their hash")
+        if fault == Fault.BATCH_END:
+            return _not_cleaned(batch, f"{MEANING[Fault.BATCH_END]} of {number}")
+        return _not_cleaned(batch, f"record {number} of {batch.count}: {MEANING[Fault(fault)]}")
+
+
+class CompiledFilters:
+    """The maker of a process's compiled filters: after ``load_compiled``, where numba is installed."""
+
+    __slots__ = ("is_compiled",)
+
+    def __init__(self) -> None:
+        self.is_compiled = False
+
+    def load_compiled(self) -> bool:
+        """Load the loops.  Return False if numba is not installed.  Takes half a second, and seconds the first time."""
+        if not self.is_compiled and importlib.util.find_spec("numba") is not None:
+            machine_code.load("bmq.storage.cleaning.kernels")
+            self.is_compiled = True
+        return self.is_compiled
+
+    def new(
+        self, secret: bytes, buffer_bytes: int, offsets: int, records_bytes_max: int = RECORDS_BYTES_MAX
+    ) -> CompiledRecordFilter:
+        """Return the filter of a round: see ``CompiledRecordFilter``."""
+        return CompiledRecordFilter(secret, buffer_bytes, offsets, records_bytes_max)
+
+
+COMPILED_FILTERS = CompiledFilters()
+"""The maker of this process."""
+
+
+def _not_cleaned(batch: Batch, detail: str) -> FormatError:
+    return FormatError(f"the batch at offset {batch.base_offset} cannot be cleaned: {detail}")
+
+
+def _packed(batch: Batch, plain: memoryview, count: int, max_timestamp: int, horizon: int) -> bytearray:
+    """Return the batch with these records, as ``batch_writer.write_batch`` does."""
+    attributes, base_timestamp = batch.attributes, batch.base_timestamp
+    if horizon != NO_HORIZON:
+        attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
+    if attributes & LOG_APPEND_TIME:
+        max_timestamp = batch.max_timestamp
+    header = bytearray(batch.data[:HEADER_BYTES])
+    _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes)
+    _TIMESTAMPS.pack_into(header, _TIMESTAMPS_AT, base_timestamp, max_timestamp)
+    _COUNT.pack_into(header, _COUNT_AT, count)
+    codec = CODECS[attributes & CODEC_MASK]
+    return repack(Batch(memoryview(header)), plain, Compression(codec, _LEVELS.get(codec, 0)))

@@ -1,0 +1,486 @@
+"""The loops of a cleaning over a batch's records, compiled by numba.
+
+No byte that is read is trusted: every length is compared with the bytes left before it is followed.  The verdict on the
+records is that of ``batch_writer.cut_records``.  The machine code is kept on disk, so whatever is used here must be
+defined here; ``core.machine_code`` chooses the folder.  A test compares the loops with the filter in Python.
+
+The map of a pass is a hash table with linear probing, three words an entry::
+
+    hash, 8 bytes    hash, 8 bytes    offset + 1, 0 if the slot is free
+
+The hash is SipHash-2-4 with 128 bits (Aumasson and Bernstein), under a secret key of the round: no client can find keys
+that share a hash or a slot.  The first word decides the pass of a key, the second word its slot.
+
+A full map gives up its larger hashes to a later pass.  About half of the entries stay: the new bound is found by
+bisection, so it needs no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from numba import types as numba_types
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+_F = TypeVar("_F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    Int64 = int
+    Word = int
+else:
+    Int64 = np.int64  # numba makes Python's int of a byte unsigned, and a float of signed and unsigned together
+    Word = np.uint64
+
+WORDS = 3
+"""Words of an entry."""
+ENTRY_BYTES = 8 * WORDS
+
+# The state of a map.  A pass takes the keys whose first word of the hash is in [LOW, LAST].
+KEY_0, KEY_1, COUNT, COUNT_MAX, LOW, LAST = range(6)
+STATE = 6
+
+# As in ``core.records.walk.Fault``, and one more: the smallest range of hashes has more keys than the map has room for.
+_FINE, _LENGTH, _NUMBER, _OFFSET_DELTA, _FIELD, _BATCH_END = 0, 1, 2, 3, 4, 7
+FULL = 10
+
+RECORD_BYTES_MIN = 6
+"""Bytes of the smallest record: length, attributes, two deltas, two null fields."""
+REBASED_BYTES_MAX = 13
+"""Bytes by which a record may grow with another base timestamp: its delta by 9, its length by 4."""
+NO_HORIZON = -1
+_NO_TIMESTAMP = -1
+_VARINT_BYTES = 5
+_VARLONG_BYTES = 10
+_BELOW_SIGN = 2**63 - 1
+_0, _1, _2, _3, _7, _8 = (np.uint64(each) for each in (0, 1, 2, 3, 7, 8))
+_13, _16, _17, _21, _24, _32, _40, _43, _47, _48, _51, _56 = (
+    np.uint64(each) for each in (13, 16, 17, 21, 24, 32, 40, 43, 47, 48, 51, 56)
+)
+_SIP_0, _SIP_1, _SIP_2, _SIP_3 = (
+    np.uint64(int.from_bytes(each, "big")) for each in (b"somepseu", b"dorandom", b"lygenera", b"tedbytes")
+)
+_FIRST_WORD, _SECOND_WORD = np.uint64(0xEE), np.uint64(0xDD)
+
+types: Any = numba_types
+
+
+def _inlined(function: _F) -> _F:
+    return cast(_F, njit(nogil=True)(function))
+
+
+def _compiled(signature: Any) -> Callable[[_F], _F]:
+    return cast(Callable[[_F], _F], njit(signature, nogil=True, cache=True))
+
+
+# --------------------------------------------------------------------------------------------------------- the hash
+
+
+@_inlined
+def _mixed(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    """Return the state of SipHash after one round."""
+    v0 += v1
+    v2 += v3
+    v1 = (v1 << _13) | (v1 >> _51)
+    v3 = (v3 << _16) | (v3 >> _48)
+    v1 ^= v0
+    v3 ^= v2
+    v0 = (v0 << _32) | (v0 >> _32)
+    v2 += v1
+    v0 += v3
+    v1 = (v1 << _17) | (v1 >> _47)
+    v3 = (v3 << _21) | (v3 >> _43)
+    v1 ^= v2
+    v3 ^= v0
+    v2 = (v2 << _32) | (v2 >> _32)
+    return v0, v1, v2, v3
+
+
+@_inlined
+def _sip_hash(data: Bytes, start: int, size: int, key_0: int, key_1: int) -> tuple[int, int]:
+    """Return the two words of SipHash-2-4-128 of ``size`` bytes at ``start``."""
+    v0, v1, v2, v3 = key_0 ^ _SIP_0, key_1 ^ _SIP_1 ^ _FIRST_WORD, key_0 ^ _SIP_2, key_1 ^ _SIP_3
+    at = Word(start)
+    end = at + Word(size)
+    whole = at + (Word(size) & ~_7)
+    while at < whole:
+        word = (
+            Word(data[at])
+            | Word(data[at + _1]) << _8
+            | Word(data[at + _2]) << _16
+            | Word(data[at + _3]) << _24
+            | Word(data[at + Word(4)]) << _32
+            | Word(data[at + Word(5)]) << _40
+            | Word(data[at + Word(6)]) << _48
+            | Word(data[at + _7]) << _56
+        )
+        at += _8
+        v3 ^= word
+        v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
+        v0 ^= word
+    word = Word(size) << _56
+    shift = _0
+    while at < end:
+        word |= Word(data[at]) << shift
+        shift += _8
+        at += _1
+    v3 ^= word
+    v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= _FIRST_WORD
+    for _ in range(4):
+        v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
+    first = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= _SECOND_WORD
+    for _ in range(4):
+        v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
+    return first, v0 ^ v1 ^ v2 ^ v3
+
+
+# ---------------------------------------------------------------------------------------------------------- the map
+
+
+@_inlined
+def _find(table: Words, first: int, second: int) -> tuple[int, bool]:
+    """Return the position of the entry with this hash and True, or that of the free slot for the hash and False.
+
+    A map has a free slot always.
+    """
+    size = Word(len(table))
+    at = (((second >> _32) * (size // _3)) >> _32) * _3
+    while table[at + _2] != _0:
+        if table[at] == first and table[at + _1] == second:
+            return at, True
+        at += _3
+        if at == size:
+            at = _0
+    return at, False
+
+
+@_inlined
+def _last_offset(table: Words, first: int, second: int) -> int:
+    """Return the last offset of a key by its hash; -1 if the map does not have the key."""
+    at, is_there = _find(table, first, second)
+    return Int64(table[at + _2]) - 1 if is_there else Int64(-1)
+
+
+@_inlined
+def _put(table: Words, state: Words, first: int, second: int, offset: int) -> bool:
+    """Set the last offset of a key by its hash, unless another pass takes the key.  Return False if it has no room."""
+    if first < state[LOW] or first > state[LAST]:
+        return True
+    at, is_there = _find(table, first, second)
+    if not is_there:
+        if state[COUNT] >= state[COUNT_MAX]:
+            if not _narrow(table, state, first):
+                return False
+            if first > state[LAST]:
+                return True
+            at, _ = _find(table, first, second)
+        table[at] = first
+        table[at + _1] = second
+        state[COUNT] += _1
+    table[at + _2] = Word(offset + 1)
+    return True
+
+
+@_inlined
+def _narrow(table: Words, state: Words, wanted: int) -> bool:
+    """Lower the last hash of the pass, until at most half of the entries are left and at least a quarter.
+
+    ``wanted`` is the hash that needs an entry.  Returns False if a single hash has more entries than there is room for.
+    """
+    total = state[COUNT] + _1
+    most = total >> _1
+    least = max(most >> _1, _1)
+    low, high = state[LOW], state[LAST]
+    while True:
+        last = low + ((high - low) >> _1)
+        kept = _1 if wanted <= last else _0
+        for at in range(0, len(table), WORDS):
+            if table[at + 2] != _0 and table[at] <= last:
+                kept += _1
+        if low == high and kept > state[COUNT_MAX]:
+            return False
+        if low == high or (least <= kept <= most):
+            break
+        if kept > most:
+            high = last
+        else:
+            low = last + _1
+    state[LAST] = last
+    state[COUNT] = kept - _1 if wanted <= last else kept
+    _drop_behind(table, last)
+    return True
+
+
+@_inlined
+def _drop_behind(table: Words, last: int) -> None:
+    """Remove the entries whose first word is past ``last``, in place.
+
+    Entries are taken out in the order of slots, from behind a free slot on, and put back.  No entry's way from its slot
+    passes that free slot, so each finds its new place before its old place or at it.
+    """
+    size = len(table)
+    free = 0
+    while table[free + 2] != _0:
+        free += WORDS
+    for step in range(WORDS, size, WORDS):
+        at = free + step
+        if at >= size:
+            at -= size
+        first, second, stored = table[at], table[at + 1], table[at + 2]
+        if stored == _0:
+            continue
+        table[at + 2] = _0
+        if first <= last:
+            place, _ = _find(table, first, second)
+            table[place] = first
+            table[place + _1] = second
+            table[place + _2] = stored
+
+
+# ------------------------------------------------------------------------------------------------------ the records
+
+
+@_inlined
+def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """Return a zig-zag number and the position behind it; position -1 if no such number ends before ``end``."""
+    value = Int64(0)
+    shift = 0
+    stop = min(end, at + bytes_max)
+    while at < stop:
+        byte = Int64(data[at])
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return ((value >> 1) & _BELOW_SIGN) ^ -(value & 1), at
+        shift += 7
+    return Int64(0), -1
+
+
+@_inlined
+def _record(data: Bytes, at: int, due: int, last_delta: int) -> tuple[int, int, int, int, int, int, bool]:
+    """Return (fault, end, timestamp delta, offset delta, key's position, key's size, has a value) of the record at
+    ``at``.
+
+    ``due`` is the least offset delta that the record may have.  The size of a null key is below 0.  Headers are not
+    read: they stay as they are.
+    """
+    end = Int64(len(data))
+    none = Int64(0)
+    length, at = _varint(data, at, end, _VARINT_BYTES)
+    if at < 0:
+        return _NUMBER, none, none, none, none, none, False
+    if length < 0 or length > end - at:
+        return _LENGTH, none, none, none, none, none, False
+    stop = at + length
+    time_delta, at = _varint(data, at + 1, stop, _VARLONG_BYTES)
+    if at < 0:
+        return _NUMBER, none, none, none, none, none, False
+    delta, at = _varint(data, at, stop, _VARINT_BYTES)
+    if at < 0:
+        return _NUMBER, none, none, none, none, none, False
+    key_size, at = _varint(data, at, stop, _VARINT_BYTES)
+    if at < 0:
+        return _NUMBER, none, none, none, none, none, False
+    key_at = at
+    if key_size > stop - at:
+        return _FIELD, none, none, none, none, none, False
+    at += max(key_size, 0)
+    value_size, at = _varint(data, at, stop, _VARINT_BYTES)
+    if at < 0:
+        return _NUMBER, none, none, none, none, none, False
+    if value_size > stop - at:
+        return _FIELD, none, none, none, none, none, False
+    if delta < due or delta > last_delta:
+        return _OFFSET_DELTA, none, none, none, none, none, False
+    return _FINE, stop, time_delta, delta, key_at, key_size, value_size >= 0
+
+
+@_inlined
+def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
+    """Write the records that stay, neighbours in one piece.  Return their bytes."""
+    at, end, written = Int64(0), Int64(len(data)), Int64(0)
+    start = Int64(-1)
+    for number in range(count):
+        length, behind = _varint(data, at, end, _VARINT_BYTES)
+        if stays[number]:
+            if start < 0:
+                start = at
+        elif start >= 0:
+            written = _copy(data, start, at, out, written)
+            start = Int64(-1)
+        at = behind + length
+    if start >= 0:
+        written = _copy(data, start, at, out, written)
+    return written
+
+
+@_inlined
+def _write_rebased(data: Bytes, count: int, shift: int, stays: Bytes, out: Bytes) -> int:
+    """Write the records that stay, with ``shift`` added to their timestamp deltas.  Return their bytes."""
+    at, end, written = Int64(0), Int64(len(data)), Int64(0)
+    for number in range(count):
+        length, at = _varint(data, at, end, _VARINT_BYTES)
+        stop = at + length
+        if stays[number]:
+            delta, rest = _varint(data, at + 1, stop, _VARLONG_BYTES)
+            delta += shift
+            written = _put_varint(out, written, 1 + _varint_size(delta) + stop - rest)
+            out[written] = data[at]
+            written = _put_varint(out, written + 1, delta)
+            written = _copy(data, rest, stop, out, written)
+        at = stop
+    return written
+
+
+@_inlined
+def _copy(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
+    """Copy [start, stop) of ``data`` to ``at``.  Return the position behind it."""
+    out[at : at + stop - start] = data[start:stop]
+    return at + stop - start
+
+
+@_inlined
+def _varint_size(value: int) -> int:
+    """Return the bytes of a zig-zag number."""
+    rest = Word((value << 1) ^ (value >> 63))
+    size = 1
+    while rest > Word(0x7F):
+        rest >>= _7
+        size += 1
+    return size
+
+
+@_inlined
+def _put_varint(out: Bytes, at: int, value: int) -> int:
+    """Write a zig-zag number at ``at``.  Return the position behind it."""
+    rest = Word((value << 1) ^ (value >> 63))
+    while rest > Word(0x7F):
+        out[at] = np.uint8(rest & Word(0x7F)) | np.uint8(0x80)
+        rest >>= _7
+        at += 1
+    out[at] = np.uint8(rest)
+    return at + 1
+
+
+# ------------------------------------------------------------------------------------------------- the entry points
+
+
+_RECORDS: Any = types.Array(types.uint8, 1, "C", readonly=True)
+_BYTES: Any = types.Array(types.uint8, 1, "C")
+_WORDS: Any = types.Array(types.uint64, 1, "C")
+_LONG: Any = types.int64
+_HEADER: Any = (_LONG, _LONG, _LONG)  # count, base offset, last offset delta
+
+
+@_compiled(types.UniTuple(_LONG, 2)(_RECORDS, *_HEADER, _LONG, _WORDS, _WORDS))
+def map_records(
+    data: Bytes, count: int, base_offset: int, last_delta: int, first_dirty: int, table: Words, state: Words
+) -> tuple[int, int]:
+    """Map the keys of the records at or past ``first_dirty``.  Return (fault, number of the record)."""
+    at, due = Int64(0), Int64(0)
+    for number in range(count):
+        fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
+        if fault != _FINE:
+            return fault, number
+        due = delta + 1
+        if key_size >= 0 and base_offset + delta >= first_dirty:
+            first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
+            if not _put(table, state, first, second, base_offset + delta):
+                return FULL, number
+    return _BATCH_END if at != len(data) else _FINE, Int64(count)
+
+
+@_compiled(types.UniTuple(_LONG, 2)(_RECORDS, *_HEADER, _LONG, _WORDS, _WORDS, _BYTES))
+def mark_records(
+    data: Bytes, count: int, base_offset: int, last_delta: int, passed: int, table: Words, state: Words, marks: Bytes
+) -> tuple[int, int]:
+    """Set the bit of each record that has a later record of its key in the map.  Return (fault, number of the record).
+
+    ``passed`` records have their bits before this batch's.  ``marks`` has a bit for each record that ``data`` can hold.
+    """
+    at, due = Int64(0), Int64(0)
+    for number in range(count):
+        fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
+        if fault != _FINE:
+            return fault, number
+        due = delta + 1
+        if key_size >= 0:
+            first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
+            if _last_offset(table, first, second) > base_offset + delta:
+                bit = passed + number
+                marks[bit >> 3] |= np.uint8(1 << (bit & 7))
+    return _BATCH_END if at != len(data) else _FINE, Int64(count)
+
+
+@_compiled(
+    types.UniTuple(_LONG, 6)(
+        _RECORDS, *_HEADER, _LONG, types.boolean, _LONG, _LONG, _WORDS, _WORDS, _BYTES, _BYTES, _BYTES
+    )
+)
+def keep_records(
+    data: Bytes,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    keeps_tombstones: bool,
+    horizon: int,
+    passed: int,
+    table: Words,
+    state: Words,
+    marks: Bytes,
+    stays: Bytes,
+    out: Bytes,
+) -> tuple[int, int, int, int, int, int]:
+    """Return (fault, number of the record, records that stay, tombstones of these, largest timestamp, bytes written).
+
+    Writes the records that stay to ``out``, but nothing if all stay as they are.  If tombstones stay and ``horizon`` is
+    not NO_HORIZON, it is the new base of the timestamps.  ``passed`` is -1 if the map answers, and as in
+    ``mark_records`` if the marks answer.  ``stays`` has room for each record that ``data`` can hold, ``out`` for
+    ``data`` and, with a horizon, REBASED_BYTES_MAX more for each record.
+    """
+    at, due = Int64(0), Int64(0)
+    kept, tombstones, max_timestamp = Int64(0), Int64(0), Int64(_NO_TIMESTAMP)
+    for number in range(count):
+        fault, at, time_delta, delta, key_at, key_size, has_value = _record(data, at, due, last_delta)
+        if fault != _FINE:
+            return fault, number, kept, tombstones, max_timestamp, Int64(0)
+        due = delta + 1
+        is_kept = True
+        if key_size >= 0:
+            if not has_value and not keeps_tombstones:
+                is_kept = False
+            elif passed >= 0:
+                bit = passed + number
+                is_kept = bit >> 3 >= len(marks) or not (marks[bit >> 3] >> (bit & 7)) & 1
+            else:
+                first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
+                is_kept = _last_offset(table, first, second) <= base_offset + delta
+        stays[number] = is_kept
+        if is_kept:
+            kept += 1
+            tombstones += key_size >= 0 and not has_value
+            max_timestamp = max(max_timestamp, base_timestamp + time_delta)
+    if at != len(data):
+        return _BATCH_END, Int64(count), kept, tombstones, max_timestamp, Int64(0)
+    has_horizon = tombstones > 0 and horizon != NO_HORIZON
+    written = Int64(0)
+    if has_horizon and horizon != base_timestamp:
+        written = _write_rebased(data, count, base_timestamp - horizon, stays, out)
+    elif kept and (kept < count or has_horizon):
+        written = _write_runs(data, count, stays, out)
+    return _FINE, Int64(count), kept, tombstones, max_timestamp, written
+
+
+@_compiled(types.UniTuple(types.uint64, 2)(_RECORDS, types.uint64, types.uint64))
+def sip_hash(data: Bytes, key_0: int, key_1: int) -> tuple[int, int]:
+    """Return the two words of SipHash-2-4-128 of ``data``."""
+    return _sip_hash(data, Int64(0), Int64(len(data)), key_0, key_1)
