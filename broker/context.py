@@ -24,6 +24,7 @@ from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import SegmentEntry
 from bmq.meta.record_groups import RecordGroups
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.filesystem import StorageError
 from bmq.storage.journal_writer import JournalWriter
 from bmq.storage.layout import PartitionPath
@@ -142,6 +143,8 @@ class BrokerContext(FileContext):
     """Batches that wait for the coordinators of their transactions."""
     may_clean: Callable[[], bool] = never
     """Returns whether cleaned segments may be written: whether level 1 of compaction.version is in force."""
+    filters: RecordFilters = field(default_factory=RecordFilters)
+    """The filters of rounds of cleaning: in Python, but for a server."""
     offload: Offload = run_inline
     """Runs long computations of upkeep, outside of the loop in a server."""
     pace: Callable[[], None] = no_pause

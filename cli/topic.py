@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,11 +23,6 @@ from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
 from bmq.cli.usage import UsageError, partition_count, replication_factor
 from bmq.core.errors import ErrorCode
-
-_BOUND_OF_CLEANING = (
-    "this version of BMQ cleans a partition's log while its closed segments have at most 64 MB. A larger log keeps"
-    " every record; with cleanup.policy=compact,delete retention.ms and retention.bytes remove old ones."
-)
 
 SERVER_SHARE = 0.8
 """Part of ``--timeout`` after which the server is to say that a change is not done."""
@@ -157,8 +151,6 @@ def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
     replication = (
         _count(copies, "copy", "copies") + " of its files" if _is_bmq(configs) else f"replication factor {copies}"
     )
-    if is_created and _is_bounded(configs):
-        print(f"bmq: warning: {_BOUND_OF_CLEANING}", file=sys.stderr)
     return _say(
         arguments,
         f"topic {arguments.name} {'created' if is_created else 'could be created'}: "
@@ -197,8 +189,6 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             if is_bmq is None:
                 is_bmq = _is_bmq(_configs(admin, topic["name"], "all"))
             _print(topic, partitions, configs, is_bmq=is_bmq)
-            if configs and configs.get("cleanup.policy") and _is_bounded(_configs(admin, topic["name"], "all")):
-                print(f"note: {_BOUND_OF_CLEANING}")
     return status
 
 
@@ -260,11 +250,6 @@ def _configs(admin: AdminClient, name: str, config_filter: str) -> dict[str, str
 
 def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
     return {key: config["value"] for key, config in sorted(configs.items())}
-
-
-def _is_bounded(configs: Mapping[str, str | None]) -> bool:
-    """Return whether a topic with all these configs has compaction alone as its policy, on BMQ's servers."""
-    return configs.get("cleanup.policy") == "compact" and _is_bmq(configs)
 
 
 def _is_bmq(configs: Mapping[str, str | None]) -> bool:

@@ -61,8 +61,8 @@ _KEYS = (
         server="log.cleanup.policy",
         check=_check_cleanup,
         doc="delete: old segments are deleted by retention.ms and retention.bytes. compact: closed segments are "
-        "cleaned, so that for every key the last record stays; this version cleans a log while its closed segments "
-        "have at most 64 MB. compact,delete: both. With compact, records without a key are refused.",
+        "cleaned, so that for every key the last record stays. compact,delete: both. With compact, records without a "
+        "key are refused.",
     ),
     ConfigKey(
         name="compression.gzip.level",

@@ -10,14 +10,14 @@ from enum import Enum
 from bmq.storage.cleaning.plan import CleaningPlan, Reason
 
 LOG_BYTES_MAX = 64 << 20
-"""Most closed bytes of a log that a round takes.  A round holds the sources and the cleaned files in memory."""
+"""Most closed bytes of a log that a round takes without compiled code."""
 
 
 class Obstacle(Enum):
     """The reason why a log is not cleaned although it may be dirty; the text is for operators."""
 
     LEVEL = "compaction.version is 0: not all processes support cleaned segments"
-    LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which this version does not clean"
+    LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which needs compiled code: the extra fast"
     DAMAGED = "a segment or its index cannot be read"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
@@ -24,12 +25,13 @@ from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
+from bmq.core.extras import how_to_install
 from bmq.core.logging.fields import fields
 from bmq.core.model import cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
-from bmq.storage.cleaning.filters import FILTERS, RecordFilters
+from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
 from bmq.storage.cleaning.plan import LogFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
@@ -60,7 +62,6 @@ class LogCleaner:
         buffer_bytes: int,
         bytes_s: int,
         piece_bytes: int,
-        filters: RecordFilters = FILTERS,
     ) -> None:
         self._context = context
         self._fs: FileSystem = context.fs
@@ -69,7 +70,6 @@ class LogCleaner:
         self._buffer_bytes = buffer_bytes
         self._throttle = Throttle(bytes_s)
         self._piece_bytes = piece_bytes
-        self._filters = filters
         self._is_stopped = False
         self.rounds = 0
         """Rounds that were completed."""
@@ -90,7 +90,8 @@ class LogCleaner:
         driver, machine, config = state.driver, state.driver.machine, state.config.cleaning
         if not self._context.may_clean():
             return Outcome(plan=None, obstacle=Obstacle.LEVEL)
-        if not self._filters.is_compiled and await self._is_large(state):
+        await self._load_filters()
+        if not self._context.filters.is_compiled and await self._is_large(state):
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
         recent = [machine.unindexed.recent(machine.high_watermark)]
         closed = await known.look()
@@ -115,7 +116,9 @@ class LogCleaner:
             list(sources),
             aborted=_aborted([*(one.index for one in closed.segments), *closed.later], recent, plan.end),
             producers=ProducerEnd.of(machine.producers.snapshot()),
-            records=self._filters.new(self._buffer_bytes, plan.end - plan.first_dirty),
+            records=self._context.filters.new(
+                os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty
+            ),
         )
         try:
             while walk := cleaning.next_walk():
@@ -145,6 +148,25 @@ class LogCleaner:
             extra=fields(**driver.path.log_fields),
         )
         return Outcome(plan=plan, has_cleaned=True, damaged_at=closed.damaged_at)
+
+    async def _load_filters(self) -> None:
+        """Load the compiled filters before the first look at a log; a failure leaves filters in Python."""
+        filters = self._context.filters
+        if filters.is_loaded:
+            return
+        try:
+            await self._context.offload(filters.load)
+        except (ImportError, OSError, RuntimeError) as error:
+            _log.warning(
+                "compacted logs are cleaned in Python, slowly, and large logs are not: cannot load compiled code",
+                extra=fields(error=error),
+            )
+        else:
+            if not filters.is_compiled:
+                _log.warning(
+                    "compacted logs are cleaned in Python, slowly, and large logs are not; install numba: %s",
+                    how_to_install("fast"),
+                )
 
     async def _pass(
         self,

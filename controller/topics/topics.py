@@ -55,7 +55,6 @@ from bmq.meta.catalog import (
     topic_key,
 )
 from bmq.meta.config_changes import Changes, apply
-from bmq.meta.config_values import parse_list
 from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
 from bmq.meta.security.client_quotas import Bounds, NoBounds
 
@@ -363,7 +362,6 @@ class TopicAdmin:
             _log.info(
                 "created topic %s of %d partition(s)", topic.topic_id, topic.partitions, extra=fields(topic=topic.name)
             )
-            self._warn_of_compaction(topic)
             await self._publisher.publish(topic)
         await self._shown(revision)
         return topic, None
@@ -427,8 +425,6 @@ class TopicAdmin:
                     continue
                 wanted = replace(wanted, revision=revision)
                 await self._publisher.publish(wanted)
-            if wanted.configs.get("cleanup.policy") != topic.configs.get("cleanup.policy"):
-                self._warn_of_compaction(wanted)
             await self._shown(revision)
             return wanted
         raise contested(f"topic {name}")
@@ -488,13 +484,6 @@ class TopicAdmin:
                 await self._catalog.wait_revision(revision)
         except (TimeoutError, KvError) as error:
             raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "done, but not seen here yet") from error
-
-    def _warn_of_compaction(self, topic: Topic) -> None:
-        if not topic.is_internal and "compact" in parse_list(topic.configs.get("cleanup.policy", "")):
-            _log.warning(
-                "a topic asks for compaction: this version cleans a log while its closed segments have at most 64 MB",
-                extra=fields(topic=topic.name),
-            )
 
 
 def _revision_of(settled: tuple[Commit, bool], key: str, value: bytes) -> int | None:

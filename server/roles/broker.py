@@ -28,6 +28,8 @@ from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
 from bmq.server.roles.flush_listeners import FetchAndShardListener
 from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.server.roles.parts import Parts
+from bmq.storage.cleaning.compiled_filter import COMPILED_FILTERS
+from bmq.storage.cleaning.filters import RecordFilters
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class BrokerRole:
         )
         self.broker.on_failed = parts.on_failed
         self.broker.context.may_clean = lambda: joined.view.levels.of(COMPACTION_VERSION) > 0
+        self.broker.context.filters = RecordFilters(COMPILED_FILTERS)
         self.broker.context.offload = asyncio.to_thread
         self.broker.context.pace = Pace()
         self.fence = ShardFence()

@@ -90,23 +90,6 @@ def test_describe(admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
     ]
 
 
-def test_what_asks_for_compaction_is_told_of_its_bound(
-    admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Create compacted topics: only BMQ's servers, which have the topic config flush.mode, cause a warning."""
-    create = ("topic", "create", "--config", "cleanup.policy=compact")
-    assert bmq(*create, "other") == 0
-    assert bmq("topic", "describe", "other") == 0
-    out, err = capsys.readouterr()
-    assert "64 MB" not in out + err
-    assert bmq(*create, "orders", "--config", "flush.mode=hflush", "--json") == 0
-    out, err = capsys.readouterr()
-    assert err.startswith("bmq: warning: this version of BMQ cleans")
-    assert json.loads(out)["created"]
-    assert bmq("topic", "describe", "orders") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("note: this version of BMQ cleans")
-
-
 def test_describe_has_an_empty_line_between_topics_only(
     admin: FakeAdmin, bmq: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,25 +69,6 @@ MISSING = (
         sentences={"docs/clients.md": ("| metrics that clients send (KIP-714) |",)},
     ),
     Missing(
-        "compaction of logs with more than 64 MB of closed segments",
-        words=r"64 MB",
-        settings=r"^log\.cleaner\.(threads|dedupe|io)",
-        refusals={
-            "broker/cleanup/cleaning_status.py": "MB, which this version does not clean",
-            "controller/topics/topics.py": "this version cleans a log while its closed segments have at most 64 MB",
-        },
-        sentences={
-            "docs/clients.md": ("logs of more than 64 MB are not built yet",),
-            "docs/configuration.md": (
-                "with more than 64 MB of closed segments is not cleaned",
-                "this version cleans a log while its closed segments have at most 64 MB",
-            ),
-            "docs/logging.md": ("this version cleans a log while its closed segments have at most 64 MB",),
-            "docs/operations/compaction.md": ("more than 64 MB of closed segments",),
-            "docs/operations/migration.md": ("for logs with more than 64 MB of them this is not built yet",),
-        },
-    ),
-    Missing(
         "HDFS's encryption zones",
         words=r"(?i)encryption zones?",
         settings=r"(^|[._])kms([._]|$)|encryption.zone",

@@ -18,7 +18,6 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import CleaningConfig, Reason
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.log_reader import LogReader
@@ -175,7 +174,6 @@ async def test_without_compiled_code_a_large_log_is_left_and_says_so(monkeypatch
     world = World()
     owner = await compacted(world)
     monkeypatch.setattr(log_cleaner, "LOG_BYTES_MAX", 1_000)
-    monkeypatch.setattr(owner.janitor.cleaner, "_filters", RecordFilters())
     await update(owner, 20)
     before = await world.names()
     reads: list[str] = []

@@ -1,0 +1,141 @@
+"""The draft of a cleaned segment (broker/cleanup/cleaned_file.py), and what an owner knows of closed segments."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bmq.broker.cleanup import closed_segments
+from bmq.broker.cleanup.cleaned_file import CleanedFileWriter, DraftFull
+from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM
+from bmq.core.file_access import NO_ACCESS
+from bmq.core.records.batch import Record, build_batch
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.unit.broker.cleanup.test_log_cleaner import BRISK, COMPACT, allow, compacted, contents, update
+from tests.unit.broker.cleanup.upkeep import PATH, Owner, World
+
+MB = 1 << 20
+
+
+def batch(offset: int, size: int = 100) -> bytes:
+    data = build_batch([Record(key=b"k", value=b"v" * size)], base_timestamp=offset, base_offset=offset)
+    return bytes(data)
+
+
+async def new_writer(fs: MemoryFileSystem, sources_bytes: int = MB, room: float = ROOM) -> CleanedFileWriter:
+    return await CleanedFileWriter.create(
+        fs, "/draft", sources_bytes=sources_bytes, room=room, interval_bytes=1, access=NO_ACCESS
+    )
+
+
+async def test_a_draft_is_on_storage_as_it_was_put() -> None:
+    fs = MemoryFileSystem(MemoryStorage(), "writer")
+    writer = await new_writer(fs)
+    parts = [batch(offset) for offset in range(4)]
+    writer.put(parts[0])
+    writer.put(parts[1])
+    assert await writer.flush() == len(parts[0]) + len(parts[1])
+    assert await writer.flush() == 0
+    writer.put(memoryview(parts[2]))
+    assert await writer.flush() == len(parts[2])
+    writer.put(bytearray(parts[3]))
+    await writer.close()
+    assert await fs.read("/draft", 0, MB) == b"".join(parts)
+
+
+async def test_a_draft_takes_no_more_than_it_was_created_for() -> None:
+    """HDFS bounds an open file by its block."""
+    fs = MemoryFileSystem(MemoryStorage(), "writer")
+    large = batch(0, MB)
+    for room, count in ((ROOM, 2), (MORE_ROOM, 5)):
+        writer = await new_writer(fs, sources_bytes=MB, room=room)
+        for _ in range(count - 1):
+            writer.put(large)
+        with pytest.raises(DraftFull):
+            writer.put(b"".join([large, large]))
+        writer.abort()
+        await fs.delete("/draft")
+
+
+def knowledge_of(owner: Owner) -> closed_segments.ClosedSegments:
+    (care,) = owner.janitor._cares.values()
+    assert care.closed is not None
+    return care.closed
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_a_draft_that_is_full_leaves_the_log_and_the_next_round_has_more_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    put = CleanedFileWriter.put
+
+    def full(self: CleanedFileWriter, data: bytes) -> None:
+        raise DraftFull
+
+    monkeypatch.setattr(CleanedFileWriter, "put", full)
+    await owner.rounds()
+    assert knowledge_of(owner).room == MORE_ROOM
+    assert [name for name in await world.names() if name.startswith(".clean")] == []
+    assert owner.janitor.failures == 0
+    await owner.round(61)
+    assert owner.janitor.failures == 1, "far more room is not enough"
+    monkeypatch.setattr(CleanedFileWriter, "put", put)
+    await owner.rounds(60)
+    assert (owner.janitor.cleaner.rounds, knowledge_of(owner).room) == (1, ROOM)
+    assert (await contents(world, 0, 20))[0] == last
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_an_index_is_read_once_for_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_compaction_lag_ms=1 << 50))
+    owner = await compacted(world, config=config)
+    await update(owner, 20)
+    await owner.rounds()
+    reads: list[str] = []
+
+    async def read(path: str, position: int, length: int) -> bytes:
+        reads.append(path)
+        return await world.reading.read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", read)
+    await update(owner, 1)
+    await owner.rounds(10)
+    await owner.rounds(10)
+    known = len((await knowledge_of(owner).look()).segments)
+    assert known > 15
+    assert len([path for path in reads if path.endswith(".idx")]) < 15, "the indexes of the newest segments only"
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_a_round_ends_when_the_topic_is_not_compacted_any_more() -> None:
+    world = World()
+    owner = await world.owner("a", COMPACT, replace(BRISK, clean_piece_bytes=100))
+    allow(owner)
+    last = await update(owner, 20)
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow(call):  # type: ignore[no-untyped-def]
+        begun.set()
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaner._context.offload = slow
+    upkeep = asyncio.create_task(owner.rounds())
+    await begun.wait()
+    config = owner.driver.machine.config
+    owner.driver.machine.reconfigure(replace(config, cleaning=replace(config.cleaning, is_compacted=False)))
+    gate.set()
+    await upkeep
+    await asyncio.sleep(1)
+    assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done) == (0, 0)
+    assert [name for name in await world.names(PATH.folder) if name.startswith(".clean")] == []
+    assert (await contents(world, 0, 20))[0] == last
