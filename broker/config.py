@@ -159,7 +159,8 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
     ``values``: the effective configs; for one that is missing, ``LogConfig``'s default is taken.  ``replication``:
     copies of a segment.  ``is_internal``: the topic is written by coordinators.
 
-    With ``cleanup.policy=compact`` alone nothing expires.  Of an internal topic nothing ever expires, whatever its
+    With ``cleanup.policy=compact`` alone nothing expires; a segment is open for max.compaction.lag.ms at most, as in
+    Kafka, since an open segment is not cleaned.  Of an internal topic nothing ever expires, whatever its
     policy: earlier versions let it be changed, and retention would delete the offsets of groups.  Nor is an internal
     topic compacted: its coordinators write snapshots.
     """
@@ -174,9 +175,12 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
 
     policies = values.get("cleanup.policy", "delete").replace(" ", "").split(",")
     expires = not is_internal and "delete" in policies
+    is_compacted = not is_internal and "compact" in policies
+    segment_ms = number("segment.ms", default.segment_ms)
+    max_lag_ms = number("max.compaction.lag.ms", unset.max_compaction_lag_ms)
     config = LogConfig(
         segment_bytes=number("segment.bytes", default.segment_bytes),
-        segment_ms=number("segment.ms", default.segment_ms),
+        segment_ms=min(segment_ms, max_lag_ms) if is_compacted else segment_ms,
         retention_ms=number("retention.ms", default.retention_ms) if expires else FOR_EVER,
         retention_bytes=number("retention.bytes", default.retention_bytes) if expires else FOR_EVER,
         file_delete_delay_ms=number("file.delete.delay.ms", default.file_delete_delay_ms),
@@ -195,10 +199,10 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
             needs_key="compact" in policies,
         ),
         cleaning=CleaningConfig(
-            is_compacted="compact" in policies and not is_internal,
+            is_compacted=is_compacted,
             min_cleanable_dirty_ratio=_ratio(values, unset.min_cleanable_dirty_ratio),
             min_compaction_lag_ms=number("min.compaction.lag.ms", unset.min_compaction_lag_ms),
-            max_compaction_lag_ms=number("max.compaction.lag.ms", unset.max_compaction_lag_ms),
+            max_compaction_lag_ms=max_lag_ms,
             delete_retention_ms=number("delete.retention.ms", unset.delete_retention_ms),
             segment_bytes=number("segment.bytes", unset.segment_bytes),
         ),

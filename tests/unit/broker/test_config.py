@@ -70,6 +70,14 @@ def test_compacted_topics_expire_only_with_delete(policy: str, expires: bool) ->
     assert config.rules.needs_key is ("compact" in policy)
 
 
+@pytest.mark.parametrize(("policy", "segment_ms"), [("delete", 60_000), ("compact", 5_000), ("compact,delete", 5_000)])
+def test_an_open_segment_of_a_compacted_log_is_closed_in_time_to_be_cleaned(policy: str, segment_ms: int) -> None:
+    values = {"cleanup.policy": policy, "segment.ms": "60000", "max.compaction.lag.ms": "5000"}
+    assert log_config(values, 3).segment_ms == segment_ms
+    assert log_config(values, 3, is_internal=True).segment_ms == 60_000
+    assert log_config(values | {"segment.ms": "4000"}, 3).segment_ms == 4_000
+
+
 def test_an_internal_topic_expires_never() -> None:
     """A policy that an earlier version let pass must not delete the offsets of groups."""
     values = {"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "6"}
