@@ -181,8 +181,8 @@ _KEYS = (
         default=str(_LONG_MAX),
         server="log.cleaner.max.compaction.lag.ms",
         check=at_least(1),
-        doc="The age of a record at which its log is cleaned whatever its dirty ratio; the open segment is closed at this "
-        "age. The last segments of a log without produces are not cleaned.",
+        doc="The age of a record at which its log is cleaned whatever its dirty ratio; the open segment is closed at "
+        "this age. The last segments of a log without produces are not cleaned.",
     ),
     ConfigKey(
         name="max.message.bytes",
