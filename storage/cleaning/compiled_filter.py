@@ -64,7 +64,7 @@ class CompiledRecordFilter:
         self._state[kernels.LAST] = _HASH_MAX
         self._marks = np.zeros(_MARKS_BYTES, np.uint8)
         self._stays = np.empty(0, np.uint8)
-        self._out = np.empty(0, np.uint8)
+        self._out: Any = np.empty(0, np.uint8)
         self._was_narrowed = False
 
     @property
@@ -170,7 +170,7 @@ class CompiledRecordFilter:
 
     def _records_max(self, batch: Batch, data: Any) -> int:
         """Return the number of records that the batch has at most, whatever its header says."""
-        return min(batch.count, len(data) // self._kernels.RECORD_BYTES_MIN + 1)
+        return min(batch.count, len(data) // int(self._kernels.RECORD_BYTES_MIN) + 1)
 
     def _make_marks(self, records: int) -> None:
         """Have a bit for so many records."""
