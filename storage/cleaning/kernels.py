@@ -277,8 +277,8 @@ def _narrow(table: Words, state: Words, wanted: int) -> bool:
 def _drop_behind(table: Words, last: int) -> None:
     """Remove the entries whose first word is past ``last``, in place.
 
-    Entries are taken out in the order of slots, from behind a free slot on, and put back.  No entry's way from its slot
-    passes that free slot, so each finds its new place before its old place or at it.
+    Entries are taken out in the order of slots, from behind a free slot on, and put back.  The search for an entry
+    never passes the free slot.  So the new place of an entry is its old place, or before it.
     """
     size = len(table)
     free = 0
@@ -359,7 +359,7 @@ def _record(data: Bytes, at: int, due: int, last_delta: int) -> tuple[int, int, 
 
 @_inlined
 def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
-    """Write the records that stay, neighbours in one piece.  Return their bytes."""
+    """Write the records that stay, and neighbours in a single copy.  Return the number of bytes."""
     at, end, written = Int64(0), Int64(len(data)), Int64(0)
     start = Int64(-1)
     for number in range(count):
@@ -378,7 +378,7 @@ def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
 
 @_inlined
 def _write_rebased(data: Bytes, count: int, shift: int, stays: Bytes, out: Bytes) -> int:
-    """Write the records that stay, with ``shift`` added to their timestamp deltas.  Return their bytes."""
+    """Write the records that stay, with ``shift`` added to their timestamp deltas.  Return the number of bytes."""
     at, end, written = Int64(0), Int64(len(data)), Int64(0)
     for number in range(count):
         length, at = _varint(data, at, end, _VARINT_BYTES)
@@ -491,9 +491,10 @@ def map_records(
 def mark_records(
     data: Bytes, count: int, base_offset: int, last_delta: int, passed: int, table: Words, state: Words, marks: Bytes
 ) -> tuple[int, int]:
-    """Set the bit of each record that has a later record of its key in the map.  Return (fault, number of the record).
+    """Mark the records that have a later record of their key in the map.  Return (fault, number of the record).
 
-    ``passed`` records have their bits before this batch's.  ``marks`` has a bit for each record that ``data`` can hold.
+    The bits of ``passed`` records precede the bits of the batch.  ``marks`` has a bit for each record, of as many as
+    fit into ``data``.
     """
     at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
     for number in range(count):
@@ -534,8 +535,8 @@ def keep_records(
 
     Writes the records that stay to ``out``, but nothing if all stay as they are.  If tombstones stay and ``horizon`` is
     not NO_HORIZON, it is the new base of the timestamps.  ``passed`` is -1 if the map answers, and as in
-    ``mark_records`` if the marks answer.  ``stays`` has room for each record that ``data`` can hold, ``out`` for
-    ``data`` and, with a horizon, REBASED_BYTES_MAX more for each record.
+    ``mark_records`` if the marks answer.  ``stays`` has a byte for each record, of as many as fit into ``data``.
+    ``out`` is as large as ``data`` and, with a horizon, by REBASED_BYTES_MAX larger for each record.
     """
     at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
     kept, tombstones, max_timestamp = Int64(0), Int64(0), Int64(_NO_TIMESTAMP)
