@@ -39,8 +39,8 @@ class CompiledRecordFilter:
     """The filter in compiled code: see ``RecordFilter``.
 
     ``secret``: SECRET_BYTES random bytes of the round, the key of its hashes.  ``offsets``: at least the number of
-    records that are mapped.  Memory: ``buffer_bytes`` at most, or 48 bytes for each of the offsets; a bit for each
-    record if there are several passes; a decompressed batch, and as much again for its records that stay.
+    records that are mapped.  Memory: the map takes 48 bytes for each offset, and at most ``buffer_bytes``.  Several
+    passes need a bit for each record.  A decompressed batch is in memory, and once more the records of it that stay.
 
     Raises ImportError if numba is not installed.
     """
@@ -64,7 +64,7 @@ class CompiledRecordFilter:
         self._state[kernels.LAST] = _HASH_MAX
         self._marks = np.zeros(_MARKS_BYTES, np.uint8)
         self._stays = np.empty(0, np.uint8)
-        self._out = np.empty(0, np.uint8)
+        self._out: Any = np.empty(0, np.uint8)
         self._was_narrowed = False
 
     @property
@@ -170,7 +170,7 @@ class CompiledRecordFilter:
 
     def _records_max(self, batch: Batch, data: Any) -> int:
         """Return the number of records that the batch has at most, whatever its header says."""
-        return min(batch.count, len(data) // self._kernels.RECORD_BYTES_MIN + 1)
+        return min(int(batch.count), len(data) // int(self._kernels.RECORD_BYTES_MIN) + 1)
 
     def _make_marks(self, records: int) -> None:
         """Have a bit for so many records."""

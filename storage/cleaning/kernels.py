@@ -11,6 +11,9 @@ The map of a pass is a hash table with linear probing, three words an entry::
 The hash is SipHash-2-4 with 128 bits (Aumasson and Bernstein), under a secret key of the round: no client can find keys
 that share a hash or a slot.  The first word decides the pass of a key, the second word its slot.
 
+A large map is not in the processor's caches.  So keys are looked up in groups: first the memory of all their slots is
+read, which the processor does at the same time.
+
 A full map gives up its larger hashes to a later pass.  About half of the entries stay: the new bound is found by
 bisection, so it needs no memory.
 """
@@ -26,25 +29,29 @@ from numba import njit
 from numba import types as numba_types
 
 Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
 _F = TypeVar("_F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     Int64 = int
     Word = int
+    Words = list[int]
 else:
     Int64 = np.int64  # numba makes Python's int of a byte unsigned, and a float of signed and unsigned together
     Word = np.uint64
+    Words = npt.NDArray[np.uint64]
 
 WORDS = 3
 """Words of an entry."""
 ENTRY_BYTES = 8 * WORDS
 
-# The state of a map.  A pass takes the keys whose first word of the hash is in [LOW, LAST].
-KEY_0, KEY_1, COUNT, COUNT_MAX, LOW, LAST = range(6)
-STATE = 6
+# The state of a map: a pass takes the keys whose first word of the hash is in [LOW, LAST].  A group of records follows.
+KEY_0, KEY_1, COUNT, COUNT_MAX, LOW, LAST, _GROUP_AT = range(7)
+_FIRST, _SECOND, _OFFSET, _NUMBER, _TIMESTAMP, _IS_TOMBSTONE, _READ, _GROUPED = range(8)
+_GROUP_END = _GROUP_AT + 32 * _GROUPED
+STATE = _GROUP_END
+"""Words of the state."""
 
-# As in ``core.records.walk.Fault``, and one more: the smallest range of hashes has more keys than the map has room for.
-_FINE, _LENGTH, _NUMBER, _OFFSET_DELTA, _FIELD, _BATCH_END = 0, 1, 2, 3, 4, 7
+# As in ``core.records.walk.Fault``, and another: the smallest range of hashes has more keys than the map has room for.
+_FINE, _LENGTH, _VARINT, _OFFSET_DELTA, _FIELD, _BATCH_END = 0, 1, 2, 3, 4, 7
 FULL = 10
 
 RECORD_BYTES_MIN = 6
@@ -56,14 +63,20 @@ _NO_TIMESTAMP = -1
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
 _BELOW_SIGN = 2**63 - 1
-_0, _1, _2, _3, _7, _8 = (np.uint64(each) for each in (0, 1, 2, 3, 7, 8))
-_13, _16, _17, _21, _24, _32, _40, _43, _47, _48, _51, _56 = (
-    np.uint64(each) for each in (13, 16, 17, 21, 24, 32, 40, 43, 47, 48, 51, 56)
-)
+
+
+def _word(value: int) -> int:
+    return cast(int, np.uint64(value))
+
+
+_0, _1, _2, _3, _4, _5, _6, _7, _8 = map(_word, range(9))
+_13, _16, _17, _21, _24, _32 = map(_word, (13, 16, 17, 21, 24, 32))
+_40, _43, _47, _48, _51, _56 = map(_word, (40, 43, 47, 48, 51, 56))
 _SIP_0, _SIP_1, _SIP_2, _SIP_3 = (
-    np.uint64(int.from_bytes(each, "big")) for each in (b"somepseu", b"dorandom", b"lygenera", b"tedbytes")
+    _word(int.from_bytes(each, "big")) for each in (b"somepseu", b"dorandom", b"lygenera", b"tedbytes")
 )
-_FIRST_WORD, _SECOND_WORD = np.uint64(0xEE), np.uint64(0xDD)
+_FIRST_WORD, _SECOND_WORD = _word(0xEE), _word(0xDD)
+_LOW_BITS, _MORE = _word(0x7F), _word(0x80)  # of a byte of a varint
 
 types: Any = numba_types
 
@@ -112,9 +125,9 @@ def _sip_hash(data: Bytes, start: int, size: int, key_0: int, key_1: int) -> tup
             | Word(data[at + _1]) << _8
             | Word(data[at + _2]) << _16
             | Word(data[at + _3]) << _24
-            | Word(data[at + Word(4)]) << _32
-            | Word(data[at + Word(5)]) << _40
-            | Word(data[at + Word(6)]) << _48
+            | Word(data[at + _4]) << _32
+            | Word(data[at + _5]) << _40
+            | Word(data[at + _6]) << _48
             | Word(data[at + _7]) << _56
         )
         at += _8
@@ -146,13 +159,19 @@ def _sip_hash(data: Bytes, start: int, size: int, key_0: int, key_1: int) -> tup
 
 
 @_inlined
+def _slot(table: Words, second: int) -> int:
+    """Return the position of the slot where the search for a hash begins."""
+    return (((second >> _32) * (Word(len(table)) // _3)) >> _32) * _3
+
+
+@_inlined
 def _find(table: Words, first: int, second: int) -> tuple[int, bool]:
     """Return the position of the entry with this hash and True, or that of the free slot for the hash and False.
 
     A map has a free slot always.
     """
     size = Word(len(table))
-    at = (((second >> _32) * (size // _3)) >> _32) * _3
+    at = _slot(table, second)
     while table[at + _2] != _0:
         if table[at] == first and table[at + _1] == second:
             return at, True
@@ -167,6 +186,41 @@ def _last_offset(table: Words, first: int, second: int) -> int:
     """Return the last offset of a key by its hash; -1 if the map does not have the key."""
     at, is_there = _find(table, first, second)
     return Int64(table[at + _2]) - 1 if is_there else Int64(-1)
+
+
+@_inlined
+def _add_to_group(state: Words, end: int, data: Bytes, key_at: int, key_size: int, offset: int, number: int) -> int:
+    """Append a record to the group that ends at ``end``.  Return the new end."""
+    first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
+    state[end + _FIRST] = first
+    state[end + _SECOND] = second
+    state[end + _OFFSET] = Word(offset)
+    state[end + _NUMBER] = Word(number)
+    return end + _GROUPED
+
+
+@_inlined
+def _read_slots(table: Words, state: Words, end: int) -> None:
+    """Read the memory of the slots of the group's records."""
+    for at in range(_GROUP_AT, end, _GROUPED):
+        slot = _slot(table, state[at + _SECOND])
+        state[at + _READ] = table[slot] ^ table[slot + _2]  # an entry may lie across two lines of the cache
+
+
+@_inlined
+def _is_superseded(table: Words, state: Words, at: int) -> bool:
+    """Return whether the map has a later record of the key of the group's record at ``at``."""
+    return _last_offset(table, state[at + _FIRST], state[at + _SECOND]) > Int64(state[at + _OFFSET])
+
+
+@_inlined
+def _put_group(table: Words, state: Words, end: int) -> bool:
+    """Map the keys of the group's records.  Return False if the map has no room."""
+    _read_slots(table, state, end)
+    for at in range(_GROUP_AT, end, _GROUPED):
+        if not _put(table, state, state[at + _FIRST], state[at + _SECOND], Int64(state[at + _OFFSET])):
+            return False
+    return True
 
 
 @_inlined
@@ -223,8 +277,8 @@ def _narrow(table: Words, state: Words, wanted: int) -> bool:
 def _drop_behind(table: Words, last: int) -> None:
     """Remove the entries whose first word is past ``last``, in place.
 
-    Entries are taken out in the order of slots, from behind a free slot on, and put back.  No entry's way from its slot
-    passes that free slot, so each finds its new place before its old place or at it.
+    Entries are taken out in the order of slots, from behind a free slot on, and put back.  The search for an entry
+    never passes the free slot.  So the new place of an entry is its old place, or before it.
     """
     size = len(table)
     free = 0
@@ -276,26 +330,26 @@ def _record(data: Bytes, at: int, due: int, last_delta: int) -> tuple[int, int, 
     none = Int64(0)
     length, at = _varint(data, at, end, _VARINT_BYTES)
     if at < 0:
-        return _NUMBER, none, none, none, none, none, False
+        return _VARINT, none, none, none, none, none, False
     if length < 0 or length > end - at:
         return _LENGTH, none, none, none, none, none, False
     stop = at + length
     time_delta, at = _varint(data, at + 1, stop, _VARLONG_BYTES)
     if at < 0:
-        return _NUMBER, none, none, none, none, none, False
+        return _VARINT, none, none, none, none, none, False
     delta, at = _varint(data, at, stop, _VARINT_BYTES)
     if at < 0:
-        return _NUMBER, none, none, none, none, none, False
+        return _VARINT, none, none, none, none, none, False
     key_size, at = _varint(data, at, stop, _VARINT_BYTES)
     if at < 0:
-        return _NUMBER, none, none, none, none, none, False
+        return _VARINT, none, none, none, none, none, False
     key_at = at
     if key_size > stop - at:
         return _FIELD, none, none, none, none, none, False
     at += max(key_size, 0)
     value_size, at = _varint(data, at, stop, _VARINT_BYTES)
     if at < 0:
-        return _NUMBER, none, none, none, none, none, False
+        return _VARINT, none, none, none, none, none, False
     if value_size > stop - at:
         return _FIELD, none, none, none, none, none, False
     if delta < due or delta > last_delta:
@@ -305,7 +359,7 @@ def _record(data: Bytes, at: int, due: int, last_delta: int) -> tuple[int, int, 
 
 @_inlined
 def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
-    """Write the records that stay, neighbours in one piece.  Return their bytes."""
+    """Write the records that stay, and neighbours in a single copy.  Return the number of bytes."""
     at, end, written = Int64(0), Int64(len(data)), Int64(0)
     start = Int64(-1)
     for number in range(count):
@@ -314,17 +368,17 @@ def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
             if start < 0:
                 start = at
         elif start >= 0:
-            written = _copy(data, start, at, out, written)
+            written = _copy_piece(data, start, at, out, written)
             start = Int64(-1)
         at = behind + length
     if start >= 0:
-        written = _copy(data, start, at, out, written)
+        written = _copy_piece(data, start, at, out, written)
     return written
 
 
 @_inlined
 def _write_rebased(data: Bytes, count: int, shift: int, stays: Bytes, out: Bytes) -> int:
-    """Write the records that stay, with ``shift`` added to their timestamp deltas.  Return their bytes."""
+    """Write the records that stay, with ``shift`` added to their timestamp deltas.  Return the number of bytes."""
     at, end, written = Int64(0), Int64(len(data)), Int64(0)
     for number in range(count):
         length, at = _varint(data, at, end, _VARINT_BYTES)
@@ -335,15 +389,20 @@ def _write_rebased(data: Bytes, count: int, shift: int, stays: Bytes, out: Bytes
             written = _put_varint(out, written, 1 + _varint_size(delta) + stop - rest)
             out[written] = data[at]
             written = _put_varint(out, written + 1, delta)
-            written = _copy(data, rest, stop, out, written)
+            written = _copy_piece(data, rest, stop, out, written)
         at = stop
     return written
 
 
 @_inlined
-def _copy(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
-    """Copy [start, stop) of ``data`` to ``at``.  Return the position behind it."""
-    out[at : at + stop - start] = data[start:stop]
+def _copy_piece(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
+    """Copy [start, stop) of ``data`` to ``at``.  Return the position behind it.
+
+    A loop without signs, which LLVM turns into vectors.  Slices would cost seconds to compile.
+    """
+    source, target = Word(start), Word(at)
+    for step in range(Word(stop - start)):
+        out[target + step] = data[source + step]
     return at + stop - start
 
 
@@ -352,7 +411,7 @@ def _varint_size(value: int) -> int:
     """Return the bytes of a zig-zag number."""
     rest = Word((value << 1) ^ (value >> 63))
     size = 1
-    while rest > Word(0x7F):
+    while rest > _LOW_BITS:
         rest >>= _7
         size += 1
     return size
@@ -362,12 +421,38 @@ def _varint_size(value: int) -> int:
 def _put_varint(out: Bytes, at: int, value: int) -> int:
     """Write a zig-zag number at ``at``.  Return the position behind it."""
     rest = Word((value << 1) ^ (value >> 63))
-    while rest > Word(0x7F):
-        out[at] = np.uint8(rest & Word(0x7F)) | np.uint8(0x80)
+    while rest > _LOW_BITS:
+        out[at] = rest & _LOW_BITS | _MORE
         rest >>= _7
         at += 1
-    out[at] = np.uint8(rest)
+    out[at] = rest
     return at + 1
+
+
+@_inlined
+def _mark_group(table: Words, state: Words, end: int, marks: Bytes) -> None:
+    """Set the bits of the group's records that have a later record of their key in the map."""
+    _read_slots(table, state, end)
+    for at in range(_GROUP_AT, end, _GROUPED):
+        if _is_superseded(table, state, at):
+            bit = Int64(state[at + _NUMBER])
+            marks[bit >> 3] |= np.uint8(1 << (bit & 7))
+
+
+@_inlined
+def _judge_group(
+    table: Words, state: Words, end: int, stays: Bytes, kept: int, tombstones: int, max_timestamp: int
+) -> tuple[int, int, int]:
+    """Decide about the group's records by the map.  Return the totals with the records that stay."""
+    _read_slots(table, state, end)
+    for at in range(_GROUP_AT, end, _GROUPED):
+        if _is_superseded(table, state, at):
+            stays[Int64(state[at + _NUMBER])] = False
+        else:
+            kept += 1
+            tombstones += Int64(state[at + _IS_TOMBSTONE])
+            max_timestamp = max(max_timestamp, Int64(state[at + _TIMESTAMP]))
+    return kept, tombstones, max_timestamp
 
 
 # ------------------------------------------------------------------------------------------------- the entry points
@@ -385,16 +470,20 @@ def map_records(
     data: Bytes, count: int, base_offset: int, last_delta: int, first_dirty: int, table: Words, state: Words
 ) -> tuple[int, int]:
     """Map the keys of the records at or past ``first_dirty``.  Return (fault, number of the record)."""
-    at, due = Int64(0), Int64(0)
+    at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
     for number in range(count):
         fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
         if fault != _FINE:
             return fault, number
         due = delta + 1
         if key_size >= 0 and base_offset + delta >= first_dirty:
-            first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
-            if not _put(table, state, first, second, base_offset + delta):
-                return FULL, number
+            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, number)
+            if end == _GROUP_END:
+                if not _put_group(table, state, end):
+                    return FULL, number
+                end = Int64(_GROUP_AT)
+    if not _put_group(table, state, end):
+        return FULL, Int64(count)
     return _BATCH_END if at != len(data) else _FINE, Int64(count)
 
 
@@ -402,21 +491,23 @@ def map_records(
 def mark_records(
     data: Bytes, count: int, base_offset: int, last_delta: int, passed: int, table: Words, state: Words, marks: Bytes
 ) -> tuple[int, int]:
-    """Set the bit of each record that has a later record of its key in the map.  Return (fault, number of the record).
+    """Mark the records that have a later record of their key in the map.  Return (fault, number of the record).
 
-    ``passed`` records have their bits before this batch's.  ``marks`` has a bit for each record that ``data`` can hold.
+    The bits of ``passed`` records precede the bits of the batch.  ``marks`` has a bit for each record, of as many as
+    fit into ``data``.
     """
-    at, due = Int64(0), Int64(0)
+    at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
     for number in range(count):
         fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
         if fault != _FINE:
             return fault, number
         due = delta + 1
         if key_size >= 0:
-            first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
-            if _last_offset(table, first, second) > base_offset + delta:
-                bit = passed + number
-                marks[bit >> 3] |= np.uint8(1 << (bit & 7))
+            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, passed + number)
+            if end == _GROUP_END:
+                _mark_group(table, state, end, marks)
+                end = Int64(_GROUP_AT)
+    _mark_group(table, state, end, marks)
     return _BATCH_END if at != len(data) else _FINE, Int64(count)
 
 
@@ -444,31 +535,37 @@ def keep_records(
 
     Writes the records that stay to ``out``, but nothing if all stay as they are.  If tombstones stay and ``horizon`` is
     not NO_HORIZON, it is the new base of the timestamps.  ``passed`` is -1 if the map answers, and as in
-    ``mark_records`` if the marks answer.  ``stays`` has room for each record that ``data`` can hold, ``out`` for
-    ``data`` and, with a horizon, REBASED_BYTES_MAX more for each record.
+    ``mark_records`` if the marks answer.  ``stays`` has a byte for each record, of as many as fit into ``data``.
+    ``out`` is as large as ``data`` and, with a horizon, by REBASED_BYTES_MAX larger for each record.
     """
-    at, due = Int64(0), Int64(0)
+    at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
     kept, tombstones, max_timestamp = Int64(0), Int64(0), Int64(_NO_TIMESTAMP)
     for number in range(count):
         fault, at, time_delta, delta, key_at, key_size, has_value = _record(data, at, due, last_delta)
         if fault != _FINE:
             return fault, number, kept, tombstones, max_timestamp, Int64(0)
         due = delta + 1
-        is_kept = True
-        if key_size >= 0:
-            if not has_value and not keeps_tombstones:
-                is_kept = False
-            elif passed >= 0:
-                bit = passed + number
-                is_kept = bit >> 3 >= len(marks) or not (marks[bit >> 3] >> (bit & 7)) & 1
-            else:
-                first, second = _sip_hash(data, key_at, key_size, state[KEY_0], state[KEY_1])
-                is_kept = _last_offset(table, first, second) <= base_offset + delta
+        is_tombstone = key_size >= 0 and not has_value
+        is_kept = not is_tombstone or keeps_tombstones
+        is_asked = is_kept and key_size >= 0 and passed < 0
+        if is_kept and key_size >= 0 and passed >= 0:
+            bit = passed + number
+            is_kept = bit >> 3 >= len(marks) or not (marks[bit >> 3] >> (bit & 7)) & 1
         stays[number] = is_kept
-        if is_kept:
+        if is_asked:
+            state[end + _TIMESTAMP] = Word(base_timestamp + time_delta)
+            state[end + _IS_TOMBSTONE] = Word(is_tombstone)
+            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, number)
+            if end == _GROUP_END:
+                kept, tombstones, max_timestamp = _judge_group(
+                    table, state, end, stays, kept, tombstones, max_timestamp
+                )
+                end = Int64(_GROUP_AT)
+        elif is_kept:
             kept += 1
-            tombstones += key_size >= 0 and not has_value
+            tombstones += is_tombstone
             max_timestamp = max(max_timestamp, base_timestamp + time_delta)
+    kept, tombstones, max_timestamp = _judge_group(table, state, end, stays, kept, tombstones, max_timestamp)
     if at != len(data):
         return _BATCH_END, Int64(count), kept, tombstones, max_timestamp, Int64(0)
     has_horizon = tombstones > 0 and horizon != NO_HORIZON

@@ -1,16 +1,17 @@
-"""Functions that two compiled modules have each for itself are the same in both.
+"""Functions that several compiled modules have each for itself are the same in all.
 
 numba keeps machine code by the one file that a function stands in: a change in a function that another file imports
-would not be noticed (heads of ``core.records.kernels`` and ``spark.decoding.kernels``).  So they are written twice, and
-kept alike here.
+would not be noticed (heads of the modules).  So such a function is written in each module, and kept alike here.
 """
 
 from __future__ import annotations
 
 import ast
+from itertools import combinations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
+MODULES = ("core/records/kernels.py", "spark/decoding/kernels.py", "storage/cleaning/kernels.py")
 TWINS = {"_varint"}
 
 
@@ -27,6 +28,7 @@ def functions_of(path: str) -> set[str]:
 
 
 def test_twins_are_alike() -> None:
-    assert functions_of("core/records/kernels.py") & functions_of("spark/decoding/kernels.py") == TWINS
+    for first, second in combinations(MODULES, 2):
+        assert functions_of(first) & functions_of(second) == TWINS
     for name in TWINS:
-        assert body_of("core/records/kernels.py", name) == body_of("spark/decoding/kernels.py", name)
+        assert len({body_of(path, name) for path in MODULES}) == 1

@@ -287,7 +287,7 @@ def test_records_that_need_more_than_the_limit_are_refused() -> None:
     batch = batch_of([Record(key=b"a", value=bytes(1000))], codec="zstd")
     records = CompiledRecordFilter(SECRET, BUFFER_BYTES, OFFSETS, 1_000)
     for call in calls(records, batch):
-        with pytest.raises(FormatError, match="the batch at offset 0 cannot be cleaned: zstd .* limit of 1000 bytes"):
+        with pytest.raises(FormatError, match=r"the batch at offset 0 cannot be cleaned: zstd .* limit of 1000 bytes"):
             call()
 
 
