@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, Obstacle, Outcome
+from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames, SegmentSwapper
 from bmq.broker.context import BrokerContext
@@ -52,6 +52,8 @@ class ClosedSegment:
     index: Checkpoint
     length: int
     """Bytes of the file; more than the index covers if a write failed at its end."""
+    modified_ms: int
+    """Wall time of the last write by storage's clock: of a cleaned segment, about the end of its round."""
 
     @property
     def facts(self) -> SegmentFacts:
@@ -137,7 +139,7 @@ class LogCleaner:
         )
         plan = plan_cleaning(log, config, wall_ms)
         if not plan.is_due:
-            return Outcome(plan=plan, damaged_at=damaged_at)
+            return Outcome(plan=plan, damaged_at=damaged_at, last=_last_cleaning(segments))
         taken = [segment for segment in segments if segment.index.end_offset <= plan.end]
         by_base = {segment.name.base: segment for segment in taken}
         groups = [[by_base[fact.base] for fact in group] for group in plan.groups]
@@ -168,7 +170,12 @@ class LogCleaner:
             files = await self._context.offload(run)
         except (FormatError, RequestError) as error:
             self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
-            return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=taken[0].name.base)
+            return Outcome(
+                plan=plan,
+                obstacle=Obstacle.DAMAGED,
+                damaged_at=taken[0].name.base,
+                last=_last_cleaning(segments),
+            )
         for file, group in zip(files, groups, strict=True):
             await self._check_unchanged(state, group)
             await self._swap(state, file)
@@ -184,7 +191,8 @@ class LogCleaner:
             after,
             extra=fields(**driver.path.log_fields),
         )
-        return Outcome(plan=plan, has_cleaned=True, damaged_at=damaged_at)
+        last = LastCleaning(ended_ms=self._context.clock.now_ms(), bytes_before=before, bytes_after=after)
+        return Outcome(plan=plan, has_cleaned=True, damaged_at=damaged_at, last=last)
 
     async def _swap(self, state: RetentionState, file: CleanedFile) -> None:
         """Write the drafts, then swap the sources for them.  A failed write leaves no draft."""
@@ -273,7 +281,11 @@ class LogCleaner:
                 elif index is None or not _is_whole(index, listed):
                     damaged_at = listed.name.base
                 else:
-                    found.append(ClosedSegment(name=listed.name, index=index, length=listed.length))
+                    found.append(
+                        ClosedSegment(
+                            name=listed.name, index=index, length=listed.length, modified_ms=listed.modified_ms
+                        )
+                    )
         if damaged_at is not None:  # the markers of transactions that are open there may be in what cannot be read
             while found and found[-1].index.first_open_txn >= 0:
                 damaged_at = found.pop().name.base
@@ -287,6 +299,24 @@ def _cleaned(file: CleanedFile) -> Cleaned:
     cleaned = file.index.cleaned
     assert cleaned is not None
     return cleaned
+
+
+def _last_cleaning(segments: Iterable[ClosedSegment]) -> LastCleaning | None:
+    """Return the last round whose cleaned segments are left; None without any.
+
+    So the round is known to an owner that has not done it.
+    """
+    cleaned = [(each.index.cleaned, each.modified_ms) for each in segments if each.index.cleaned is not None]
+    clean_to = max((facts.clean_to for facts, _ in cleaned), default=-1)
+    results = [(facts, modified_ms) for facts, modified_ms in cleaned if facts.clean_to == clean_to >= 0]
+    if not results:
+        return None
+    before, after = [facts.bytes_before for facts, _ in results], [facts.bytes_after for facts, _ in results]
+    return LastCleaning(
+        ended_ms=max(modified_ms for _, modified_ms in results),
+        bytes_before=sum(before) if min(before) >= 0 else -1,
+        bytes_after=sum(after) if min(after) >= 0 else -1,
+    )
 
 
 def _is_whole(index: Checkpoint, listed: ListedSegment) -> bool:
