@@ -12,11 +12,11 @@ from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCle
 from bmq.core.rpc.server import InternalCall
 
 ROWS_MAX = 1_000
-"""Partitions that one request looks at: a page of the console's largest size, 50 kB."""
+"""Most partitions of a request: the largest page of the console, 50 kB."""
 
 
 def cleaning_rows(janitor: Janitor, topic_id: UUID, first: int, count: int) -> list[CleaningRow]:
-    """Return a row for each compacted partition from number ``first`` on that is owned here.
+    """Return the rows of this broker's compacted partitions from number ``first`` on.
 
     At most ``count`` and ``ROWS_MAX`` partitions are looked at.
     """

@@ -18,7 +18,7 @@ from bmq.server.roles.broker import BrokerRole
 async def log_cleaning(
     joined: ClusterMember, broker: BrokerRole | None, topic_id: UUID, numbers: range
 ) -> Mapping[int, CleaningFacts]:
-    """Return the facts of each partition of ``numbers`` by number, with one request to each owner.
+    """Return the facts of the partitions of ``numbers`` by number, after a single request to every owner.
 
     ``broker`` is the role of this process; None without it.  The reason is ``UNKNOWN`` for a partition without an
     owner, and if the owner does not respond, or is of a version before the request.
