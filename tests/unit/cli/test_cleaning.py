@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.cli import cleaning
+from bmq.cli.cluster.http_client import Console
 from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
 from tests.unit.cli.fake_console import FakeCluster
 
@@ -148,13 +149,13 @@ def test_a_server_that_does_not_respond_is_asked_once(
     with cluster.console() as url:
         pass
     opened = []
-    real = cleaning.Console.topic
+    real = Console.topic
 
-    def topic(console: cleaning.Console, name: str, after: int, limit: int) -> Any:
+    def topic(console: Console, name: str, after: int, limit: int) -> Any:
         opened.append(name)
         return real(console, name, after, limit)
 
-    monkeypatch.setattr(cleaning.Console, "topic", topic)
+    monkeypatch.setattr(Console, "topic", topic)
     assert bmq("topic", "describe", "--http", url) == 0
     out = capsys.readouterr().out
     assert out.count("is not known: ") == 2

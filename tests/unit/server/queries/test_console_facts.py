@@ -239,8 +239,8 @@ async def test_only_owners_of_compacted_topics_are_asked_for_their_cleaning(
     process.joined.peers = SimpleNamespace(ask=ask)
     found = await console_state(process).topic("t", 0, 2)
     assert found is not None
-    shown = [part["cleaning"] and part["cleaning"]["reason"] for part in found["partitions"]]
-    assert (shown, asked) == ((["unknown", "open_segment"], [(1, 2)]) if is_shown else ([None, None], []))
+    shown = [part["cleaning"]["reason"] for part in found["partitions"] if part["cleaning"] is not None]
+    assert (shown, asked) == ((["unknown", "open_segment"], [(1, 2)]) if is_shown else ([], []))
 
 
 async def test_internal_topics_are_not_compacted_here() -> None:
