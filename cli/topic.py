@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from bmq.cli.admin_client import (
     describe_code,
     read_error,
 )
+from bmq.cli.cleaning import CleaningReader, CleaningUnknown, print_cleaning
+from bmq.cli.cluster.status import DEFAULT_HTTP
 from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
 from bmq.cli.usage import UsageError, partition_count, replication_factor
@@ -29,6 +32,11 @@ SERVER_SHARE = 0.8
 
 _DESCRIPTION = """\
 List, create, describe, alter and delete topics of a running cluster, over Kafka's protocol.
+"""
+
+_DESCRIBE_NOTE = """
+Of a compacted topic of BMQ it also prints the cleaning of each partition: its dirty percent, its last cleaning, and
+why it is not cleaned now. Kafka's protocol does not have these facts: they come from a server's HTTP address.
 """
 
 
@@ -49,8 +57,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         actions,
         "describe",
         describe,
-        "print topics with their partitions: leader, epoch, offsets, size",
+        "print topics with their partitions: leader, epoch, offsets, size; of compacted ones the cleaning",
         "bmq topic describe orders",
+    )
+    describing.description = f"{describing.description}\n{_DESCRIBE_NOTE}"
+    describing.add_argument(
+        "--http",
+        metavar="URL",
+        help="a server's HTTP address, for the cleaning of compacted topics; default: $BMQ_HTTP_URL, the profile's; "
+        f"without --bootstrap-server else {DEFAULT_HTTP}",
     )
     describing.add_argument("names", nargs="*", metavar="NAME", help="which topics (default: all)")
     _add_alter(actions)
@@ -170,26 +185,60 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print one block a topic.  Returns 1 if one of those named could not be described; the others are printed."""
     status = 0
     topics = admin.describe_topics(arguments.names or None)
-    is_first, is_bmq = True, None
+    is_first, is_bmq, reader = True, False, CleaningReader(arguments)
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         if topic["error_code"] != ErrorCode.NONE:
             right = f"Describe on topic {topic['name']}"
             status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'], right=right)}")
             continue
         partitions = _partitions(admin, topic)
-        configs = _overrides(admin, topic["name"])
+        in_force = _configs(admin, topic["name"], "all")
+        configs = _overrides(admin, topic["name"], in_force)
+        is_bmq = is_bmq or _is_bmq(in_force)
+        unknown = _add_cleaning(topic, partitions, in_force, reader)
         if configs is None:
             status = fail(f"configs of topic {topic['name']}: not authorised for DescribeConfigs on it")
         if arguments.json:
             _print_json(topic, partitions, configs)
-        else:
-            if not is_first:
-                print()
-            is_first = False
-            if is_bmq is None:
-                is_bmq = _is_bmq(_configs(admin, topic["name"], "all"))
-            _print(topic, partitions, configs, is_bmq=is_bmq)
+            if unknown:
+                print(f"bmq: warning: {unknown}", file=sys.stderr)
+            continue
+        if not is_first:
+            print()
+        is_first = False
+        _print(topic, partitions, configs, is_bmq=is_bmq)
+        if unknown:
+            print(printable(f"note: {unknown}"))
+        elif _is_cleaned(topic, in_force):
+            print_cleaning(partitions)
     return status
+
+
+def _add_cleaning(
+    topic: Mapping[str, Any],
+    partitions: Sequence[dict[str, Any]],
+    in_force: Mapping[str, str | None],
+    reader: CleaningReader,
+) -> str:
+    """Add the state of cleaning to each partition: None if it is not known, or the topic is not compacted by BMQ.
+
+    Return the reason if it is not known; "" otherwise.
+    """
+    found, unknown = {}, ""
+    if _is_cleaned(topic, in_force):
+        try:
+            found = reader.read(topic["name"], str(topic["topic_id"]))
+        except CleaningUnknown as error:
+            unknown = f"the cleaning of topic {topic['name']} is not known: {error}"
+    for each in partitions:
+        each["cleaning"] = found.get(each["partition"])
+    return unknown
+
+
+def _is_cleaned(topic: Mapping[str, Any], in_force: Mapping[str, str | None]) -> bool:
+    """Return whether BMQ cleans the topic: it is compacted, and not one of the coordinators' topics."""
+    policies = (in_force.get("cleanup.policy") or "").replace(" ", "").split(",")
+    return "compact" in policies and _is_bmq(in_force) and not topic["is_internal"]
 
 
 def _partitions(admin: AdminClient, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -235,12 +284,13 @@ def _sizes(answers: Iterable[Mapping[str, Any]]) -> dict[tuple[int, str, int], i
     return sizes
 
 
-def _overrides(admin: AdminClient, name: str) -> dict[str, str | None] | None:
+def _overrides(admin: AdminClient, name: str, in_force: Mapping[str, str | None]) -> dict[str, str | None] | None:
     """Return the configs that were set for this topic; None for a value that the server does not show.
 
-    None if the server shows no config at all, as to a user who lacks the right: kafka-python hides the error.
+    ``in_force`` are all of its configs.  Return None if the server shows no config at all, as to a user who lacks the
+    right: kafka-python hides the error.
     """
-    return _configs(admin, name, "modified") or ({} if _configs(admin, name, "all") else None)
+    return _configs(admin, name, "modified") or ({} if in_force else None)
 
 
 def _configs(admin: AdminClient, name: str, config_filter: str) -> dict[str, str | None]:

@@ -83,6 +83,26 @@ class TopicFacts(TypedDict):
     """Traffic; null if the request does not ask for it, or no proxy has measured it yet."""
 
 
+class CleaningFacts(TypedDict):
+    """The cleaning of a compacted partition's log, as of its owner's last look.  Unknown numbers are null."""
+
+    reason: str
+    """Reason why it is not cleaned now, a name of docs/operations/compaction.md; "" right after a round.
+
+    ``unknown``: the owner has not looked yet, does not respond, or is of a version before these facts.
+    """
+    why: str
+    """Text of the reason; "" right after a round, and for a reason of a later version."""
+    dirty_percent: float | None
+    """Kafka's max-dirty-percent of this log: bytes since the last cleaning, in percent of all that a round reads."""
+    cleaned_ms: int | None
+    """Wall time of the last round's end; null if no round is known."""
+    bytes_before: int | None
+    """Bytes of the segments that the last round read."""
+    bytes_after: int | None
+    """Bytes of the segments that the last round wrote."""
+
+
 class PartitionFacts(TypedDict):
     """One partition.  Offsets and bytes are null if its owner does not respond; ``state`` is the owner's."""
 
@@ -97,6 +117,8 @@ class PartitionFacts(TypedDict):
     high_watermark: int | None
     bytes: int | None
     rates: RateFacts | None
+    cleaning: CleaningFacts | None
+    """Null for a topic that is not compacted."""
 
 
 class TopicDetails(TypedDict):

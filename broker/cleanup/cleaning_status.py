@@ -35,18 +35,43 @@ NOT_CLEANED = (
 """The reasons for which a compacted log is not cleaned, as ``bmq_logs_not_cleaned`` names them in lower case."""
 
 
+UNKNOWN = "unknown"
+"""The name of the reason before the owner's first look, and where no owner reports a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastCleaning:
+    """The last round of a log: its end in milliseconds of wall time, the bytes of its sources and of its results.
+
+    Bytes are -1 if the indexes of the cleaned segments do not have them.
+    """
+
+    ended_ms: int
+    bytes_before: int
+    bytes_after: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The result of one look at a log.
 
     ``plan`` is None without a plan, ``obstacle`` says why a due log was not cleaned.  ``damaged_at`` is the base of the
-    first segment that cannot be read, None without any.
+    first segment that cannot be read, None without any.  ``last`` is the last round, as the look found it; None if the
+    look read no index, or no segment is cleaned.
     """
 
     plan: CleaningPlan | None
     obstacle: Obstacle | None = None
     has_cleaned: bool = False
     damaged_at: int | None = None
+    last: LastCleaning | None = None
+
+    @property
+    def dirty_ratio(self) -> float | None:
+        """The dirty ratio after the look; None without a plan."""
+        if self.plan is None:
+            return None
+        return 0.0 if self.has_cleaned else self.plan.dirty_ratio
 
     @property
     def why_not(self) -> Reason | Obstacle | None:
@@ -59,6 +84,41 @@ class Outcome:
         if self.obstacle is not None or self.plan is None:
             return self.obstacle
         return None if self.plan.is_due else self.plan.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCleaning:
+    """The state of cleaning of one compacted log, as of its owner's last look.
+
+    ``reason`` is a reason of ``NOT_CLEANED`` by its name in lower case, "" after a round, ``UNKNOWN`` before the first
+    look.  ``dirty_percent`` is None if the look made no plan, ``last`` is None if no round is known.
+    """
+
+    reason: str
+    dirty_percent: float | None
+    last: LastCleaning | None
+
+
+def cleaning_state(outcome: Outcome | None, last: LastCleaning | None) -> LogCleaning:
+    """Return the state of a log: ``outcome`` is of its last look, None before the first; ``last`` is its last round."""
+    if outcome is None:
+        return LogCleaning(reason=UNKNOWN, dirty_percent=None, last=last)
+    ratio, why_not = outcome.dirty_ratio, outcome.why_not
+    return LogCleaning(
+        reason="" if why_not is None else why_not.name.lower(),
+        dirty_percent=None if ratio is None else 100 * ratio,
+        last=last,
+    )
+
+
+def explain(reason: str) -> str:
+    """Return the text of a reason for operators; "" for a name without a text, as of a later version."""
+    return _TEXTS.get(reason, "")
+
+
+_TEXTS: dict[str, str] = {reason.name.lower(): str(reason.value) for reason in NOT_CLEANED} | {
+    UNKNOWN: "its owner has not looked at the log yet, does not respond, or is of an earlier version"
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from bmq.broker.cleanup.cleaning_status import LastCleaning
 from bmq.broker.cleanup.retention import read_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.partition.driver import PartitionDriver
@@ -28,20 +29,28 @@ MORE_ROOM = 4.0
 class ClosedSegment:
     """A closed segment that no ownership record names, and its index without entries.
 
-    ``length``: bytes of the file, more than the index covers if a write failed at its end.  ``first_timestamp``: the
+    ``length``: bytes of the file, more than the index covers if a write failed at its end.  ``modified_ms``: wall time
+    of the last write by storage's clock, of a cleaned segment about the end of its round.  ``first_timestamp``: the
     largest of the first records, as far as the index tells it; else the segment's largest timestamp stands for it.
     """
 
     name: SegmentName
     index: Checkpoint
     length: int
+    modified_ms: int
     first_timestamp: int
 
     @classmethod
-    def of(cls, name: SegmentName, index: Checkpoint, length: int) -> ClosedSegment:
+    def of(cls, listed: ListedSegment, index: Checkpoint) -> ClosedSegment:
         """Return the segment with this index."""
         first = next((t for t in index.index[2::ENTRY] if t >= 0), index.max_timestamp)
-        return cls(name=name, index=replace(index, index=index.index[:0]), length=length, first_timestamp=first)
+        return cls(
+            name=listed.name,
+            index=replace(index, index=index.index[:0]),
+            length=listed.length,
+            modified_ms=listed.modified_ms,
+            first_timestamp=first,
+        )
 
     @property
     def facts(self) -> SegmentFacts:
@@ -70,6 +79,21 @@ class Closed(NamedTuple):
     later: list[Checkpoint]
     damaged_at: int | None
     has_hidden: bool
+
+    @property
+    def last_cleaning(self) -> LastCleaning | None:
+        """The last round whose cleaned segments are left, by whatever owner; None without any."""
+        cleaned = [(each.index.cleaned, each.modified_ms) for each in self.segments if each.index.cleaned is not None]
+        clean_to = max((facts.clean_to for facts, _ in cleaned), default=-1)
+        results = [(facts, modified_ms) for facts, modified_ms in cleaned if facts.clean_to == clean_to >= 0]
+        if not results:
+            return None
+        before, after = [facts.bytes_before for facts, _ in results], [facts.bytes_after for facts, _ in results]
+        return LastCleaning(
+            ended_ms=max(modified_ms for _, modified_ms in results),
+            bytes_before=sum(before) if min(before) >= 0 else -1,
+            bytes_after=sum(after) if min(after) >= 0 else -1,
+        )
 
 
 class ClosedSegments:
@@ -133,7 +157,7 @@ class ClosedSegments:
         index = await self._read(listed.name)
         if index is None or index.end_offset != listed.end or index.position > listed.length:
             return None
-        return ClosedSegment.of(listed.name, index, listed.length)
+        return ClosedSegment.of(listed, index)
 
     async def _read(self, name: SegmentName) -> Checkpoint | None:
         return await read_idx(self._fs, self._driver.path.idx(name), self._failed)

@@ -30,7 +30,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from bmq.broker.cleanup.cleaning_status import CleaningTotals, Obstacle, Outcome, count_logs
+from bmq.broker.cleanup.cleaning_status import (
+    CleaningTotals,
+    LastCleaning,
+    LogCleaning,
+    Obstacle,
+    Outcome,
+    cleaning_state,
+    count_logs,
+)
 from bmq.broker.cleanup.closed_segments import ClosedSegments
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.orphans import Sweeper
@@ -130,7 +138,7 @@ class Job(Enum):
 class _PartitionCare(RetentionState):
     """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
-    __slots__ = ("cleaning", "closed", "due", "is_closed", "merge_from", "record", "registered")
+    __slots__ = ("cleaning", "closed", "due", "is_closed", "last_cleaning", "merge_from", "record", "registered")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
@@ -141,6 +149,7 @@ class _PartitionCare(RetentionState):
         self.registered = 0  # segments registered since the last pass of merging
         self.cleaning: Outcome | None = None  # the last look at a compacted log
         self.closed: ClosedSegments | None = None  # what these looks have found
+        self.last_cleaning: LastCleaning | None = None
 
 
 class Janitor:
@@ -250,6 +259,13 @@ class Janitor:
             if care.cleaning is not None and care.config.cleaning.is_compacted
         )
         return count_logs(logs, self._context.clock.now_ms())
+
+    def cleaning_of(self, key: PartitionKey) -> LogCleaning | None:
+        """Return the state of cleaning of a compacted log that is owned here; None for any other partition."""
+        care = self._cares.get(key)
+        if care is None or not care.config.cleaning.is_compacted or not self._is_held(care):
+            return None
+        return cleaning_state(care.cleaning, care.last_cleaning)
 
     @property
     def swapper(self) -> SegmentSwapper:
@@ -463,6 +479,8 @@ class Janitor:
         finally:
             if self._swapper.swaps_done != before:
                 self._swapped(care)
+        if care.cleaning.has_cleaned or care.last_cleaning is None:
+            care.last_cleaning = care.cleaning.last
         damaged_at = care.cleaning.damaged_at
         if damaged_at is not None and (last is None or last.damaged_at != damaged_at):
             text = "a damaged segment or index at or behind offset %d stops the cleaning of a compacted log"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from bmq.broker.cleanup.cleaned_file import CleanedFileWriter, DraftFull
-from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, Obstacle, Outcome
+from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
 from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM, ClosedSegment, ClosedSegments
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
@@ -106,7 +106,7 @@ class LogCleaner:
         )
         plan = plan_cleaning(log, config, wall_ms)
         if not plan.is_due:
-            return Outcome(plan=plan, damaged_at=closed.damaged_at)
+            return Outcome(plan=plan, damaged_at=closed.damaged_at, last=closed.last_cleaning)
         taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
         sources = {Source(one.name.base, one.index.end_offset): one for one in taken}
         by_base = {source.base: source for source in sources}
@@ -130,24 +130,31 @@ class LogCleaner:
             ]
         except FormatError as error:
             self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
-            return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=taken[0].name.base)
+            return Outcome(
+                plan=plan,
+                obstacle=Obstacle.DAMAGED,
+                damaged_at=taken[0].name.base,
+                last=closed.last_cleaning,
+            )
         except DraftFull as error:
             if known.room == MORE_ROOM:
                 self._failed("a cleaned segment needs far more bytes than its sources", driver.path.folder, error)
             known.room = MORE_ROOM
             raise CleaningStopped from None
         known.room = ROOM
+        before, after = sum(each.bytes_before for each in cleaned), sum(each.bytes_after for each in cleaned)
         self.rounds += 1
         _log.info(
             "a compacted log was cleaned up to offset %d: %d segment(s) of %d bytes became %d of %d bytes",
             plan.end,
             len(taken),
-            sum(each.bytes_before for each in cleaned),
+            before,
             len(cleaned),
-            sum(each.bytes_after for each in cleaned),
+            after,
             extra=fields(**driver.path.log_fields),
         )
-        return Outcome(plan=plan, has_cleaned=True, damaged_at=closed.damaged_at)
+        last = LastCleaning(ended_ms=self._context.clock.now_ms(), bytes_before=before, bytes_after=after)
+        return Outcome(plan=plan, has_cleaned=True, damaged_at=closed.damaged_at, last=last)
 
     async def _load_filters(self) -> None:
         """Load the compiled filters before the first look at a log; a failure leaves filters in Python."""

@@ -1,4 +1,4 @@
-"""The client of servers' HTTP addresses, for ``bmq cluster``.
+"""The client of servers' HTTP addresses, for ``bmq cluster`` and the cleaning in ``bmq topic describe``.
 
 The process at this address may be the very process that is to be drained.  So the other members' addresses are kept: if
 a member does not respond, the request goes to another member of the same cluster.
@@ -76,6 +76,18 @@ class Console:
         Raises RequestRefused or ServerUnreachable.
         """
         return _call(f"{self._urls[0]}/api/v1/cluster/{name}", body, self._timeout_s, self._login)
+
+    def topic(self, name: str, after: int, limit: int) -> Mapping[str, Any]:
+        """Return a topic with at most ``limit`` partitions behind number ``after``.
+
+        Raises RequestRefused or ServerUnreachable.
+        """
+        query = urllib.parse.urlencode({"after": after, "limit": limit})
+        url = f"{self._urls[0]}/api/v1/topics/{urllib.parse.quote(name, safe='')}?{query}"
+        details = _call(url, None, self._timeout_s, self._login)
+        if "topic" not in details or "partitions" not in details:
+            raise ServerUnreachable(f"{self._urls[0]} answers, but not as `bmq serve`")
+        return details
 
     def log_levels(self, member: str) -> Mapping[str, Any]:
         """Return a member's loggers.  Raises RequestRefused or ServerUnreachable."""

@@ -13,6 +13,7 @@ from bmq.console.operations import RateFacts
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.state import (
     BrokerFacts,
+    CleaningFacts,
     ClusterFacts,
     ConsoleState,
     Gauges,
@@ -28,6 +29,7 @@ from bmq.core.version import VERSION
 from bmq.endpoint.partitions import Owner
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.membership import TTL_S
+from bmq.meta.topic_configs import effective
 from bmq.proxy.partition_queries import LOOK_S, ask_all, open_owner
 from bmq.proxy.traffic_api import WHOLE_TOPIC
 from bmq.server.node import Node
@@ -35,6 +37,7 @@ from bmq.server.queries.cluster_facts import Operations
 from bmq.server.queries.cluster_history import ClusterHistory
 from bmq.server.queries.group_facts import Groups
 from bmq.server.queries.group_lag_history import GroupLagHistory
+from bmq.server.queries.log_cleaning import log_cleaning
 from bmq.server.queries.own_metrics import OwnMetrics
 from bmq.server.queries.partitions_not_served import partitions_not_served
 from bmq.server.queries.storage_facts import segments_of
@@ -199,18 +202,27 @@ class _Facts:
             return None
         deadline = asyncio.get_running_loop().time() + LOOK_S
         numbers = range(after + 1, min(after + 1 + limit, topic.partitions))
-        found, traffic = await asyncio.gather(
+        found, traffic, cleaning = await asyncio.gather(
             ask_all(numbers, lambda number: self._partition(topic, number, deadline)),
             self._traffic([(name, number) for number in (WHOLE_TOPIC, *numbers)]),
+            self._cleaning(topic, numbers),
         )
         partitions = [each.facts for each in found]
         await asyncio.gather(self._explain(name, partitions), _add_bytes(found))
         for each in partitions:
             each["rates"] = rates_of(traffic, name, each["partition"])
+            each["cleaning"] = cleaning.get(each["partition"])
         facts = _topic(topic)
         facts["rates"] = rates_of(traffic, name)
         following = numbers[-1] if numbers and numbers[-1] + 1 < topic.partitions else None
         return TopicDetails(topic=facts, partitions=partitions, next=following)
+
+    async def _cleaning(self, topic: Topic, numbers: range) -> Mapping[int, CleaningFacts]:
+        """Return the cleaning of these partitions; nothing, and no request, for a topic that is not compacted."""
+        node = self._node
+        if topic.is_internal or not numbers or not _is_compacted(node, topic):
+            return {}
+        return await log_cleaning(node.joined, node.broker, topic.topic_id, numbers)
 
     async def _explain(self, topic: str, partitions: Sequence[PartitionFacts]) -> None:
         """Add the reason to partitions that other brokers cannot serve."""
@@ -245,6 +257,7 @@ class _Facts:
                     high_watermark=ends.high_watermark,
                     bytes=None,
                     rates=None,
+                    cleaning=None,
                 )
                 return _FoundPartition(facts, owner)
         except RequestError as error:
@@ -254,7 +267,7 @@ class _Facts:
         state = driver.machine.state.name if driver is not None else "START"
         facts = PartitionFacts(
             partition=number, owner=assigned, state=state, why=_why_not_served(self._node, key, assigned), epoch=None,
-            log_start=None, high_watermark=None, bytes=None, rates=None,
+            log_start=None, high_watermark=None, bytes=None, rates=None, cleaning=None,
         )  # fmt: skip
         return _FoundPartition(facts, None)
 
@@ -274,6 +287,14 @@ async def _add_bytes(found: Sequence[_FoundPartition]) -> None:
             pass  # it stays None; all other facts of the partition are known
 
     await ask_all([each for each in found if each.owner is not None], ask)
+
+
+def _is_compacted(node: Node, topic: Topic) -> bool:
+    """Return whether cleanup.policy has compact, also as a default of the cluster or of this node."""
+    config, catalog = node.config, node.catalog
+    of_node = catalog.broker_configs(config.node_id) if config.node_id >= 0 else {}
+    values = effective(topic.configs, config, catalog.broker_configs(None), of_node)
+    return "compact" in values["cleanup.policy"].replace(" ", "").split(",")
 
 
 def _store_trouble(node: Node) -> str:

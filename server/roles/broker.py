@@ -13,13 +13,14 @@ from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.janitor import JanitorConfig
 from bmq.broker.config import BrokerConfig
+from bmq.broker.log_cleaning_api import LogCleaningApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.pace import Pace
 from bmq.core.config import NodeConfig
 from bmq.core.features import COMPACTION_VERSION, TRANSACTION_VERSION
-from bmq.core.rpc.messages.broker import PartitionsNotServedRequest
+from bmq.core.rpc.messages.broker import LogCleaningRequest, PartitionsNotServedRequest
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.scopes import ListenerView
@@ -103,6 +104,7 @@ class BrokerRole:
         inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, fetches)
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
+        joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor).handle)
         return inside
 
     async def start(self) -> None:

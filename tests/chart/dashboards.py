@@ -267,6 +267,21 @@ STORAGE = Dashboard(
             "hits")], "percentunit", most=1),
         Panel("Bytes on storage, one copy", [Query("topk(10, sum by (topic) (kafka_log_log_size{$S}))", "{{topic}}")],
               "bytes"),
+        Panel("Compacted logs not cleaned, by reason", [
+            Query("sum by (reason) (bmq_logs_not_cleaned{$S})", "{{reason}}")],
+            description="docs/operations/compaction.md, How to see it: most reasons are normal. bmq topic describe"
+                        " names the reason of each partition."),
+        Panel("Uncleanable partitions", [by_pod("kafka_log_logcleanermanager_uncleanable_partitions_count")],
+              description="Damage stops the cleaning. The alert BmqUncleanable has a runbook."),
+        Panel("Dirtiest compacted log", [by_pod("kafka_log_logcleanermanager_max_dirty_percent")], "percent",
+              "Bytes since its last cleaning, of all that a round reads.", most=100),
+        Panel("Compaction delay", [by_pod("kafka_log_logcleaner_max_compaction_delay_secs")], "s",
+              "By how much the oldest record not yet cleaned is past max.compaction.lag.ms."),
+        Panel("Cleaned", [
+            Query("sum(rate(bmq_cleaning_bytes_before_total{$S}[$R]))", "before"),
+            Query("sum(rate(bmq_cleaning_bytes_after_total{$S}[$R]))", "after")], "Bps",
+            "Bytes of segments that rounds have read and written."),
+        Panel("Rounds of cleaning", [Query("sum by (pod) (increase(bmq_cleaning_rounds_total{$S}[$R]))", "{{pod}}")]),
         Panel("etcd's database", [
             Query("max(bmq_etcd_database_bytes{$S})", "size"),
             Query("max(bmq_etcd_database_bytes_in_use{$S})", "in use"),

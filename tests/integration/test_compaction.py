@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import hdfs_native
@@ -96,6 +97,16 @@ class Story:
         (partition,) = json.loads(described)["partitions"]
         return int(partition["bytes"])
 
+    def cleaning(self) -> dict[str, Any]:
+        """Return the state of cleaning of the topic's partition, as a user of the command line gets it."""
+        described = self.bmq(*self.describe, "--json")
+        (partition,) = json.loads(described)["partitions"]
+        return dict(partition["cleaning"])
+
+    @property
+    def describe(self) -> tuple[str, ...]:
+        return ("topic", "describe", TOPIC, "--bootstrap", self.server.bootstrap, "--http", self.server.http)
+
     def bmq(self, *arguments: str) -> str:
         done = subprocess.run([BMQ, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -132,10 +143,23 @@ def run(story: Story) -> None:
     wait_for(lambda: story.metric("bmq_cleaning_rounds_total") > 0, "a round of this process", timeout_s=TIMEOUT_S)
     assert story.metric("bmq_cleaning_bytes_after_total") < story.metric("bmq_cleaning_bytes_before_total")
     assert story.metric("kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
+    check_shown(story)
     times = [START_MS + number for number in range(0, story.end, story.end // 9)]
     read_with_librdkafka(story, times)
     read_with_kafka_python(story, times)
     asyncio.run(asyncio.wait_for(read_with_aiokafka(story, times), TIMEOUT_S))
+
+
+def check_shown(story: Story) -> None:
+    """Check that operators see the last round of the log, and why it is not cleaned now."""
+    wait_for(lambda: story.cleaning()["reason"] == "open_segment", "a clean log", timeout_s=TIMEOUT_S)
+    state = story.cleaning()
+    assert state["dirty_percent"] == 0
+    assert state["why"] == "all closed segments are clean"
+    assert 0 < state["bytes_after"] < state["bytes_before"]
+    assert state["bytes_before"] <= story.metric("bmq_cleaning_bytes_before_total")
+    assert state["cleaned_ms"] > START_MS
+    assert "open_segment: all closed segments are clean" in story.bmq(*story.describe)
 
 
 def check_storage(story: Story) -> None:

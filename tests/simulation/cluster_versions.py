@@ -42,6 +42,7 @@ LATER_APIS = (
     InternalKey.HISTORY,
     InternalKey.GROUP_LAG,
     InternalKey.QUOTA_SHARES,
+    InternalKey.LOG_CLEANING,
 )
 """The version before does not serve these."""
 LATER_TAG = 99

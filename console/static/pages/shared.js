@@ -61,6 +61,13 @@ export function transactionState(state) {
   return badge(TRANSACTION_WORDS[state] ?? state.toLowerCase(), TRANSACTION_TONES[state] ?? "info");
 }
 
+const CLEANING_TONES = { damaged: "bad", large: "warn", level: "warn", "": "good" };
+
+/** Return the reason why a compacted log is not cleaned now; an empty reason is that of a log right after a cleaning. */
+export function cleaningReason(reason) {
+  return badge(reason ? reason.replaceAll("_", " ") : "just cleaned", CLEANING_TONES[reason] ?? "");
+}
+
 export function configSource(source) {
   const words = {
     DYNAMIC_TOPIC_CONFIG: ["this topic", "info"],

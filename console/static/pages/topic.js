@@ -1,14 +1,14 @@
-// One topic: its partitions, records and configs, and commands for them.
+// One topic: its partitions with their cleaning, records and configs, and commands for them.
 
 import { act, get, path } from "../api.js";
 import { dialog, field } from "../dialog.js";
 import { h } from "../dom.js";
-import { bytes, bytesPerSecond, count, isKnown, perSecond, plural } from "../format.js";
+import { bytes, bytesPerSecond, count, isKnown, percent, perSecond, plural, time } from "../format.js";
 import { mayCluster, rightsOn } from "../session.js";
-import { button, copyable, empty, nextOrder, orderOf, pageHead, pager, searchField, sorted, table, tabs, tile, tiles } from "../widgets.js";
+import { button, card, copyable, empty, nextOrder, orderOf, pageHead, pager, searchField, sorted, table, tabs, tile, tiles } from "../widgets.js";
 import { pageOf } from "./list.js";
 import { recordsTab } from "./records.js";
-import { configSource, partitionState, shortName, topicHref } from "./shared.js";
+import { cleaningReason, configSource, partitionState, shortName, topicHref } from "./shared.js";
 
 const SIZE = 50; // partitions of a page
 
@@ -81,8 +81,30 @@ function partitions(app, name, { topic, partitions: rows }) {
     ),
     table({ label: "Partitions", rows, columns, keyOf: (each) => each.partition }),
     pager({ page: pageOf(app.query), size: SIZE, total: topic.partitions, go: (page) => app.ask({ page: page || null }), what: "partition" }),
+    cleaning(name, rows.filter((each) => each.cleaning)),
     h("p", { class: "foot" }, "Topic id ", copyable(topic.topic_id, app.tell)),
   ];
+}
+
+/** Return the card of the cleaning of the partitions on this page; null for a topic that is not compacted. */
+function cleaning(name, rows) {
+  if (rows.length === 0) return null;
+  return card("Cleaning", [
+    h("p", { class: "hint" }, "The state at the last look of each partition's owner. Dirty are bytes since the last cleaning, of all that a cleaning reads."),
+    table({
+      label: "Cleaning",
+      rows,
+      keyOf: (each) => each.partition,
+      columns: [
+        { name: "partition", title: "Partition", cell: (each) => h("a", { href: topicHref(name, `/partitions/${each.partition}`) }, count(each.partition)) },
+        { name: "reason", title: "Not cleaned now", cell: ({ cleaning: { reason, why } }) => h("span", null, cleaningReason(reason), why ? h("span", { class: "why" }, why) : null) },
+        { name: "dirty", title: "Dirty", align: "right", class: "nowrap", cell: ({ cleaning: { dirty_percent: dirty } }) => percent(isKnown(dirty) ? dirty / 100 : null) },
+        { name: "cleaned", title: "Last cleaning", class: "nowrap", cell: (each) => time(each.cleaning.cleaned_ms) },
+        { name: "before", title: "Bytes before", align: "right", class: "nowrap", cell: (each) => bytes(each.cleaning.bytes_before) },
+        { name: "after", title: "Bytes after", align: "right", class: "nowrap", cell: (each) => bytes(each.cleaning.bytes_after) },
+      ],
+    }),
+  ]);
 }
 
 async function movePartition(app, name, { partition, owner }) {

@@ -16,6 +16,7 @@ from bmq.core.rpc.message_fields import (
     Array,
     Bytes,
     Fixed,
+    Float64,
     Id,
     Int8,
     Int16,
@@ -351,6 +352,41 @@ class LogSizesRequest(InternalRequest[LogSizesResponse]):
     """A request for the bytes on storage of the partitions that a broker serves; the broker then counts them again."""
 
     KEY = InternalKey.LOG_SIZES
+
+
+class CleaningRow(NamedTuple):
+    """The state of cleaning of one partition's log, see ``broker.cleanup.cleaning_status.LogCleaning``.
+
+    ``dirty_percent``, ``ended_ms`` and the bytes of the last round are -1 if they are not known.
+    """
+
+    partition: Int32
+    reason: Text
+    dirty_percent: Float64
+    ended_ms: Int64
+    bytes_before: Int64
+    bytes_after: Int64
+
+
+CleaningRows = Annotated[tuple[CleaningRow, ...], Array(Row.of(CleaningRow))]
+
+
+@dataclass(frozen=True, slots=True)
+class LogCleaningResponse(InternalResponse):
+    """A row for each partition of the request whose log is compacted and owned here, by number."""
+
+    partitions: CleaningRows = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogCleaningRequest(InternalRequest[LogCleaningResponse]):
+    """A request for the state of cleaning of ``count`` partitions of a topic, from number ``first`` on."""
+
+    KEY = InternalKey.LOG_CLEANING
+
+    topic_id: Id
+    first: Int32
+    count: Int32
 
 
 @dataclass(frozen=True, slots=True)

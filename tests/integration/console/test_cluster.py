@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -15,6 +16,7 @@ from tests.integration.console.conftest import Api
 from tests.integration.console.pages import WAIT_MS, Console
 from tests.services.bmq_cluster import BROKER, CONTROLLER, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
+from tests.services.processes import wait_for
 
 SETTLE_MS = 120_000
 
@@ -23,7 +25,7 @@ SETTLE_MS = 120_000
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqCluster]:
     etcd = EtcdCluster()
     etcd.start()
-    settings = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "4", "BMQ_ZONE": "rack-a"}
+    settings = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "4", "BMQ_ZONE": "rack-a", "BMQ_LOG_CLEANER_BACKOFF_MS": "1000"}
     try:
         root = f"file://{tmp_path_factory.mktemp('root')}"
         with BmqCluster(
@@ -66,6 +68,26 @@ def test_lag_over_time_is_told_by_the_coordinator(console: Console) -> None:
     lag = console.main.get_by_role("img", name="Lag over time")
     expect(lag).to_be_visible(timeout=SETTLE_MS)
     expect(lag).to_have_attribute("aria-label", re.compile("now 12"), timeout=WAIT_MS)
+
+
+def test_the_cleaning_is_told_by_the_owners_of_partitions(console: Console, cluster: BmqCluster) -> None:
+    """Create a compacted topic on three brokers, and look at it on a process that owns nothing."""
+    api = Api(cluster[cluster.names(PROXY)[0]].http)
+    api.create("accounts", 6, **{"cleanup.policy": "compact"})
+
+    def rows() -> list[dict[str, Any]]:
+        return list(api("GET", "topics/accounts")["partitions"])
+
+    wait_for(
+        lambda: all(row["cleaning"]["reason"] == "open_segment" for row in rows()),
+        "a look of each owner",
+        timeout_s=SETTLE_MS / 1000,
+        interval_s=1.0,
+    )
+    assert len({row["owner"] for row in rows()}) > 1
+    console.open("/topics/accounts")
+    assert {row[1].split("\n")[0] for row in console.rows("Cleaning")} == {"open segment"}
+    api("DELETE", "topics/accounts")
 
 
 def test_a_partition_is_moved(console: Console, cluster: BmqCluster) -> None:

@@ -107,6 +107,48 @@ def test_a_topics_partitions(console: Console) -> None:
     assert sum(int(row[5]) for row in rows) == 32, "the high watermarks"
 
 
+def test_a_compacted_topics_cleaning(console: Console, api: Api) -> None:
+    """Show the reasons of a page's partitions: of a real server at first, then of owners in all states."""
+    console.open("/topics/orders")
+    expect(console.main.get_by_role("heading", name="Cleaning")).to_have_count(0)
+    api.create("accounts", 4, **{"cleanup.policy": "compact"})
+    try:
+        console.open("/topics/accounts")
+        assert [row[0] for row in console.rows("Cleaning")] == ["0", "1", "2", "3"]
+        state = {"dirty_percent": None, "cleaned_ms": None, "bytes_before": None, "bytes_after": None}
+        round_of = {"dirty_percent": 12.5, "cleaned_ms": 1_700_000_000_000, "bytes_before": 4 << 20, "bytes_after": 0}
+        states = [
+            {**round_of, "reason": "below_ratio", "why": f"{EVIL} is not above"},
+            {**round_of, "reason": "", "why": "", "dirty_percent": 0.0},
+            {**state, "reason": "large", "why": "more than 64 MB"},
+            {**state, "reason": "unknown", "why": "its owner does not respond"},
+        ]
+
+        def change(route: Route) -> None:
+            response = route.fetch()
+            details = response.json()
+            for partition, cleaning in zip(details["partitions"], states, strict=True):
+                partition["cleaning"] = cleaning
+            route.fulfill(response=response, json=details)
+
+        console.page.route("**/api/v1/topics/accounts?*", change)
+        console.open("/topics/accounts?page=")
+        console.expect_text(f"{EVIL} is not above")
+        cells = [[text.replace("\n", " ") for text in row] for row in console.rows("Cleaning")]
+        assert [row[1:3] + row[4:] for row in cells] == [
+            [f"below ratio {EVIL} is not above", "13 %", "4.0 MiB", "0 B"],
+            ["just cleaned", "0.0 %", "4.0 MiB", "0 B"],
+            ["large more than 64 MB", "–", "–", "–"],
+            ["unknown its owner does not respond", "–", "–", "–"],
+        ]
+        assert cells[0][3].startswith("2023-11-1")
+        assert cells[2][3] == "–"
+        assert console.faults() == []
+        assert console.fits()
+    finally:
+        api("DELETE", "topics/accounts")
+
+
 def test_a_topic_that_is_not_there(console: Console) -> None:
     console.expects_errors = True
     console.open("/topics/nothing")

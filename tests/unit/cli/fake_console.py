@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.unit.cli.fake_admin import parse
 
@@ -70,6 +71,10 @@ class FakeCluster:
         self.refuses: Answer | None = None
         self.authorizations: list[str | None] = []
         self.drained_after = 2
+        self.topics: dict[str, dict[str, Any]] = {}
+        """Responses about topics, without a cut into pages, by name."""
+        self.topic_pages: list[str] = []
+        """Paths of the requests for them."""
         self._leaving: dict[str, int] = {}
 
     def status(self, asked: str) -> dict[str, Any]:
@@ -130,6 +135,18 @@ class FakeCluster:
             ],
         }
 
+    def topic(self, path: str) -> Answer:
+        """Return the page of a topic that the path asks for."""
+        self.topic_pages.append(path)
+        url = urlsplit(path)
+        name, query = unquote(url.path.rpartition("/")[2]), parse_qs(url.query)
+        if name not in self.topics:
+            return 404, {"error": "unknown_topic", "message": f"there is no topic {name!r}"}
+        details = self.topics[name]
+        start, partitions = int(query["after"][0]) + 1, details["partitions"]
+        end = start + int(query["limit"][0])
+        return 200, details | {"partitions": partitions[start:end], "next": end - 1 if end < len(partitions) else None}
+
     @contextmanager
     def console(self, incarnation: str = "", *, ends_with_drain: bool = False) -> Iterator[str]:
         """Serve a member's console and yield its URL, which the member's facts contain from then on."""
@@ -160,6 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/api/v1/cluster/status":
             self._respond(200, self.server.cluster.status(self.server.incarnation))
+        elif self.path.startswith("/api/v1/topics/"):
+            self._respond(*self.server.cluster.topic(self.path))
         elif self.path.endswith("/log-level"):
             self._respond(*self.server.cluster.log_levels(self.path.split("/")[-2]))
         else:

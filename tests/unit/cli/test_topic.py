@@ -155,6 +155,7 @@ def test_describe_as_json_goes_on_after_a_missing_one(
             "earliest": 0,
             "latest": 9,
             "bytes": 2048,
+            "cleaning": None,
         }
     ]
     assert "topic missing: there is no such topic" in err

@@ -26,6 +26,7 @@ from bmq.console.operations import (
 from bmq.console.state import (
     GROUP_COLUMNS,
     TRANSACTION_COLUMNS,
+    CleaningFacts,
     ClusterFacts,
     CommittedFacts,
     ConsoleState,
@@ -69,6 +70,14 @@ LISTED = Topic(
     name=TOPIC["name"], topic_id=UUID(TOPIC["topic_id"]), partitions=2, replication_factor=3, configs=TOPIC["configs"]
 )
 RATES = RateFacts(records_in=2.5, bytes_in=1000.0, bytes_out=0.0)
+CLEANED = CleaningFacts(
+    reason="below_ratio",
+    why="its dirty ratio is not above min.cleanable.dirty.ratio",
+    dirty_percent=12.5,
+    cleaned_ms=1_700_000_000_000,
+    bytes_before=1_000,
+    bytes_after=400,
+)
 GROUP = GroupFacts(group_id="billing", state="Stable", protocol_type="consumer", members=1)
 BUSY_GROUP = "loading"
 TRANSACTION = TransactionFacts(
@@ -405,6 +414,7 @@ async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
                 "high_watermark": 9,
                 "bytes": 400,
                 "rates": RATES,
+                "cleaning": CLEANED,
             },
             {
                 "partition": 1,
@@ -416,6 +426,14 @@ async def _topic(name: str, after: int, limit: int) -> TopicDetails | None:
                 "high_watermark": None,
                 "bytes": None,
                 "rates": None,
+                "cleaning": {
+                    "reason": "unknown",
+                    "why": "its owner does not respond",
+                    "dirty_percent": None,
+                    "cleaned_ms": None,
+                    "bytes_before": None,
+                    "bytes_after": None,
+                },
             },
         ][after + 1 :],
         "next": None,

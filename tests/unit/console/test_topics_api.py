@@ -114,3 +114,14 @@ async def test_a_page_of_many_topics_is_bounded() -> None:
             status, response = await api("GET", path, limit=50, **query)
             assert (status, response["total"], len(response["topics"])) == (200, TOPICS, 50)
             assert len(json.dumps(response)) < PAGE_BYTES_MAX
+
+
+async def test_partitions_of_compacted_topics_have_their_cleaning() -> None:
+    async with serving() as api:
+        await create(api)
+        _, response = await api("GET", f"{TOPIC}{ORDERS}")
+        assert [each["cleaning"] for each in response["partitions"]] == [None, None]
+        assert (await api("POST", f"{TOPIC}/configs{ORDERS}", {"set": {"cleanup.policy": "compact"}}))[0] == 200
+        _, response = await api("GET", f"{TOPIC}{ORDERS}", after=0)
+        (cleaning,) = [each["cleaning"] for each in response["partitions"]]
+        assert (cleaning["reason"], cleaning["dirty_percent"]) == ("unknown", None), "the janitor has not looked yet"

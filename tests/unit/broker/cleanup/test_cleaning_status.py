@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker.cleanup.cleaning_status import NOT_CLEANED, Obstacle, Outcome, count_logs
+from bmq.broker.cleanup.cleaning_status import (
+    NOT_CLEANED,
+    UNKNOWN,
+    LastCleaning,
+    LogCleaning,
+    Obstacle,
+    Outcome,
+    cleaning_state,
+    count_logs,
+    explain,
+)
 from bmq.storage.cleaning.plan import CleaningPlan, Reason
 
 NEVER = (1 << 63) - 1
@@ -56,3 +66,21 @@ def test_every_reason_is_counted_also_at_zero() -> None:
 def test_without_a_max_lag_no_record_is_late() -> None:
     totals = count_logs([(Outcome(plan=plan(Reason.BELOW_RATIO, dirty=1, oldest=5)), NEVER)], now_ms=1 << 42)
     assert totals.max_delay_s == 0
+
+
+def test_the_state_of_a_log_is_that_of_its_last_look() -> None:
+    last = LastCleaning(ended_ms=5, bytes_before=100, bytes_after=10)
+    dirty = Outcome(plan=plan(Reason.BELOW_RATIO, dirty=40))
+    assert cleaning_state(dirty, last) == LogCleaning(reason="below_ratio", dirty_percent=40.0, last=last)
+    cleaned = Outcome(plan=plan(Reason.DIRTY, dirty=90), has_cleaned=True)
+    assert cleaning_state(cleaned, last) == LogCleaning(reason="", dirty_percent=0.0, last=last)
+    large = Outcome(plan=None, obstacle=Obstacle.LARGE)
+    assert cleaning_state(large, None) == LogCleaning(reason="large", dirty_percent=None, last=None)
+    assert cleaning_state(None, None).reason == UNKNOWN
+
+
+def test_every_reason_has_a_text_and_a_later_versions_has_none() -> None:
+    assert explain("large") == Obstacle.LARGE.value
+    assert all(explain(reason.name.lower()) for reason in NOT_CLEANED)
+    assert "earlier version" in explain(UNKNOWN)
+    assert explain("of_tomorrow") == explain("") == ""

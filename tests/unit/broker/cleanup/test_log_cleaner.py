@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from bmq.broker.cleanup import log_cleaner
-from bmq.broker.cleanup.cleaning_status import Obstacle
+from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import LogSize
 from bmq.core.model import SegmentName
@@ -18,13 +18,13 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.cleaning.plan import CleaningConfig, Reason
+from bmq.storage.cleaning.plan import NOT_COMPACTED, CleaningConfig, Reason
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
-from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, PATH, Owner, World, life
+from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, KEY, PATH, Owner, World, life
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -110,6 +110,50 @@ async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(cap
     second = await compacted(world, "b")
     assert (second.log_start, second.watermark) == (0, 20)
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_the_state_of_a_log_outlives_its_owner() -> None:
+    """Show the last round also at an owner that has not done it, from the cleaned segment's index and file."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    await owner.rounds()
+    state = owner.janitor.cleaning_of(KEY)
+    assert state is not None
+    assert state.last is not None
+    assert (state.last.bytes_before, state.last.bytes_after) == (
+        owner.janitor.cleaner.bytes_before,
+        owner.janitor.cleaner.bytes_after,
+    )
+    await owner.rounds(10)
+    settled = owner.janitor.cleaning_of(KEY)
+    assert settled == LogCleaning(reason="open_segment", dirty_percent=0.0, last=state.last)
+    second = await compacted(world, "b")
+    assert second.janitor.cleaning_of(KEY) is None, "its janitor has not noticed the partition"
+    await second.rounds()
+    taken_over = second.janitor.cleaning_of(KEY)
+    assert taken_over is not None
+    assert taken_over.last is not None
+    assert (taken_over.last.bytes_before, taken_over.last.bytes_after) == (
+        state.last.bytes_before,
+        state.last.bytes_after,
+    )
+    (cleaned,) = [each async for each in walk(world.reading, PATH) if each.is_live and each.name.cleaning]
+    assert taken_over.last.ended_ms == cleaned.modified_ms
+
+
+async def test_a_log_has_no_last_round_before_its_first() -> None:
+    world = World()
+    owner = await compacted(world)
+    await owner.rounds()
+    assert owner.janitor.cleaning_of(KEY) == LogCleaning(reason="open_segment", dirty_percent=0.0, last=None)
+
+
+async def test_a_log_that_is_not_compacted_has_no_state() -> None:
+    world = World()
+    owner = await world.owner("a", replace(COMPACT, cleaning=NOT_COMPACTED), BRISK)
+    await owner.rounds()
+    assert owner.janitor.cleaning_of(KEY) is None
 
 
 async def test_the_size_of_a_log_falls_with_a_cleaning() -> None:

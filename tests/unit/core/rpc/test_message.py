@@ -19,6 +19,7 @@ from bmq.core.rpc.message import InternalRequest, InternalResponse, Message
 from bmq.core.rpc.message_fields import APART_LEAST
 from bmq.core.rpc.messages import broker, controller, coordinator, markers, member, proxy
 from bmq.core.rpc.messages.broker import (
+    CleaningRow,
     HandedOverRequest,
     NotServedPartition,
     OwnerAnswer,
@@ -78,6 +79,9 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     broker.NotServedPartitions: st.lists(st.builds(NotServedPartition, st.text(), int32, st.text()), max_size=5).map(
         tuple
     ),
+    broker.CleaningRows: st.lists(
+        st.builds(CleaningRow, int32, st.text(), numbers, int64, int64, int64), max_size=5
+    ).map(tuple),
     message_fields.Reasons: st.lists(st.tuples(int32, st.text()), max_size=5).map(tuple),
     broker.Releases: st.lists(st.builds(Release, int64, buffers, buffers), max_size=5).map(tuple),
     member.CallerNonce: st.binary(max_size=40),
@@ -159,7 +163,7 @@ def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
     assert {kind.KEY: kind.__name__ for kind in REQUESTS} == {key: f"{name}Request" for key, name in names.items()}
     assert len(REQUESTS) == len(InternalKey)
     assert {kind.RESPONSE for kind in REQUESTS} | {ErrorResponse} == set(RESPONSES)
-    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_039)), "10008 was another one"
+    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_040)), "10008 was another one"
 
 
 def test_responses_begin_with_their_error() -> None:

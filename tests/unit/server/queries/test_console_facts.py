@@ -13,13 +13,15 @@ import pytest
 
 from bmq.console.state import OwnMetric
 from bmq.core.audit.log import NO_AUDIT
+from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Ends
+from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCleaningResponse
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.meta.catalog import Topic
-from bmq.meta.cluster.member import Member
+from bmq.meta.cluster.member import Address, Member
 from bmq.meta.cluster.membership import TTL_S
 from bmq.proxy.partition_queries import LOOK_S
 from bmq.server.node import Node
@@ -143,7 +145,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
     members = {name: Member(incarnation=name, roles=frozenset()) for name in ("here", "there")}
     view = SimpleNamespace(own="here", members=members, owner_of=lambda key: assigned.get(key.partition, ""))
     fake = SimpleNamespace(
-        catalog=SimpleNamespace(topics={"t": TOPIC}),
+        catalog=SimpleNamespace(topics={"t": TOPIC}, broker_configs=lambda node_id: {}),
         storage_room=SimpleNamespace(facts=None),
         proxy=SimpleNamespace(
             owners=owners, coordinator=None, transactions=None, console_endpoint=None, audit=NO_AUDIT, audit_log=None
@@ -152,7 +154,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
         view=view,
         joined=SimpleNamespace(view=view, peers=None),
         coordinator=None,
-        config=None,
+        config=NodeConfig(node_id=1),
         collected=None,
         fs=None,
         metrics=Metrics(),
@@ -206,3 +208,45 @@ async def test_partitions_are_shown_while_storage_does_not_answer(
     assert found is not None
     shown = {(part["state"], part["high_watermark"], part["bytes"]) for part in found["partitions"]}
     assert shown == {("WRITE", 9, None)}
+
+
+@pytest.mark.parametrize(
+    ("configs", "default", "is_shown"),
+    [
+        ({}, "delete", False),
+        ({"cleanup.policy": "compact"}, "delete", True),
+        ({"cleanup.policy": "compact, delete"}, "delete", True),
+        ({}, "compact", True),
+        ({"cleanup.policy": "delete"}, "compact", False),
+    ],
+)
+async def test_only_owners_of_compacted_topics_are_asked_for_their_cleaning(
+    configs: dict[str, str], default: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask with policies of the topic, and with the cluster's default where the topic has none."""
+    asked: list[tuple[int, int]] = []
+
+    async def ask(member: Member, request: object, timeout_s: float) -> LogCleaningResponse:
+        assert isinstance(request, LogCleaningRequest)
+        asked.append((request.first, request.count))
+        return LogCleaningResponse(partitions=(CleaningRow(2, "open_segment", 0.0, -1, -1, -1),))
+
+    monkeypatch.setitem(globals(), "TOPIC", replace(TOPIC, configs=configs))
+    process = cast(Any, far_node(FarOwners(), dict.fromkeys(range(4), "there")))
+    process.catalog.broker_configs = lambda node_id: {"log.cleanup.policy": default} if node_id is None else {}
+    there = process.view.members["there"]
+    process.view.members["there"] = replace(there, internal=Address(host="h", port=1))
+    process.joined.peers = SimpleNamespace(ask=ask)
+    found = await console_state(process).topic("t", 0, 2)
+    assert found is not None
+    shown = [part["cleaning"]["reason"] for part in found["partitions"] if part["cleaning"] is not None]
+    assert (shown, asked) == ((["unknown", "open_segment"], [(1, 2)]) if is_shown else ([], []))
+
+
+async def test_internal_topics_are_not_compacted_here() -> None:
+    process = cast(Any, far_node(FarOwners(), {}))
+    name = "__consumer_offsets"
+    process.catalog.topics = {name: replace(TOPIC, name=name, configs={"cleanup.policy": "compact"})}
+    found = await console_state(process).topic(name, -1, 100)
+    assert found is not None
+    assert [part["cleaning"] for part in found["partitions"]] == [None] * 4
