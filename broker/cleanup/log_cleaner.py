@@ -160,6 +160,7 @@ class LogCleaner:
                 aborted=aborted,
                 producers=producers,
                 buffer_bytes=self._buffer_bytes,
+                pace=pace,
             )
             cleaning.map_keys()
             return [_clean_group(cleaning, group, sources, interval) for group in groups]

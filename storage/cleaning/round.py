@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bmq.core.aio.pace import no_pause
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, build_gap
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.batch_writer import CleanedRecord, cut_records, empty_batch, write_batch
+from bmq.storage.cleaning.batch_writer import CleanedRecord, KeptRecords, cut_records, empty_batch, write_batch
 from bmq.storage.cleaning.key_offsets import KeyOffsets
 from bmq.storage.cleaning.retention import (
     DELETE_HORIZON,
@@ -37,6 +38,8 @@ from bmq.storage.cleaning.retention import (
 )
 from bmq.storage.cleaning.superseded import SupersededRecords
 
+PACE_RECORDS = 100
+"""Records between two calls of the caller's ``pace``: a millisecond or two of work."""
 Write = Callable[[bytes | bytearray | memoryview], None]
 """The caller's output: called with the bytes of one batch."""
 
@@ -95,6 +98,7 @@ class CleaningRound:
         producers: Mapping[int, ProducerEnd],
         buffer_bytes: int,
         records_bytes_max: int = RECORDS_BYTES_MAX,
+        pace: Callable[[], None] = no_pause,
     ) -> None:
         self.bounds = bounds
         self._sources = list(sources)
@@ -103,6 +107,7 @@ class CleaningRound:
         self._superseded = SupersededRecords(KeyOffsets.within(buffer_bytes))
         self._retention = Retention(bounds, self._ranges, producers)
         self._records_bytes_max = records_bytes_max
+        self._pace = pace
         self._records_passed = 0
         self._sources_cleaned = 0
         self._with_data: set[AbortedTransaction] = set()
@@ -164,17 +169,14 @@ class CleaningRound:
             self._note_aborted(batch)
         number, self._records_passed = self._records_passed, self._records_passed + batch.count
         file.begin(batch)
-        if verdict.rule is RecordRule.NONE:
-            records, tombstones = [], 0
-        else:
-            records = cut_records(batch, bytes_max=self._records_bytes_max)
-            if verdict.rule is RecordRule.BY_KEY:
-                records = [record for at, record in enumerate(records) if self._stays(record, number + at, verdict)]
-                tombstones = sum(record.is_tombstone for record in records)
-            else:
-                tombstones = 0
-        if records:
-            file.keep(batch, records, tombstones, verdict)
+        kept = KeptRecords(batch)
+        if verdict.rule is not RecordRule.NONE:
+            is_by_key = verdict.rule is RecordRule.BY_KEY
+            for at, record in enumerate(self._records(batch)):
+                if not is_by_key or self._stays(record, number + at, verdict):
+                    kept.add(record)
+        if kept.count:
+            file.keep(batch, kept, verdict)
         elif verdict.is_empty_kept:
             file.keep_empty(batch)
 
@@ -190,11 +192,17 @@ class CleaningRound:
         if transaction is not None:
             self._with_data.add(transaction)
 
-    def _judged_by_key(self, batch: Batch) -> list[CleanedRecord]:
-        """Return the records that count for keys: neither control records nor data of aborted transactions."""
-        if batch.is_control or self._ranges.find(batch) is not None:
-            return []
-        return cut_records(batch, bytes_max=self._records_bytes_max)
+    def _judged_by_key(self, batch: Batch) -> Iterator[CleanedRecord]:
+        """Yield the records that count for keys: neither control records nor data of aborted transactions."""
+        if not batch.is_control and self._ranges.find(batch) is None:
+            yield from self._records(batch)
+
+    def _records(self, batch: Batch) -> Iterator[CleanedRecord]:
+        """Yield the batch's records, with a call of ``pace`` after each PACE_RECORDS."""
+        for number, record in enumerate(cut_records(batch, bytes_max=self._records_bytes_max), 1):
+            yield record
+            if number % PACE_RECORDS == 0:
+                self._pace()
 
     def _walk(self, sources: Iterable[Source]) -> Iterator[Batch]:
         """Yield the batches of the sources.  Raises FormatError if they are not dense within a source."""
@@ -236,17 +244,18 @@ class _CleanedFile:
             self._epoch = batch.leader_epoch
         self._passed = batch.next_offset
 
-    def keep(self, batch: Batch, records: list[CleanedRecord], tombstones: int, verdict: BatchVerdict) -> None:
+    def keep(self, batch: Batch, kept: KeptRecords, verdict: BatchVerdict) -> None:
         """Write the batch with these records."""
+        tombstones = 0 if batch.is_control else kept.tombstones
         holds_deletion = tombstones > 0 or verdict.is_free_marker
         has_horizon = bool(batch.attributes & DELETE_HORIZON)
         horizon = self._bounds.horizon if holds_deletion and verdict.may_get_horizon else NO_HORIZON
-        if len(records) == batch.count and horizon == NO_HORIZON:
+        if kept.count == batch.count and horizon == NO_HORIZON:
             self._put(batch, batch.data[: batch.size])
         else:
-            self._put(batch, write_batch(batch, records, horizon))
+            self._put(batch, write_batch(batch, kept, horizon))
         facts = self.facts
-        facts.records_after += len(records)
+        facts.records_after += kept.count
         facts.tombstones += tombstones
         facts.markers += batch.is_control
         if horizon == NO_HORIZON and has_horizon and (tombstones or batch.is_control):
