@@ -102,6 +102,7 @@ _CLOCK_SET_MS = 1_000
 """A wall clock that moves this far against the monotonic one has been set; both are slewed together."""
 END_S = 2.0
 """Time for a stopped round to delete its drafts; the sweeper deletes the rest."""
+_FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 COST_OF_NEW = 10
@@ -431,7 +432,15 @@ class Janitor:
         except CleaningStopped:
             self._schedule_cleaning(care, self._context.now_ms() + self.config.retry_ms)
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
+            care.cleaning = _FAILED
             self._not_done(care, Job.CLEAN, error)
+        except Exception as error:
+            care.cleaning = _FAILED
+            self.failures += 1
+            text = "cannot compact the log of a partition by an error of the program, trying again in an hour"
+            _log.error(text, extra=fields(**care.driver.path.log_fields, error=repr(error)))
+            self._schedule_cleaning(care, self._context.now_ms() + HOUR_MS)
+            raise
 
     async def _clean_once(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import LogSize
@@ -18,7 +20,7 @@ from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import CleaningConfig, Reason
-from bmq.storage.filesystem import NoSuchFile, write_once
+from bmq.storage.filesystem import NoSuchFile, OutOfSpace, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
@@ -318,6 +320,49 @@ async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: py
     totals = owner.janitor.cleaning_totals()
     assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
     assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
+
+
+async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+
+    async def refuse(*_: object) -> None:
+        raise OutOfSpace("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_cleaner, "write_once", refuse)
+        await owner.rounds()
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaner.rounds) == (1, 1, 0)
+    await owner.rounds(2 * BRISK.retry_ms / 1000)
+    assert owner.janitor.cleaning_totals().uncleanable == 0
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    seen: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+
+    def fail(*_: object) -> None:
+        raise struct.error("int too large to convert")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_cleaner.CleaningRound, "map_keys", fail)
+        await owner.rounds()
+    assert [str(error) for error in seen] == ["int too large to convert"]
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
+    (line,) = [line for line in caplog.records if "error of the program" in line.message]
+    assert line.levelname == "ERROR"
+    await owner.rounds(BRISK.retry_ms * 61 / 1000)
+    assert owner.janitor.cleaning_totals().uncleanable == 0
 
 
 @pytest.mark.parametrize("dies_before", [True, False])
