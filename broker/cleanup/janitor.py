@@ -437,7 +437,7 @@ class Janitor:
         except Exception as error:
             care.cleaning = _FAILED
             self.failures += 1
-            text = "cannot compact the log of a partition by an error of the program, trying again in an hour"
+            text = "bug: a round of compaction of a partition failed, trying again in an hour"
             _log.error(text, extra=fields(**care.driver.path.log_fields, error=repr(error)))
             self._schedule_cleaning(care, self._context.now_ms() + HOUR_MS)
             raise

@@ -69,7 +69,7 @@ class CleanedRecord(NamedTuple):
 
 
 class KeptRecords:
-    """The records of a batch that stay, one behind the other in their bytes.
+    """The kept records of a batch, one behind the other in their bytes.
 
     A batch of a megabyte may have millions of records, so no object of a record is kept.
     """
@@ -148,7 +148,7 @@ def _field_end(at: int, size: int, end: int) -> int:
 
 
 def write_batch(batch: Batch, kept: KeptRecords, horizon: int = NO_HORIZON) -> bytearray:
-    """Return the batch with these of its records, at least one, and a new delete horizon unless it is NO_HORIZON."""
+    """Return the batch with its kept records, at least one, and a new delete horizon unless it is NO_HORIZON."""
     attributes, base_timestamp, data = batch.attributes, batch.base_timestamp, kept.data
     if horizon != NO_HORIZON and horizon != base_timestamp:
         data = _with_base(batch, kept, horizon)
@@ -163,7 +163,7 @@ def write_batch(batch: Batch, kept: KeptRecords, horizon: int = NO_HORIZON) -> b
 
 
 def _with_base(batch: Batch, kept: KeptRecords, base_timestamp: int) -> bytearray:
-    """Return the records with deltas from another base timestamp: 64 bits, so that their sums wrap to the same."""
+    """Return the kept records with deltas from another base timestamp, of 64 bits: the sums wrap to the same times."""
     moved = bytearray()
     data, at = bytes(kept.data), 0
     for _ in range(kept.count):

@@ -41,7 +41,7 @@ DELETE_HORIZON = 0x40
 """The attribute of a batch whose base timestamp is its delete horizon (KIP-534)."""
 NO_HORIZON = -1
 NEVER = (1 << 63) - 1
-"""The horizon that no clock reaches: tombstones stay."""
+"""A horizon of 64 bits, in no clock's reach: tombstones stay."""
 _FIRST_OFFSET = attrgetter("first_offset")
 
 
@@ -62,7 +62,7 @@ class RoundBounds:
 
     @property
     def horizon(self) -> int:
-        """The delete horizon of the batches that get theirs in this round; NEVER where it would be past 64 bits."""
+        """The delete horizon of this round's batches: NEVER at most."""
         return min(self.now_ms + self.delete_retention_ms, NEVER)
 
 

@@ -20,6 +20,7 @@ from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import CleaningConfig, Reason
+from bmq.storage.cleaning.round import CleaningRound
 from bmq.storage.filesystem import NoSuchFile, OutOfSpace, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
@@ -354,12 +355,12 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
         raise struct.error("int too large to convert")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_cleaner.CleaningRound, "map_keys", fail)
+        patch.setattr(CleaningRound, "map_keys", fail)
         await owner.rounds()
     assert [str(error) for error in seen] == ["int too large to convert"]
     totals = owner.janitor.cleaning_totals()
     assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
-    (line,) = [line for line in caplog.records if "error of the program" in line.message]
+    (line,) = [line for line in caplog.records if "bug: a round" in line.message]
     assert line.levelname == "ERROR"
     await owner.rounds(BRISK.retry_ms * 61 / 1000)
     assert owner.janitor.cleaning_totals().uncleanable == 0
