@@ -305,6 +305,43 @@ async def test_a_log_below_the_ratio_waits() -> None:
     assert care.cleaning.plan.reason is Reason.BELOW_RATIO
 
 
+async def test_a_quiet_log_is_cleaned_when_its_transaction_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else changes: no segment is registered or closed, and no config is set."""
+    world = World()
+    owner = await compacted(world)
+    stable = 0
+    monkeypatch.setattr(type(owner.driver.machine), "last_stable_offset", property(lambda _: stable))
+    await update(owner, 20)
+    await owner.rounds()
+    assert owner.janitor.cleaning_totals().not_cleaned["open_transaction"] == 1
+    await owner.rounds(10)
+    stable = 20
+    await owner.rounds()
+    assert owner.janitor.cleaner.rounds == 1
+
+
+async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None:
+    """The first segments are old, and too few for the ratio; the others are old ten seconds later."""
+    world = World()
+    lag = replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=20_000)
+    owner = await compacted(world, config=replace(COMPACT, cleaning=replace(lag, min_compaction_lag_ms=0)))
+    await update(owner, 12)
+    for _ in range(3):
+        await owner.rounds(5)
+    assert owner.janitor.cleaner.rounds == 1
+    owner.configure(cleaning=lag)  # type: ignore[arg-type]
+    await owner.rounds(10)
+    await update(owner, 20)
+    await owner.rounds(5)
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.why_not is not None
+    assert owner.janitor.cleaner.rounds == 1
+    for _ in range(4):
+        await owner.rounds(5)
+    assert owner.janitor.cleaner.rounds == 2
+
+
 async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     owner = await compacted(world)
