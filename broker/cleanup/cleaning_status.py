@@ -19,12 +19,14 @@ class Obstacle(Enum):
     LEVEL = "compaction.version is 0: not all processes support cleaned segments"
     LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which needs compiled code: the extra fast"
     DAMAGED = "a segment or its index cannot be read"
+    FAILED = "its last round failed, as the process's log says; another round follows"
 
 
 NOT_CLEANED = (
     Obstacle.LEVEL,
     Obstacle.LARGE,
     Obstacle.DAMAGED,
+    Obstacle.FAILED,
     Reason.SWAP_PENDING,
     Reason.OPEN_SEGMENT,
     Reason.UNCOMMITTED,
@@ -125,6 +127,7 @@ _TEXTS: dict[str, str] = {reason.name.lower(): str(reason.value) for reason in N
 class CleaningTotals:
     """Numbers of all compacted logs of one broker: ``not_cleaned`` has every reason of ``NOT_CLEANED``, at 0 or more.
 
+    ``uncleanable``: logs that damage stops, or whose last round failed, as in Kafka.
     ``max_dirty_percent``: the largest dirty ratio.  ``max_delay_s``: the seconds by which the oldest dirty record is
     past max.compaction.lag.ms, 0 if none is.
     """
@@ -148,7 +151,7 @@ def count_logs(logs: Iterable[tuple[Outcome, int]], now_ms: int) -> CleaningTota
         if plan.oldest_dirty_timestamp > 0:
             delay_ms = max(delay_ms, now_ms - plan.oldest_dirty_timestamp - max_lag_ms)
     return CleaningTotals(
-        uncleanable=reasons[Obstacle.DAMAGED],
+        uncleanable=reasons[Obstacle.DAMAGED] + reasons[Obstacle.FAILED],
         max_dirty_percent=100 * ratio,
         max_delay_s=delay_ms / 1000,
         not_cleaned={reason.name.lower(): reasons[reason] for reason in NOT_CLEANED},

@@ -117,6 +117,7 @@ _CLOCK_SET_MS = 1_000
 """A wall clock that moves this far against the monotonic one has been set; both are slewed together."""
 END_S = 2.0
 """Time for a stopped round to delete its drafts; the sweeper deletes the rest."""
+_FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 COST_OF_NEW = 10
@@ -138,7 +139,9 @@ class Job(Enum):
 class _PartitionCare(RetentionState):
     """The janitor's state for one ownership of a partition, with the state that retention keeps."""
 
-    __slots__ = ("cleaning", "closed", "due", "is_closed", "last_cleaning", "merge_from", "record", "registered")
+    __slots__ = (
+        "cleaning", "closed", "due", "is_closed", "last_cleaning", "merge_from", "record", "registered", "waits_for",
+    )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
@@ -150,6 +153,7 @@ class _PartitionCare(RetentionState):
         self.cleaning: Outcome | None = None  # the last look at a compacted log
         self.closed: ClosedSegments | None = None  # what these looks have found
         self.last_cleaning: LastCleaning | None = None
+        self.waits_for = -1  # the last stable offset from which on it may be cleaned further
 
 
 class Janitor:
@@ -360,9 +364,13 @@ class Janitor:
                 care.config = machine.config
                 self._schedule_retention(care, now_ms)
                 self._schedule_cleaning(care, now_ms)
+            if 0 <= care.waits_for <= machine.last_stable_offset:
+                care.waits_for = -1
+                self._schedule_cleaning(care, now_ms)
             if machine.log_start != care.log_start:
                 care.log_start = machine.log_start
                 self._retention.delete_later(care, machine.log_start)
+                self._schedule_cleaning(care, now_ms + self.config.clean_ms)  # it may be too large no more
         self._cares = cares
         if len(self._heap) > 8 * len(self._cares) + 64:
             self._rebuild_heap()
@@ -377,6 +385,7 @@ class Janitor:
         self._wall_offset_ms = offset_ms
         for care in self._cares.values():
             self._schedule_retention(care, now_ms)
+            self._schedule_cleaning(care, now_ms)
 
     def _begin(self, care: _PartitionCare, now_ms: int) -> None:
         """Schedule all jobs of a newly owned partition: its predecessor may have left any of them half done."""
@@ -462,7 +471,15 @@ class Janitor:
         except CleaningStopped:
             self._schedule_cleaning(care, self._context.now_ms() + self.config.retry_ms)
         except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
+            care.cleaning = _FAILED
             self._not_done(care, Job.CLEAN, error)
+        except Exception as error:
+            care.cleaning = _FAILED
+            self.failures += 1
+            text = "bug: a round of compaction of a partition failed, trying again in an hour"
+            _log.error(text, extra=fields(**care.driver.path.log_fields, error=repr(error)))
+            self._schedule_cleaning(care, self._context.now_ms() + HOUR_MS)
+            raise
 
     async def _clean_once(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
@@ -495,14 +512,16 @@ class Janitor:
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes
+        care.waits_for = plan.waits_for
         if plan.reason is Reason.SWAP_PENDING:
             self._schedule(care, Job.HIDDEN, now_ms + care.config.file_delete_delay_ms)
-        elif plan.reason is Reason.MIN_LAG:
-            self._schedule_cleaning(care, now_ms + max(config.min_compaction_lag_ms, self.config.clean_ms))
-        elif plan.reason is Reason.BELOW_RATIO and plan.oldest_dirty_timestamp > 0:
-            wait_ms = plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms
-            if wait_ms < FAR_MS:
-                self._schedule_cleaning(care, now_ms + max(wait_ms, self.config.clean_ms))
+            return
+        waits_ms = [plan.lag_ends_ms - wall_ms] if plan.lag_ends_ms >= 0 else []
+        if plan.reason is Reason.BELOW_RATIO and plan.oldest_dirty_timestamp > 0:
+            waits_ms.append(plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms)
+        wait_ms = min(waits_ms, default=FAR_MS)
+        if wait_ms < FAR_MS:
+            self._schedule_cleaning(care, now_ms + max(wait_ms, self.config.clean_ms))
 
     def _swapped(self, care: _PartitionCare) -> None:
         """Have the sources deleted after file.delete.delay.ms; upkeep begins at the log's first name again."""

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from bmq.broker.cleanup.cleaned_file import CleanedFileWriter, DraftFull
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
@@ -117,7 +118,7 @@ class LogCleaner:
             aborted=_aborted([*(one.index for one in closed.segments), *closed.later], recent, plan.end),
             producers=ProducerEnd.of(machine.producers.snapshot()),
             records=self._context.filters.new(
-                os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty
+                os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty, partial(self._pace, state)
             ),
         )
         try:
@@ -203,15 +204,17 @@ class LogCleaner:
             await asyncio.sleep(self._throttle.wait_ms(moved, self._context.now_ms()) / 1000)
 
     def _paced(self, state: RetentionState, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches, with pauses for the loop.  Raises CleaningStopped if the round has become pointless."""
-        machine = state.driver.machine
+        """Yield the batches, with pauses for the loop.  Raises CleaningStopped as ``_pace``."""
         for batch in batches:
-            if self._is_stopped or machine.state is not PartitionState.WRITE:
-                raise CleaningStopped
-            if not machine.config.cleaning.is_compacted:
-                raise CleaningStopped
             yield batch
-            self._context.pace()
+            self._pace(state)
+
+    def _pace(self, state: RetentionState) -> None:
+        """Pause for the loop.  Raises CleaningStopped if the round has become pointless."""
+        machine = state.driver.machine
+        if self._is_stopped or machine.state is not PartitionState.WRITE or not machine.config.cleaning.is_compacted:
+            raise CleaningStopped
+        self._context.pace()
 
     async def _clean_group(
         self,

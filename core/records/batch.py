@@ -194,6 +194,14 @@ class Ends(NamedTuple):
     high_watermark: int
 
 
+def wrap_long(value: int) -> int:
+    """Return ``value`` as a 64-bit number: sums wrap, as Java's ``long`` does.
+
+    A batch's base timestamp and a record's delta are 64 bits each; so is their sum for all Kafka clients.
+    """
+    return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+
+
 def increment_sequence(sequence: int, by: int) -> int:
     """Return ``sequence + by``, wrapped to 0 after 2^31-1."""
     return (sequence + by) & MAX_SEQUENCE

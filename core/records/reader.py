@@ -28,7 +28,7 @@ from typing import NamedTuple
 import cramjam
 
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, LOG_APPEND_TIME, Batch
+from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, LOG_APPEND_TIME, Batch, wrap_long
 
 RECORDS_BYTES_MAX = 256 << 20
 """Decompressed bytes of one batch: 256 times Kafka's default ``max.message.bytes``; text compresses 10 to 20 times."""
@@ -48,6 +48,7 @@ _FRAME_BYTES = 64
 _FIRST_BUFFER_BYTES = 64 << 10
 _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
+_LONG_MASK = (1 << 64) - 1
 
 
 class StoredRecord(NamedTuple):
@@ -88,7 +89,7 @@ def read_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterato
                 f" ({last_delta}, {batch.last_offset_delta}]"
             )
         last_delta = delta
-        timestamp = batch.max_timestamp if is_append_time else batch.base_timestamp + time_delta
+        timestamp = batch.max_timestamp if is_append_time else wrap_long(batch.base_timestamp + time_delta)
         yield StoredRecord(batch.base_offset + delta, timestamp, key, value, headers)
     if at != len(data):
         raise FormatError(f"{len(data) - at} bytes follow the last of {batch.count} records")
@@ -148,8 +149,8 @@ def _read_bytes(data: memoryview, at: int, name: str) -> tuple[bytes | None, int
     return bytes(data[at : at + length]), at + length
 
 
-def read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
-    """Return a zig-zag number and the position behind it.
+def read_varint(data: memoryview | bytes, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
+    """Return a zig-zag number, of 64 bits at most, and the position behind it.
 
     Raises IndexError if the bytes end first, FormatError if the number is longer than ``bytes_max``.
     """
@@ -158,6 +159,7 @@ def read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -
         byte = data[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            value &= _LONG_MASK  # ten bytes have room for 70 bits
             return (value >> 1) ^ -(value & 1), index + 1
         shift += 7
     raise FormatError(f"a number of over {bytes_max} bytes at byte {at}")

@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from bmq.core import machine_code
-from bmq.core.records.batch import NO_TIMESTAMP
+from bmq.core.records.batch import NO_TIMESTAMP, wrap_long
 
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
@@ -155,7 +155,7 @@ def walk_python(
             if at != stop:
                 return Walk(Fault.RECORD_END, number, max_timestamp)
             if not _LONG_MIN <= timestamp <= _LONG_MAX:
-                timestamp = _wrapped(timestamp)
+                timestamp = wrap_long(timestamp)
             is_outside = (timestamp > latest or timestamp < earliest) and timestamp != NO_TIMESTAMP
             if is_outside and untimely < 0 and last_keyless != number:
                 untimely = number
@@ -187,7 +187,7 @@ def bad_records_python(
         delta, at = _varint(data, at + 1, _VARLONG_BYTES)
         _, at = _varint(data, at, _VARINT_BYTES)
         size, at = _varint(data, at, _VARINT_BYTES)
-        timestamp = _wrapped(base_timestamp + delta)
+        timestamp = wrap_long(base_timestamp + delta)
         lacks_key = needs_key and size < 0
         if lacks_key or (timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest):
             total += 1
@@ -208,11 +208,6 @@ def _varint(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), index + 1
         shift += 7
     raise IndexError
-
-
-def _wrapped(value: int) -> int:
-    """Return the sum as Java's ``long`` overflows."""
-    return ((value - _LONG_MIN) & _UNSIGNED) + _LONG_MIN
 
 
 # ---------------------------------------------------------------------------------------- the implementation in use

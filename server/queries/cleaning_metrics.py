@@ -13,7 +13,7 @@ def cleaning_metrics(janitor: Janitor) -> Iterable[Own]:
     totals, cleaner = janitor.cleaning_totals(), janitor.cleaner
     yield OwnMetric(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
-        "Compacted logs in which a damaged segment or index stops the cleaning",
+        "Compacted logs in which damage stops the cleaning, or whose last round failed",
         totals.uncleanable,
     )
     yield OwnMetric(

@@ -20,7 +20,7 @@ The largest timestamp is computed from the records that stay, as in Kafka. With 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -36,6 +36,7 @@ from bmq.core.records.batch import (
     NO_TIMESTAMP,
     Batch,
     encode_varint,
+    wrap_long,
 )
 from bmq.core.records.compression import Compression, repack
 from bmq.core.records.reader import RECORDS_BYTES_MAX, decompress, read_varint
@@ -47,20 +48,19 @@ _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMPS = struct.Struct(">qq")
 _COUNT = struct.Struct(">i")
 _LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _TIMESTAMPS_AT, _COUNT_AT = 8, 17, 21, 27, 57
-_VARLONG_BYTES = 10
+_VARINT_BYTES, _VARLONG_BYTES = 5, 10
 _LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 """Kafka's default levels, which its cleaner takes whatever the topic's are."""
 
 
 class CleanedRecord(NamedTuple):
-    """A record in its bytes: ``data`` begins behind the record's length, ``rest_at`` is behind the timestamp delta."""
+    """A record in its bytes: ``data`` begins with the record's length."""
 
     offset: int
     timestamp_delta: int
     key: bytes | None
     has_value: bool
-    data: memoryview
-    rest_at: int
+    data: bytes
 
     @property
     def is_tombstone(self) -> bool:
@@ -68,76 +68,113 @@ class CleanedRecord(NamedTuple):
         return self.key is not None and not self.has_value
 
 
-def cut_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> list[CleanedRecord]:
-    """Return the batch's records.
+class KeptRecords:
+    """The kept records of a batch, one behind the other in their bytes.
+
+    A batch of a megabyte may have millions of records, so no object of a record is kept.
+    """
+
+    __slots__ = ("_batch", "_max_timestamp", "count", "data", "tombstones")
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._max_timestamp = NO_TIMESTAMP
+        self.data = bytearray()
+        self.count = 0
+        self.tombstones = 0
+
+    def add(self, record: CleanedRecord) -> None:
+        """Keep the batch's next record."""
+        self.data += record.data
+        self.count += 1
+        self.tombstones += record.is_tombstone
+        self._max_timestamp = max(self._max_timestamp, wrap_long(self._batch.base_timestamp + record.timestamp_delta))
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of these records, -1 for none; with LogAppendTime the batch's."""
+        return int(self._batch.max_timestamp) if self._batch.attributes & LOG_APPEND_TIME else self._max_timestamp
+
+
+def cut_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[CleanedRecord]:
+    """Yield the batch's records.
 
     Raises FormatError with the offset of the batch if the records need more than ``bytes_max`` bytes, are damaged, or
-    do not agree with the header.
+    do not agree with the header.  The last records may show the damage.
     """
     if not batch.count:
-        return []
+        return
     try:
         data = decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_BYTES : batch.size], bytes_max)
-        return _cut(batch, data)
+        yield from _cut(batch, bytes(data))
     except (FormatError, IndexError) as error:
         detail = "a record's bytes end first" if isinstance(error, IndexError) else str(error)
         raise FormatError(f"the batch at offset {batch.base_offset} cannot be cleaned: {detail}") from error
 
 
-def _cut(batch: Batch, data: memoryview) -> list[CleanedRecord]:
-    records: list[CleanedRecord] = []
+def _cut(batch: Batch, data: bytes) -> Iterator[CleanedRecord]:
     at, last_delta = 0, -1
+    base_offset, largest_delta = batch.base_offset, batch.last_offset_delta
     for _ in range(batch.count):
-        length, at = read_varint(data, at)
+        start = at
+        length, at = _number(data, at)
         end = at + length
         if length < 0 or end > len(data):
             raise FormatError(f"a record of {length} bytes, {len(data) - at} are left")
-        record = data[at:end]
-        timestamp_delta, rest_at = read_varint(record, 1, _VARLONG_BYTES)
-        delta, next_at = read_varint(record, rest_at)
-        key, next_at = _field(record, next_at)
-        value, _ = _field(record, next_at)
-        if not last_delta < delta <= batch.last_offset_delta:
-            raise FormatError(f"offset delta {delta} is not in ({last_delta}, {batch.last_offset_delta}]")
-        offset = batch.base_offset + delta
-        is_valued = value is not None
-        records.append(
-            CleanedRecord(offset, timestamp_delta, None if key is None else bytes(key), is_valued, record, rest_at)
-        )
+        timestamp_delta, at = _number(data, at + 1, _VARLONG_BYTES)
+        delta, at = _number(data, at)
+        if not last_delta < delta <= largest_delta:
+            raise FormatError(f"offset delta {delta} is not in ({last_delta}, {largest_delta}]")
+        size, at = _number(data, at)
+        key = None if size < 0 else data[at : _field_end(at, size, end)]
+        size, at = _number(data, at + max(size, 0))
+        _field_end(at, size, end)
+        yield CleanedRecord(base_offset + delta, timestamp_delta, key, size >= 0, data[start:end])
         at, last_delta = end, delta
     if at != len(data):
         raise FormatError(f"{len(data) - at} bytes follow the last of {batch.count} records")
-    return records
 
 
-def _field(record: memoryview, at: int) -> tuple[memoryview | None, int]:
-    length, at = read_varint(record, at)
-    if length < 0:
-        return None, at
-    if length > len(record) - at:
-        raise FormatError(f"a key or value of {length} bytes, {len(record) - at} are left")
-    return record[at : at + length], at + length
+def _number(data: bytes, at: int, bytes_max: int = _VARINT_BYTES) -> tuple[int, int]:
+    byte = data[at]
+    return ((byte >> 1) ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(data, at, bytes_max)
 
 
-def write_batch(batch: Batch, records: Sequence[CleanedRecord], horizon: int = NO_HORIZON) -> bytearray:
-    """Return the batch with these of its records, at least one, and a new delete horizon unless it is NO_HORIZON."""
-    attributes, base_timestamp = batch.attributes, batch.base_timestamp
+def _field_end(at: int, size: int, end: int) -> int:
+    """Return the position behind a key or value of ``size`` bytes, -1 for null; ``end`` is the record's."""
+    if size > end - at or at > end:
+        raise FormatError(f"a key or value of {size} bytes, {end - at} are left")
+    return at + max(size, 0)
+
+
+def write_batch(batch: Batch, kept: KeptRecords, horizon: int = NO_HORIZON) -> bytearray:
+    """Return the batch with its kept records, at least one, and a new delete horizon unless it is NO_HORIZON."""
+    attributes, base_timestamp, data = batch.attributes, batch.base_timestamp, kept.data
+    if horizon != NO_HORIZON and horizon != base_timestamp:
+        data = _with_base(batch, kept, horizon)
     if horizon != NO_HORIZON:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
-    plain = bytearray()
-    for record in records:
-        if base_timestamp == batch.base_timestamp:
-            plain += encode_varint(len(record.data)) + bytes(record.data)
-            continue
-        delta = encode_varint(batch.base_timestamp + record.timestamp_delta - base_timestamp)
-        plain += encode_varint(1 + len(delta) + len(record.data) - record.rest_at)
-        plain += bytes(record.data[:1]) + delta + bytes(record.data[record.rest_at :])
     header = bytearray(batch.data[:HEADER_BYTES])
     _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes)
-    _TIMESTAMPS.pack_into(header, _TIMESTAMPS_AT, base_timestamp, _max_timestamp(batch, records))
-    _COUNT.pack_into(header, _COUNT_AT, len(records))
+    _TIMESTAMPS.pack_into(header, _TIMESTAMPS_AT, base_timestamp, kept.max_timestamp)
+    _COUNT.pack_into(header, _COUNT_AT, kept.count)
     codec = CODECS[attributes & CODEC_MASK]
-    return repack(Batch(memoryview(header)), memoryview(plain), Compression(codec, _LEVELS.get(codec, 0)))
+    return repack(Batch(memoryview(header)), memoryview(data), Compression(codec, _LEVELS.get(codec, 0)))
+
+
+def _with_base(batch: Batch, kept: KeptRecords, base_timestamp: int) -> bytearray:
+    """Return the kept records with deltas from another base timestamp, of 64 bits: the sums wrap to the same times."""
+    moved = bytearray()
+    data, at = bytes(kept.data), 0
+    for _ in range(kept.count):
+        length, at = _number(data, at)
+        end = at + length
+        delta, rest_at = _number(data, at + 1, _VARLONG_BYTES)
+        encoded = encode_varint(wrap_long(batch.base_timestamp + delta - base_timestamp))
+        moved += encode_varint(1 + len(encoded) + end - rest_at)
+        moved += data[at : at + 1] + encoded + data[rest_at:end]
+        at = end
+    return moved
 
 
 def empty_batch(batch: Batch) -> bytearray:
@@ -152,10 +189,3 @@ def empty_batch(batch: Batch) -> bytearray:
     _COUNT.pack_into(header, _COUNT_AT, 0)
     _CRC.pack_into(header, _CRC_AT, crc32c(memoryview(header)[CRC_START:]))
     return header
-
-
-def _max_timestamp(batch: Batch, records: Sequence[CleanedRecord]) -> int:
-    if batch.attributes & LOG_APPEND_TIME:
-        return int(batch.max_timestamp)
-    base_timestamp = int(batch.base_timestamp)
-    return max(NO_TIMESTAMP, *(base_timestamp + record.timestamp_delta for record in records))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.record_filter import PythonRecordFilter, RecordFilter
 
@@ -33,11 +35,12 @@ class RecordFilters:
         if self._compiled is not None:
             self._compiled.load_compiled()
 
-    def new(self, secret: bytes, buffer_bytes: int, offsets: int) -> RecordFilter:
+    def new(self, secret: bytes, buffer_bytes: int, offsets: int, pace: Callable[[], None]) -> RecordFilter:
         """Return the filter of a round: at most ``offsets`` records are mapped, in ``buffer_bytes``.
 
-        ``secret``: SECRET_BYTES random bytes.  A client with the secret can remove other clients' records.
+        ``secret``: SECRET_BYTES random bytes.  A client with the secret can remove other clients' records.  ``pace`` is
+        called after each small piece of work in Python.
         """
         if self._compiled is not None and self._compiled.is_compiled:
             return self._compiled.new(secret, buffer_bytes, offsets)
-        return PythonRecordFilter(buffer_bytes)
+        return PythonRecordFilter(buffer_bytes, pace=pace)

@@ -100,6 +100,9 @@ class CleaningPlan:
 
     ``oldest_dirty_timestamp`` is the earliest of the dirty segments, -1 without any, ``earliest_horizon`` of all
     segments.  ``groups`` are the sources of the cleaned files, in order, also if the log is not due.
+
+    The first segment that is not taken waits for the last stable offset ``waits_for``, or until the time
+    ``lag_ends_ms``; -1 if it waits for something else.
     """
 
     reason: Reason
@@ -110,6 +113,8 @@ class CleaningPlan:
     oldest_dirty_timestamp: int
     earliest_horizon: int
     groups: Sequence[Sequence[SegmentFacts]]
+    waits_for: int = -1
+    lag_ends_ms: int = -1
 
     @property
     def is_due(self) -> bool:
@@ -138,6 +143,7 @@ def plan_cleaning(log: LogFacts, config: CleaningConfig, now_ms: int) -> Cleanin
     first_dirty = _first_dirty(log)
     taken, obstacle = _cleanable(log, config, first_dirty, now_ms)
     end = taken[-1].end_offset if taken else log.log_start
+    waiting = segments[len(taken)] if len(taken) < len(segments) else None
     dirty = [segment for segment in taken if segment.end_offset > first_dirty]
     timestamps = [segment.first_timestamp for segment in segments if segment.end_offset > first_dirty]
     oldest = min((timestamp for timestamp in timestamps if timestamp > 0), default=-1)
@@ -152,6 +158,10 @@ def plan_cleaning(log: LogFacts, config: CleaningConfig, now_ms: int) -> Cleanin
         earliest_horizon=min((each.earliest_horizon for each in segments if each.earliest_horizon >= 0), default=-1),
         groups=group_segments(taken, config.segment_bytes),
     )
+    if waiting is not None and obstacle in (Reason.UNCOMMITTED, Reason.OPEN_TRANSACTION):
+        plan = replace(plan, waits_for=waiting.end_offset)
+    elif waiting is not None and obstacle is Reason.MIN_LAG:
+        plan = replace(plan, lag_ends_ms=waiting.max_timestamp + config.min_compaction_lag_ms)
     return replace(plan, reason=_reason(plan, log, config, dirty, obstacle, now_ms))
 
 

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
+from bmq.core.aio.pace import no_pause
 from bmq.core.records.batch import Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX
-from bmq.storage.cleaning.batch_writer import CleanedRecord, cut_records, write_batch
+from bmq.storage.cleaning.batch_writer import CleanedRecord, KeptRecords, cut_records, write_batch
 from bmq.storage.cleaning.key_offsets import KeyOffsets
 from bmq.storage.cleaning.retention import NO_HORIZON
 from bmq.storage.cleaning.superseded import SupersededRecords
+
+PACE_RECORDS = 100
+"""Records between two pauses in Python: a millisecond or two of work."""
 
 
 class Kept(NamedTuple):
@@ -66,11 +71,18 @@ class RecordFilter(Protocol):
 
 
 class PythonRecordFilter:
-    """The filter in Python: see ``RecordFilter``."""
+    """The filter in Python: see ``RecordFilter``.  It calls ``pace`` after each PACE_RECORDS records."""
 
-    def __init__(self, buffer_bytes: int, *, records_bytes_max: int = RECORDS_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        buffer_bytes: int,
+        *,
+        records_bytes_max: int = RECORDS_BYTES_MAX,
+        pace: Callable[[], None] = no_pause,
+    ) -> None:
         self._superseded = SupersededRecords(KeyOffsets.within(buffer_bytes))
         self._records_bytes_max = records_bytes_max
+        self._pace = pace
 
     @property
     def needs_marks(self) -> bool:
@@ -90,18 +102,11 @@ class PythonRecordFilter:
         return self._superseded.next_pass()
 
     def keep(self, batch: Batch, number: int, *, keeps_tombstones: bool, horizon: int) -> Kept:
-        records = [
-            record
-            for at, record in enumerate(self._cut(batch))
-            if self._stays(record, number + at, keeps_tombstones=keeps_tombstones)
-        ]
-        tombstones = sum(record.is_tombstone for record in records)
-        new_horizon = horizon if tombstones else NO_HORIZON
-        if not records:
-            return NOTHING
-        if len(records) == batch.count and new_horizon == NO_HORIZON:
-            return Kept(batch.count, tombstones, batch.data[: batch.size])
-        return Kept(len(records), tombstones, write_batch(batch, records, new_horizon))
+        kept = KeptRecords(batch)
+        for at, record in enumerate(self._cut(batch)):
+            if self._stays(record, number + at, keeps_tombstones=keeps_tombstones):
+                kept.add(record)
+        return _written(batch, kept, horizon if kept.tombstones else NO_HORIZON)
 
     def _stays(self, record: CleanedRecord, number: int, *, keeps_tombstones: bool) -> bool:
         if record.key is None:
@@ -110,8 +115,11 @@ class PythonRecordFilter:
             return False
         return record.has_value or keeps_tombstones
 
-    def _cut(self, batch: Batch) -> list[CleanedRecord]:
-        return cut_records(batch, bytes_max=self._records_bytes_max)
+    def _cut(self, batch: Batch) -> Iterator[CleanedRecord]:
+        for number, record in enumerate(cut_records(batch, bytes_max=self._records_bytes_max), 1):
+            yield record
+            if number % PACE_RECORDS == 0:
+                self._pace()
 
 
 def keep_all(batch: Batch, horizon: int, *, records_bytes_max: int = RECORDS_BYTES_MAX) -> Kept:
@@ -119,6 +127,15 @@ def keep_all(batch: Batch, horizon: int, *, records_bytes_max: int = RECORDS_BYT
 
     Raises FormatError as ``RecordFilter.keep`` does.
     """
-    records = cut_records(batch, bytes_max=records_bytes_max)
-    data = batch.data[: batch.size] if horizon == NO_HORIZON else write_batch(batch, records, horizon)
-    return Kept(len(records), 0, data)
+    kept = KeptRecords(batch)
+    for record in cut_records(batch, bytes_max=records_bytes_max):
+        kept.add(record)
+    return _written(batch, kept, horizon)._replace(tombstones=0)
+
+
+def _written(batch: Batch, kept: KeptRecords, horizon: int) -> Kept:
+    if not kept.count:
+        return NOTHING
+    if kept.count == batch.count and horizon == NO_HORIZON:
+        return Kept(kept.count, kept.tombstones, batch.data[: batch.size])
+    return Kept(kept.count, kept.tombstones, write_batch(batch, kept, horizon))

@@ -40,6 +40,8 @@ from bmq.storage.checkpoint import AbortedTransaction, ProducerState
 DELETE_HORIZON = 0x40
 """The attribute of a batch whose base timestamp is its delete horizon (KIP-534)."""
 NO_HORIZON = -1
+NEVER = (1 << 63) - 1
+"""A horizon of 64 bits, in no clock's reach: tombstones stay."""
 _FIRST_OFFSET = attrgetter("first_offset")
 
 
@@ -60,8 +62,8 @@ class RoundBounds:
 
     @property
     def horizon(self) -> int:
-        """The delete horizon of the batches that get theirs in this round."""
-        return self.now_ms + self.delete_retention_ms
+        """The delete horizon of this round's batches: NEVER at most."""
+        return min(self.now_ms + self.delete_retention_ms, NEVER)
 
 
 class ProducerEnd(NamedTuple):

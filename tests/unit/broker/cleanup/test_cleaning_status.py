@@ -53,12 +53,14 @@ def test_every_reason_is_counted_also_at_zero() -> None:
     quiet = (Outcome(plan=plan(Reason.OPEN_SEGMENT)), 1)
     cleaned = (Outcome(plan=plan(Reason.DIRTY, dirty=90, oldest=1), has_cleaned=True), 1)
     damaged = (Outcome(plan=plan(Reason.DAMAGED), damaged_at=0), NEVER)
-    totals = count_logs([dirty, quiet, cleaned, damaged], now_ms=9_000)
-    assert (totals.uncleanable, totals.max_dirty_percent, totals.max_delay_s) == (1, 40.0, 5.0)
+    failed = (Outcome(plan=None, obstacle=Obstacle.FAILED), 1)
+    totals = count_logs([dirty, quiet, cleaned, damaged, failed], now_ms=9_000)
+    assert (totals.uncleanable, totals.max_dirty_percent, totals.max_delay_s) == (2, 40.0, 5.0)
     assert {name: count for name, count in totals.not_cleaned.items() if count} == {
         "below_ratio": 1,
         "open_segment": 1,
         "damaged": 1,
+        "failed": 1,
     }
     assert len(totals.not_cleaned) == len(NOT_CLEANED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -19,7 +20,8 @@ from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import NOT_COMPACTED, CleaningConfig, Reason
-from bmq.storage.filesystem import NoSuchFile, write_once
+from bmq.storage.cleaning.round import CleaningRound
+from bmq.storage.filesystem import NoSuchFile, OutOfSpace, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
@@ -347,6 +349,43 @@ async def test_a_log_below_the_ratio_waits() -> None:
     assert care.cleaning.plan.reason is Reason.BELOW_RATIO
 
 
+async def test_a_quiet_log_is_cleaned_when_its_transaction_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else changes: no segment is registered or closed, and no config is set."""
+    world = World()
+    owner = await compacted(world)
+    stable = 0
+    monkeypatch.setattr(type(owner.driver.machine), "last_stable_offset", property(lambda _: stable))
+    await update(owner, 20)
+    await owner.rounds()
+    assert owner.janitor.cleaning_totals().not_cleaned["open_transaction"] == 1
+    await owner.rounds(10)
+    stable = 20
+    await owner.rounds()
+    assert owner.janitor.cleaner.rounds == 1
+
+
+async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None:
+    """The first segments are old, and too few for the ratio; the others are old ten seconds later."""
+    world = World()
+    lag = replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=20_000)
+    owner = await compacted(world, config=replace(COMPACT, cleaning=replace(lag, min_compaction_lag_ms=0)))
+    await update(owner, 12)
+    for _ in range(3):
+        await owner.rounds(5)
+    assert owner.janitor.cleaner.rounds == 1
+    owner.configure(cleaning=lag)  # type: ignore[arg-type]
+    await owner.rounds(10)
+    await update(owner, 20)
+    await owner.rounds(5)
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.why_not is not None
+    assert owner.janitor.cleaner.rounds == 1
+    for _ in range(4):
+        await owner.rounds(5)
+    assert owner.janitor.cleaner.rounds == 2
+
+
 async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     owner = await compacted(world)
@@ -363,6 +402,49 @@ async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: py
     totals = owner.janitor.cleaning_totals()
     assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
     assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
+
+
+async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+
+    async def refuse(*_: object) -> None:
+        raise OutOfSpace("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_cleaner, "write_once", refuse)
+        await owner.rounds()
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaner.rounds) == (1, 1, 0)
+    await owner.rounds(2 * BRISK.retry_ms / 1000)
+    assert owner.janitor.cleaning_totals().uncleanable == 0
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    seen: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+
+    def fail(*_: object) -> None:
+        raise struct.error("int too large to convert")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CleaningRound, "next_walk", fail)
+        await owner.rounds()
+    assert [str(error) for error in seen] == ["int too large to convert"]
+    totals = owner.janitor.cleaning_totals()
+    assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
+    (line,) = [line for line in caplog.records if "bug: a round" in line.message]
+    assert line.levelname == "ERROR"
+    await owner.rounds(BRISK.retry_ms * 61 / 1000)
+    assert owner.janitor.cleaning_totals().uncleanable == 0
 
 
 @pytest.mark.parametrize("dies_before", [True, False])

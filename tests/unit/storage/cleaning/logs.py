@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from bmq.core.aio.pace import no_pause
 from bmq.core.records.batch import CONTROL, TRANSACTIONAL, Batch, Record, build_batch
 from bmq.core.records.compression import Compression, recompress
 from bmq.core.records.control import EndMarker, Marker, end_record
@@ -131,6 +132,8 @@ class Log:
         intact_from: int | None = None,
         files: int | None = None,
         records: RecordFilter | None = None,
+        delete_retention_ms: int = DAY_MS,
+        pace: Callable[[], None] = no_pause,
     ) -> Log:
         """Return the log after a round, of ``group_size`` segments a file; ``files``: the round ends after so many."""
         sources = self.sources(self.end if end is None else end)
@@ -138,7 +141,7 @@ class Log:
             first_dirty=first_dirty,
             end=sources[-1].end_offset if sources else self.base,
             now_ms=now_ms,
-            delete_retention_ms=DAY_MS,
+            delete_retention_ms=delete_retention_ms,
             intact_from=intact_from,
         )
         known = self.aborted if aborted is None else list(aborted)
@@ -147,7 +150,7 @@ class Log:
             sources,
             aborted=known,
             producers=producers or {},
-            records=PythonRecordFilter(buffer_bytes) if records is None else records,
+            records=PythonRecordFilter(buffer_bytes, pace=pace) if records is None else records,
         )
         while walk := cleaning.next_walk():
             cleaning.pass_keys(self.batches_of(walk))

@@ -186,3 +186,15 @@ def test_the_dirtiest_log_is_first_and_a_log_past_its_lag_before_it() -> None:
         ("late", planned(log((99, 10), (1, -1)), late)),
     ]
     assert [name for name, _ in dirtiest_first(plans)] == ["late", "a-all", "b-all", "half"]
+
+
+def test_a_plan_tells_what_the_next_segment_waits_for() -> None:
+    facts = log((100, -1), (100, -1))
+    assert (planned(facts).waits_for, planned(facts).lag_ends_ms) == (-1, -1)
+    assert planned(replace(facts, last_stable_offset=10)).waits_for == 20
+    assert planned(replace(facts, last_stable_offset=10, high_watermark=15)).waits_for == 20
+    lagging = planned(facts, replace(COMPACTED, min_compaction_lag_ms=5_000))
+    assert (lagging.reason, lagging.waits_for, lagging.lag_ends_ms) == (Reason.MIN_LAG, -1, NOW_MS + 4_000)
+    facts = replace(facts, segments=[*segments((100, -1), time=NOW_MS - 9_000), segments((0, 0), (900, -1))[1]])
+    below = planned(facts, replace(COMPACTED, min_compaction_lag_ms=5_000, min_cleanable_dirty_ratio=1.0))
+    assert (below.reason, below.lag_ends_ms) == (Reason.BELOW_RATIO, NOW_MS + 4_000), "the ratio rises with time"

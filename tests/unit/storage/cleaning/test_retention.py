@@ -36,6 +36,16 @@ def test_a_tombstone_stays_until_its_horizon() -> None:
     assert [record.timestamp for record in _records(past)] == [NOW_MS + 1, NOW_MS + 1]
 
 
+def test_a_tombstone_stays_for_ever_with_the_longest_delete_retention() -> None:
+    log = Log()
+    log.add((b"a", None), (b"b", b"1"))
+    first = log.clean(delete_retention_ms=(1 << 63) - 1)
+    assert horizons(first) == [(1 << 63) - 1]
+    assert list(_records(first)) == list(_records(log)), "with their times"
+    later = first.clean(now_ms=1 << 62, first_dirty=2)
+    assert later.data == first.data
+
+
 def test_a_tombstone_that_a_value_replaces_goes_at_once() -> None:
     log = Log()
     log.add((b"a", None))

@@ -13,7 +13,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, build_gap
 from bmq.core.records.control import Marker
 from bmq.storage.cleaning.key_offsets import ENTRY_BYTES
-from bmq.storage.cleaning.record_filter import PythonRecordFilter
+from bmq.storage.cleaning.record_filter import PACE_RECORDS, PythonRecordFilter
 from bmq.storage.cleaning.retention import RoundBounds
 from bmq.storage.cleaning.round import CleaningRound, Source
 from tests.unit.storage.cleaning.logs import (
@@ -297,3 +297,16 @@ def test_open_transactions_bound_the_round() -> None:
     log.roll()
     assert opened_in(log) == ((7, 1),)
     assert log.clean(end=stable_end(log)).data == log.data
+
+
+def test_a_round_pauses_within_a_large_batch() -> None:
+    log = Log()
+    log.add(*[(b"k", b"")] * (3 * PACE_RECORDS))
+    pauses = 0
+
+    def pace() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    log.clean(pace=pace)
+    assert pauses == 2 * 3, "in each of the two walks"
