@@ -13,8 +13,8 @@ A former owner that stood still goes on with its next step, however late.  Its d
 |                                   |                      | which hides them                                          |
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
 
-An index of a merge is complete before its writer proves its ownership.  So a successor finds every such draft in one
-listing.
+An index of a merge is complete before its writer proves its ownership.  So one
+listing shows a successor all such drafts.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, Obstacle, Outcome
-from bmq.broker.cleanup.retention import RetentionState, read_idx
+from bmq.broker.cleanup.retention import FoundFile, RetentionState, read_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames, SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
@@ -27,9 +27,9 @@ from bmq.core.records.cursor import read_batches
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned
 from bmq.storage.cleaning.plan import LogFacts, SegmentFacts, plan_cleaning
-from bmq.storage.cleaning.retention import ProducerEnd
+from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
-from bmq.storage.filesystem import CreateOptions, FileSystem, NoSuchFile, write_once
+from bmq.storage.filesystem import CorruptData, CreateOptions, FileSystem, NoSuchFile, write_once
 from bmq.storage.index import ENTRY, SegmentIndex
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
@@ -38,6 +38,15 @@ _log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 128 << 20
 """Kafka's log.cleaner.dedupe.buffer.size."""
+
+
+class _DamagedSource(Exception):
+    """A segment of the round cannot be read, or a batch of it: ``source``, for the reason ``error``."""
+
+    def __init__(self, source: ClosedSegment, error: Exception) -> None:
+        super().__init__(source.name, error)
+        self.source = source
+        self.error = error
 
 
 class CleaningStopped(Exception):
@@ -50,8 +59,8 @@ class ClosedSegment:
 
     name: SegmentName
     index: Checkpoint
-    length: int
-    """Bytes of the file; more than the index covers if a write failed at its end."""
+    file: FoundFile
+    """The ``.log``; it has more bytes than the index covers if a write failed at its end."""
 
     @property
     def facts(self) -> SegmentFacts:
@@ -71,6 +80,39 @@ class ClosedSegment:
             cleaned_up_to=-1 if cleaned is None else cleaned.clean_to,
             earliest_horizon=-1 if cleaned is None else cleaned.horizon,
         )
+
+
+@dataclass(slots=True, kw_only=True)
+class ClosedLog:
+    """The closed segments of a log that a round may take, and facts about later segments.
+
+    ``later``: indexes of later segments, which have the ends of transactions.  ``recent``: the aborted transactions
+    that no index has yet.  ``damaged_at``: the base of the first segment that no round may take, None without any.
+    ``lacks_markers``: an index that cannot be read may have the end of a transaction.  ``has_hidden``: sources of an
+    earlier cleaned segment are left.
+    """
+
+    segments: list[ClosedSegment]
+    later: list[Checkpoint]
+    recent: list[RecentAborted]
+    damaged_at: int | None = None
+    lacks_markers: bool = False
+    has_hidden: bool = False
+
+    def end_before(self, damaged: ClosedSegment) -> None:
+        """End the log before a segment that cannot be read. Its index can, so no marker is unknown for that."""
+        at = self.segments.index(damaged)
+        self.later += [segment.index for segment in self.segments[at:]]
+        del self.segments[at:]
+        self.damaged_at = damaged.name.base
+        self.end_before_unknown_markers()
+
+    def end_before_unknown_markers(self) -> None:
+        """End the log before the transactions whose markers may be missing."""
+        while self.lacks_markers and self.segments and self.segments[-1].index.first_open_txn >= 0:
+            last = self.segments.pop()
+            self.later.append(last.index)
+            self.damaged_at = last.name.base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,56 +161,27 @@ class LogCleaner:
 
         Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped.
         """
-        driver, machine, config = state.driver, state.driver.machine, state.config.cleaning
+        driver, config = state.driver, state.config.cleaning
         if not self._context.may_clean():
             return Outcome(plan=None, obstacle=Obstacle.LEVEL)
         if await self._is_large(state):
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
-        recent = [machine.unindexed.recent(machine.high_watermark)]
-        segments, later, damaged_at, has_hidden = await self._closed(state)
-        recent.append(machine.unindexed.recent(machine.high_watermark))
-        log = LogFacts(
-            segments=[segment.facts for segment in segments],
-            log_start=machine.log_start,
-            last_stable_offset=machine.last_stable_offset,
-            high_watermark=machine.high_watermark,
-            damaged_at=damaged_at,
-            has_pending_swap=has_hidden or machine.swap is not None or machine.record.swap is not None,
-        )
-        plan = plan_cleaning(log, config, wall_ms)
-        if not plan.is_due:
-            return Outcome(plan=plan, damaged_at=damaged_at)
-        taken = [segment for segment in segments if segment.index.end_offset <= plan.end]
-        by_base = {segment.name.base: segment for segment in taken}
-        groups = [[by_base[fact.base] for fact in group] for group in plan.groups]
-        read = {one.name: await self._fs.read(driver.path.log(one.name), 0, one.index.position) for one in taken}
-        aborted = _aborted([*(one.index for one in taken), *later], recent, plan.end)
-        producers = ProducerEnd.of(machine.producers.snapshot())
-        bounds = plan.bounds(config, wall_ms)
-        interval = state.config.index_interval_bytes
-
-        def pace() -> None:
-            if self._is_stopped or machine.state is not PartitionState.WRITE:
-                raise CleaningStopped
-            self._context.pace()
-
-        def run() -> list[CleanedFile]:
-            sources = {one.name: _source(one, read[one.name], pace) for one in taken}
-            cleaning = CleaningRound(
-                bounds,
-                [sources[one.name] for one in taken],
-                aborted=aborted,
-                producers=producers,
-                buffer_bytes=self._buffer_bytes,
-            )
-            cleaning.map_keys()
-            return [_clean_group(cleaning, group, sources, interval) for group in groups]
-
-        try:
-            files = await self._context.offload(run)
-        except (FormatError, RequestError) as error:
-            self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
-            return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=taken[0].name.base)
+        closed = await self._closed(state)
+        while True:
+            plan = plan_cleaning(_facts(state, closed), config, wall_ms)
+            if not plan.is_due:
+                return Outcome(plan=plan, damaged_at=closed.damaged_at)
+            taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
+            by_base = {segment.name.base: segment for segment in taken}
+            groups = [[by_base[fact.base] for fact in group] for group in plan.groups]
+            try:
+                files = await self._compute(state, closed, plan.bounds(config, wall_ms), groups)
+                break
+            except _DamagedSource as damage:
+                self._failed("a segment cannot be cleaned", driver.path.log(damage.source.name), damage.error)
+                if not isinstance(damage.error, CorruptData):  # else a datanode with a sound replica may come back
+                    state.damaged = damage.source.file
+                closed.end_before(damage.source)
         for file, group in zip(files, groups, strict=True):
             await self._check_unchanged(state, group)
             await self._swap(state, file)
@@ -184,7 +197,62 @@ class LogCleaner:
             after,
             extra=fields(**driver.path.log_fields),
         )
-        return Outcome(plan=plan, has_cleaned=True, damaged_at=damaged_at)
+        return Outcome(plan=plan, has_cleaned=True, damaged_at=closed.damaged_at)
+
+    async def _compute(
+        self, state: RetentionState, closed: ClosedLog, bounds: RoundBounds, groups: Sequence[Sequence[ClosedSegment]]
+    ) -> list[CleanedFile]:
+        """Return the cleaned file of each group.
+
+        Raises _DamagedSource at the first segment that cannot be read, StorageError if storage does not respond, and
+        CleaningStopped.
+        """
+        machine, path = state.driver.machine, state.driver.path
+        taken = [segment for group in groups for segment in group]
+        data: dict[SegmentName, bytes] = {}
+        for one in taken:
+            try:
+                data[one.name] = await self._fs.read(path.log(one.name), 0, one.index.position)
+            except CorruptData as error:
+                raise _DamagedSource(one, error) from error
+        aborted = _aborted([*(one.index for one in taken), *closed.later], closed.recent, bounds.end)
+        producers = ProducerEnd.of(machine.producers.snapshot())
+        interval = state.config.index_interval_bytes
+        reading = taken[0]
+
+        def pace() -> None:
+            if self._is_stopped or machine.state is not PartitionState.WRITE:
+                raise CleaningStopped
+            self._context.pace()
+
+        def source(segment: ClosedSegment) -> Source:
+            def batches() -> Iterator[Batch]:
+                nonlocal reading
+                reading = segment
+                for batch in read_batches(memoryview(data[segment.name])):
+                    if not batch.has_valid_crc:
+                        raise FormatError(f"the batch at offset {batch.base_offset} has a wrong CRC")
+                    yield batch
+                    pace()
+
+            return Source(segment.name.base, segment.index.end_offset, batches)
+
+        def run() -> list[CleanedFile]:
+            sources = {one.name: source(one) for one in taken}
+            cleaning = CleaningRound(
+                bounds,
+                [sources[one.name] for one in taken],
+                aborted=aborted,
+                producers=producers,
+                buffer_bytes=self._buffer_bytes,
+            )
+            cleaning.map_keys()
+            return [_clean_group(cleaning, group, sources, interval) for group in groups]
+
+        try:
+            return await self._context.offload(run)
+        except (FormatError, RequestError) as error:
+            raise _DamagedSource(reading, error) from error
 
     async def _swap(self, state: RetentionState, file: CleanedFile) -> None:
         """Write the drafts, then swap the sources for them.  A failed write leaves no draft."""
@@ -215,7 +283,7 @@ class LogCleaner:
                 status = await self._fs.status(state.driver.path.log(source.name))
             except NoSuchFile:
                 raise CleaningStopped from None
-            if status.length != source.length:
+            if status.length != source.file.length:
                 raise CleaningStopped
 
     async def _drop(self, *drafts: str) -> None:
@@ -239,45 +307,51 @@ class LogCleaner:
                     return True
         return False
 
-    async def _closed(self, state: RetentionState) -> tuple[list[ClosedSegment], list[Checkpoint], int | None, bool]:
-        """Return the segments for a round, later indexes, an obstacle's base, and whether sources are left.
-
-        Later indexes have the ends of transactions.  The obstacle is the first segment that no round may take; None
-        without any.
+    async def _closed(self, state: RetentionState) -> ClosedLog:
+        """Return the segments for a round.
 
         A segment is not taken without an index that covers it, nor is any behind it.  Segments that the record names
         may be open, or a successor needs them.
         """
-        driver = state.driver
-        entries = driver.machine.record.segments
-        found, later = list[ClosedSegment](), list[Checkpoint]()
+        driver, machine = state.driver, state.driver.machine
+        entries = machine.record.segments
+        found = ClosedLog(segments=[], later=[], recent=[machine.unindexed.recent(machine.high_watermark)])
         if not entries:
-            return found, later, None, False
+            return found
         floor = min(entry.name.order for entry in entries)
-        damaged_at: int | None = None
-        has_hidden = False
         hidden = HiddenNames()
-        failed = partial(self._failed, "an index is damaged, and not used")
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:
                 is_behind = listed.name.order >= floor
                 if not is_behind:
-                    has_hidden |= len(hidden.take(listed)) > 0
+                    found.has_hidden |= len(hidden.take(listed)) > 0
                 if not listed.is_live:
                     continue
-                if listed.end is not None and listed.end <= driver.machine.log_start:
+                if listed.end is not None and listed.end <= machine.log_start:
                     continue
-                index = await read_idx(self._fs, driver.path.idx(listed.name), failed)
-                if is_behind or damaged_at is not None:
-                    later += [index] if index is not None else []
-                elif index is None or not _is_whole(index, listed):
-                    damaged_at = listed.name.base
-                else:
-                    found.append(ClosedSegment(name=listed.name, index=index, length=listed.length))
-        if damaged_at is not None:  # the markers of transactions that are open there may be in what cannot be read
-            while found and found[-1].index.first_open_txn >= 0:
-                damaged_at = found.pop().name.base
-        return found, later, damaged_at, has_hidden
+                index, file = await self._index(state, listed.name), FoundFile.of(listed)
+                is_known = index is not None and _is_whole(index, listed)
+                found.lacks_markers |= not is_known and not is_behind
+                may_be_taken = is_known and not is_behind and found.damaged_at is None and file != state.damaged
+                if index is not None and may_be_taken:
+                    found.segments.append(ClosedSegment(name=listed.name, index=index, file=file))
+                    continue
+                if not is_behind and found.damaged_at is None:
+                    found.damaged_at = listed.name.base
+                found.later += [index] if index is not None else []
+        found.end_before_unknown_markers()
+        # Once more behind the reading: a list is dropped once its segment has an index.
+        found.recent.append(machine.unindexed.recent(machine.high_watermark))
+        return found
+
+    async def _index(self, state: RetentionState, name: SegmentName) -> Checkpoint | None:
+        """Return the segment's index; None if it is missing or damaged."""
+        path, failed = state.driver.path.idx(name), partial(self._failed, "an index is damaged, and not used")
+        try:
+            return await read_idx(self._fs, path, failed)
+        except CorruptData as error:
+            failed(path, error)
+            return None
 
 
 # ------------------------------------------------------------------------------------------------- plain functions
@@ -297,7 +371,7 @@ def _is_whole(index: Checkpoint, listed: ListedSegment) -> bool:
 def _aborted(indexes: Iterable[Checkpoint], recent: Iterable[RecentAborted], end: int) -> list[AbortedTransaction]:
     """Return the aborted transactions that began below ``end``, wherever their markers are.
 
-    ``recent`` was taken before and after the indexes were read: a list is dropped once its segment has an index.
+    ``recent`` was taken before and after the indexes were read.
     """
     known: dict[int, AbortedTransaction] = {}
     for index in indexes:
@@ -307,15 +381,16 @@ def _aborted(indexes: Iterable[Checkpoint], recent: Iterable[RecentAborted], end
     return [known[last] for last in sorted(known) if known[last].first_offset < end]
 
 
-def _source(segment: ClosedSegment, data: bytes, pace: Callable[[], None]) -> Source:
-    def batches() -> Iterator[Batch]:
-        for batch in read_batches(memoryview(data)):
-            if not batch.has_valid_crc:
-                raise FormatError(f"the batch at offset {batch.base_offset} has a wrong CRC")
-            yield batch
-            pace()
-
-    return Source(segment.name.base, segment.index.end_offset, batches)
+def _facts(state: RetentionState, closed: ClosedLog) -> LogFacts:
+    machine = state.driver.machine
+    return LogFacts(
+        segments=[segment.facts for segment in closed.segments],
+        log_start=machine.log_start,
+        last_stable_offset=machine.last_stable_offset,
+        high_watermark=machine.high_watermark,
+        damaged_at=closed.damaged_at,
+        has_pending_swap=closed.has_hidden or machine.swap is not None or machine.record.swap is not None,
+    )
 
 
 def _clean_group(

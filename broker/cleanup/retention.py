@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
@@ -32,10 +32,23 @@ CHECK_MS = 300_000
 log.retention.check.interval.ms."""
 
 
-class RetentionState:
-    """The state that retention keeps for one ownership of a partition."""
+class FoundFile(NamedTuple):
+    """A segment's ``.log`` as a listing shows it: a repair of the file changes its time."""
 
-    __slots__ = ("config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "total")
+    name: SegmentName
+    length: int
+    modified_ms: int
+
+    @classmethod
+    def of(cls, listed: ListedSegment) -> FoundFile:
+        """Return the file of a listed segment."""
+        return cls(listed.name, listed.length, listed.modified_ms)
+
+
+class RetentionState:
+    """The state that upkeep keeps for one ownership of a partition."""
+
+    __slots__ = ("config", "counted_to", "damaged", "driver", "has_leftovers", "log_start", "pending_deletes", "total")
 
     def __init__(self, driver: PartitionDriver) -> None:
         self.driver = driver
@@ -43,6 +56,7 @@ class RetentionState:
         self.log_start = driver.machine.log_start
         self.pending_deletes: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
         self.has_leftovers = False  # files below the log start that must not be deleted yet
+        self.damaged: FoundFile | None = None  # the last cleaning could not read it
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
 
