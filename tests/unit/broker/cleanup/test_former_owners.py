@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import base_name
@@ -175,3 +176,24 @@ async def test_the_sweeper_leaves_the_drafts_that_the_record_names() -> None:
     await asyncio.sleep(10 * BRISK.grace_ms / 1000)
     assert not await second.janitor._sweeper.sweep(second.driver, second.clock.now_ms())
     assert sorted(map(base_name, swap.drafts)) == [each for each in await world.names() if each.startswith(".clean")]
+
+
+async def test_a_merge_is_proven_behind_its_draft() -> None:
+    """A successor that lists the folder finds the draft of each merge whose writer has proven its ownership."""
+    world = World()
+    first = await world.owner("a", COMPACT, PATIENT)
+    last = await update(first, 14)
+    names, prove = list[list[str]](), first.driver.prove
+
+    async def refused() -> None:
+        names.append([name for name in await world.names() if name.startswith(".join")])
+        await prove()
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process has it")
+
+    first.driver.prove = refused  # type: ignore[method-assign]
+    first.configure(segment_bytes=1_400)
+    await first.rounds()
+    assert [len(found) for found in names] == [1]
+    assert first.janitor.files_merged == 0
+    assert [name for name in await world.names() if name.startswith(".join")] == []
+    assert await contents(world, 0, 14) == (last, 14)
