@@ -58,6 +58,11 @@ class Swap:
     draft: str
     draft_index: str
 
+    @property
+    def drafts(self) -> tuple[str, str]:
+        """The paths of both drafts."""
+        return self.draft, self.draft_index
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:

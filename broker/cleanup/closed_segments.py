@@ -12,9 +12,10 @@ from bmq.broker.cleanup.retention import read_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
+from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cleaning.plan import SegmentFacts
-from bmq.storage.filesystem import FileSystem
+from bmq.storage.filesystem import CorruptData, FileSystem
 from bmq.storage.index import ENTRY
 from bmq.storage.log_segments import ListedSegment, walk
 
@@ -25,32 +26,41 @@ MORE_ROOM = 4.0
 """The same after a draft was full."""
 
 
+class FoundFile(NamedTuple):
+    """A segment's ``.log`` as a listing shows it: a repair of the file changes its time."""
+
+    name: SegmentName
+    length: int
+    modified_ms: int
+
+    @classmethod
+    def of(cls, listed: ListedSegment) -> FoundFile:
+        """Return the file of a listed segment."""
+        return cls(listed.name, listed.length, listed.modified_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedSegment:
     """A closed segment that no ownership record names, and its index without entries.
 
-    ``length``: bytes of the file, more than the index covers if a write failed at its end.  ``modified_ms``: wall time
-    of the last write by storage's clock, of a cleaned segment about the end of its round.  ``first_timestamp``: the
-    largest of the first records, as far as the index tells it; else the segment's largest timestamp stands for it.
+    ``file``: the ``.log``, with more bytes than the index covers if a write failed at its end.  ``first_timestamp``:
+    the largest of the first records, as far as the index tells it; else the segment's largest timestamp stands for it.
     """
 
-    name: SegmentName
+    file: FoundFile
     index: Checkpoint
-    length: int
-    modified_ms: int
     first_timestamp: int
 
     @classmethod
-    def of(cls, listed: ListedSegment, index: Checkpoint) -> ClosedSegment:
+    def of(cls, file: FoundFile, index: Checkpoint) -> ClosedSegment:
         """Return the segment with this index."""
         first = next((t for t in index.index[2::ENTRY] if t >= 0), index.max_timestamp)
-        return cls(
-            name=listed.name,
-            index=replace(index, index=index.index[:0]),
-            length=listed.length,
-            modified_ms=listed.modified_ms,
-            first_timestamp=first,
-        )
+        return cls(file=file, index=replace(index, index=index.index[:0]), first_timestamp=first)
+
+    @property
+    def name(self) -> SegmentName:
+        """The segment's name."""
+        return self.file.name
 
     @property
     def facts(self) -> SegmentFacts:
@@ -67,23 +77,27 @@ class ClosedSegment:
         )
 
 
-class Closed(NamedTuple):
-    """The result of one look at a log.
+@dataclass(slots=True, kw_only=True)
+class ClosedLog:
+    """The closed segments of a log that a round may take, and facts about later segments.
 
-    ``segments``: for a round, in order.  ``later``: indexes behind them, which have the ends of transactions.
-    ``damaged_at``: the base of the first segment that no round may take; None without any.  ``has_hidden``: whether
-    sources of an earlier round are left.
+    ``later``: indexes of later segments, which have the ends of transactions.  ``recent``: the aborted transactions
+    that no index has yet.  ``damaged_at``: the base of the first segment that no round may take, None without any.
+    ``lacks_markers``: an index that cannot be read may have the end of a transaction.  ``has_hidden``: sources of an
+    earlier cleaned segment are left.
     """
 
     segments: list[ClosedSegment]
     later: list[Checkpoint]
-    damaged_at: int | None
-    has_hidden: bool
+    recent: list[RecentAborted]
+    damaged_at: int | None = None
+    lacks_markers: bool = False
+    has_hidden: bool = False
 
     @property
     def last_cleaning(self) -> LastCleaning | None:
         """The last round whose cleaned segments are left, by whatever owner; None without any."""
-        cleaned = [(each.index.cleaned, each.modified_ms) for each in self.segments if each.index.cleaned is not None]
+        cleaned = [(one.index.cleaned, one.file.modified_ms) for one in self.segments if one.index.cleaned is not None]
         clean_to = max((facts.clean_to for facts, _ in cleaned), default=-1)
         results = [(facts, modified_ms) for facts, modified_ms in cleaned if facts.clean_to == clean_to >= 0]
         if not results:
@@ -95,11 +109,27 @@ class Closed(NamedTuple):
             bytes_after=sum(after) if min(after) >= 0 else -1,
         )
 
+    def end_before(self, damaged: ClosedSegment) -> None:
+        """End the log before a segment that cannot be read. Its index can, so no marker is unknown for that."""
+        at = self.segments.index(damaged)
+        self.later += [segment.index for segment in self.segments[at:]]
+        del self.segments[at:]
+        self.damaged_at = damaged.name.base
+        self.end_before_unknown_markers()
+
+    def end_before_unknown_markers(self) -> None:
+        """End the log before the transactions whose markers may be missing."""
+        while self.lacks_markers and self.segments and self.segments[-1].index.first_open_txn >= 0:
+            last = self.segments.pop()
+            self.later.append(last.index)
+            self.damaged_at = last.name.base
+
 
 class ClosedSegments:
     """The closed segments of one partition.  An index is read once: a closed segment never changes under its name.
 
-    ``room``: bytes of a draft in bytes of its sources (``cleaned_file``).
+    ``room``: bytes of a draft in bytes of its sources (``cleaned_file``).  ``damaged``: the file that the last round
+    could not read, and which no round takes until it changes; None without any.
     """
 
     def __init__(self, fs: FileSystem, driver: PartitionDriver, failed: Callable[[str, Exception], None]) -> None:
@@ -108,56 +138,65 @@ class ClosedSegments:
         self._failed = failed
         self._known: dict[SegmentName, ClosedSegment] = {}
         self.room = ROOM
+        self.damaged: FoundFile | None = None
 
-    async def look(self) -> Closed:
+    async def look(self) -> ClosedLog:
         """List the log, and read the indexes that are new.  Raises StorageError.
 
         A segment is not taken without an index that covers it, nor is any behind it.  Segments that the record names
         may be open, or a successor needs them.
         """
-        driver = self._driver
-        entries = driver.machine.record.segments
-        found, later = list[ClosedSegment](), list[Checkpoint]()
+        machine = self._driver.machine
+        entries = machine.record.segments
+        found = ClosedLog(segments=[], later=[], recent=[machine.unindexed.recent(machine.high_watermark)])
         if not entries:
-            return Closed(found, later, None, False)
+            return found
         floor = min(entry.name.order for entry in entries)
-        damaged_at: int | None = None
-        has_hidden = False
         hidden = HiddenNames()
-        async with aclosing(walk(self._fs, driver.path)) as listing:
+        known: dict[SegmentName, ClosedSegment] = {}
+        async with aclosing(walk(self._fs, self._driver.path)) as listing:
             async for listed in listing:
                 is_behind = listed.name.order >= floor
                 if not is_behind:
-                    has_hidden |= len(hidden.take(listed)) > 0
+                    found.has_hidden |= len(hidden.take(listed)) > 0
                 if not listed.is_live:
                     continue
-                if listed.end is not None and listed.end <= driver.machine.log_start:
+                if listed.end is not None and listed.end <= machine.log_start:
                     continue
-                if is_behind or damaged_at is not None:
-                    index = await self._read(listed.name)
-                    later += [index] if index is not None else []
-                elif (segment := await self._closed(listed)) is not None:
-                    found.append(segment)
-                else:
-                    damaged_at = listed.name.base
-        if damaged_at is not None:  # the markers of transactions that are open there may be in what cannot be read
-            while found and found[-1].index.first_open_txn >= 0:
-                damaged_at = found.pop().name.base
-        self._known = {segment.name: segment for segment in found}
-        return Closed(found, later, damaged_at, has_hidden)
+                segment, index = await self._segment(listed)
+                if segment is not None and not is_behind:
+                    known[listed.name] = segment
+                    if found.damaged_at is None and segment.file != self.damaged:
+                        found.segments.append(segment)
+                        continue
+                found.lacks_markers |= segment is None and not is_behind
+                if not is_behind and found.damaged_at is None:
+                    found.damaged_at = listed.name.base
+                found.later += [index] if index is not None else []
+        self._known = known
+        found.end_before_unknown_markers()
+        # Once more behind the reading: a list is dropped once its segment has an index.
+        found.recent.append(machine.unindexed.recent(machine.high_watermark))
+        return found
 
-    async def _closed(self, listed: ListedSegment) -> ClosedSegment | None:
-        """Return the segment; None without an index that covers it.
+    async def _segment(self, listed: ListedSegment) -> tuple[ClosedSegment | None, Checkpoint | None]:
+        """Return the segment, None without an index that covers it, and its index, None without any.
 
         Bytes behind the end of the index are leftover of a failed write.
         """
-        known = self._known.get(listed.name)
-        if known is not None and known.length == listed.length and known.index.end_offset == listed.end:
-            return known
-        index = await self._read(listed.name)
+        file, known = FoundFile.of(listed), self._known.get(listed.name)
+        if known is not None and known.file == file and known.index.end_offset == listed.end:
+            return known, known.index
+        index = await self._index(listed.name)
         if index is None or index.end_offset != listed.end or index.position > listed.length:
-            return None
-        return ClosedSegment.of(listed, index)
+            return None, index
+        return ClosedSegment.of(file, index), index
 
-    async def _read(self, name: SegmentName) -> Checkpoint | None:
-        return await read_idx(self._fs, self._driver.path.idx(name), self._failed)
+    async def _index(self, name: SegmentName) -> Checkpoint | None:
+        """Return the segment's index; None if it is missing or damaged."""
+        path = self._driver.path.idx(name)
+        try:
+            return await read_idx(self._fs, path, self._failed)
+        except CorruptData as error:
+            self._failed(path, error)
+            return None

@@ -11,6 +11,7 @@ This module decides when jobs run.  Others do them:
 | ``Retention`` | move the log start, and delete the files below it |
 | ``Sweeper`` | delete temporary files of earlier owners, and journals that no record names any more |
 | ``SegmentMerger`` | merge small neighbours into one file |
+| ``FormerOwners`` | settle the drafts of former owners, before files are merged, cleaned or swept |
 | ``LogCleaner`` | rewrite closed segments of a compacted log without replaced records |
 | ``SegmentSwapper`` | complete swaps of cleaned segments, and delete their sources |
 
@@ -40,6 +41,7 @@ from bmq.broker.cleanup.cleaning_status import (
     count_logs,
 )
 from bmq.broker.cleanup.closed_segments import ClosedSegments
+from bmq.broker.cleanup.former_owners import FormerOwners
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.orphans import Sweeper
 from bmq.broker.cleanup.retention import HOUR_MS, Retention, RetentionState
@@ -206,6 +208,7 @@ class Janitor:
         self._swapper = SegmentSwapper(
             context, names_per_job=self.config.names_per_job, deletes_per_job=self.config.deletes_per_job
         )
+        self._former_owners = FormerOwners(context, self._merger, names_per_job=self.config.names_per_job)
         self._cleaner = LogCleaner(
             context,
             self._swapper,
@@ -427,6 +430,10 @@ class Janitor:
 
     async def _sweep(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
+        # A round has settled the drafts at its beginning; now its own are there.
+        if care is not self._cleaned_care and not await self._former_owners.settle(care):
+            self._schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
+            return
         if await self._sweeper.sweep(care.driver, wall_ms):
             self._schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
         self._schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
@@ -437,6 +444,9 @@ class Janitor:
             return
         if care.driver.machine.record.swap is not None or care is self._cleaned_care:
             # A merged file might have a source's name: the cleaned segment would hide what was appended.
+            care.registered = self.config.merge_after
+            return
+        if not await self._former_owners.settle(care):
             care.registered = self.config.merge_after
             return
         care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
@@ -486,6 +496,9 @@ class Janitor:
         if care.driver.machine.record.swap is not None:
             await self._swapper.complete(care.driver)
             self._swapped(care)
+        if not await self._former_owners.settle(care):
+            self._schedule_cleaning(care, now_ms + self.config.retry_ms)
+            return
         before = self._swapper.swaps_done
         last = care.cleaning
         if care.closed is None:

@@ -18,7 +18,7 @@ from functools import partial
 
 from bmq.broker.cleanup.cleaned_file import CleanedFileWriter, DraftFull
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
-from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM, ClosedSegment, ClosedSegments
+from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM, ClosedLog, ClosedSegment, ClosedSegments
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.cleanup.source_reader import SourceReader, Throttle
@@ -33,14 +33,23 @@ from bmq.core.records.batch import Batch
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
-from bmq.storage.cleaning.plan import LogFacts, plan_cleaning
-from bmq.storage.cleaning.retention import ProducerEnd
+from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, plan_cleaning
+from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
-from bmq.storage.filesystem import CreateOptions, FileSystem, NoSuchFile, write_once
+from bmq.storage.filesystem import CorruptData, CreateOptions, FileSystem, NoSuchFile, write_once
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import encode_idx_steps
 
 _log = logging.getLogger(__name__)
+
+
+class DamagedSource(Exception):
+    """A segment of the round cannot be read, or a batch of it: ``source``, for the reason ``error``."""
+
+    def __init__(self, source: ClosedSegment, error: Exception) -> None:
+        super().__init__(source.name, error)
+        self.source = source
+        self.error = error
 
 
 class CleaningStopped(Exception):
@@ -88,60 +97,35 @@ class LogCleaner:
 
         Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped.
         """
-        driver, machine, config = state.driver, state.driver.machine, state.config.cleaning
+        driver, config = state.driver, state.config.cleaning
         if not self._context.may_clean():
             return Outcome(plan=None, obstacle=Obstacle.LEVEL)
         await self._load_filters()
         if not self._context.filters.is_compiled and await self._is_large(state):
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
-        recent = [machine.unindexed.recent(machine.high_watermark)]
         closed = await known.look()
-        recent.append(machine.unindexed.recent(machine.high_watermark))
-        log = LogFacts(
-            segments=[segment.facts for segment in closed.segments],
-            log_start=machine.log_start,
-            last_stable_offset=machine.last_stable_offset,
-            high_watermark=machine.high_watermark,
-            damaged_at=closed.damaged_at,
-            has_pending_swap=closed.has_hidden or machine.swap is not None or machine.record.swap is not None,
-        )
-        plan = plan_cleaning(log, config, wall_ms)
-        if not plan.is_due:
-            return Outcome(plan=plan, damaged_at=closed.damaged_at, last=closed.last_cleaning)
-        taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
-        sources = {Source(one.name.base, one.index.end_offset): one for one in taken}
-        by_base = {source.base: source for source in sources}
-        groups = [[by_base[fact.base] for fact in group] for group in plan.groups]
-        cleaning = CleaningRound(
-            plan.bounds(config, wall_ms),
-            list(sources),
-            aborted=_aborted([*(one.index for one in closed.segments), *closed.later], recent, plan.end),
-            producers=ProducerEnd.of(machine.producers.snapshot()),
-            records=self._context.filters.new(
-                os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty, partial(self._pace, state)
-            ),
-        )
-        try:
-            while walk := cleaning.next_walk():
-                for source in walk:
-                    await self._pass(state, sources[source], cleaning.pass_keys)
-            cleaned = [
-                await self._clean_group(state, cleaning, group, [sources[each] for each in group], known.room)
-                for group in groups
-            ]
-        except FormatError as error:
-            self._failed("a segment cannot be cleaned", driver.path.log(taken[0].name), error)
-            return Outcome(
-                plan=plan,
-                obstacle=Obstacle.DAMAGED,
-                damaged_at=taken[0].name.base,
-                last=closed.last_cleaning,
-            )
-        except DraftFull as error:
-            if known.room == MORE_ROOM:
-                self._failed("a cleaned segment needs far more bytes than its sources", driver.path.folder, error)
-            known.room = MORE_ROOM
-            raise CleaningStopped from None
+        while True:
+            plan = plan_cleaning(_facts(state, closed), config, wall_ms)
+            if not plan.is_due:
+                return Outcome(plan=plan, damaged_at=closed.damaged_at, last=closed.last_cleaning)
+            taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
+            swaps_before = self._swapper.swaps_done
+            try:
+                cleaned = await self._round(state, closed, plan, plan.bounds(config, wall_ms), known.room)
+                break
+            except DamagedSource as damage:
+                self._failed("a segment cannot be cleaned", driver.path.log(damage.source.name), damage.error)
+                if not isinstance(damage.error, CorruptData):  # else a datanode with a sound replica may come back
+                    known.damaged = damage.source.file
+                if self._swapper.swaps_done != swaps_before:  # the rest is cleaned when the first sources are gone
+                    at = damage.source.name.base
+                    return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=at, last=closed.last_cleaning)
+                closed.end_before(damage.source)
+            except DraftFull as error:
+                if known.room == MORE_ROOM:
+                    self._failed("a cleaned segment needs far more bytes than its sources", driver.path.folder, error)
+                known.room = MORE_ROOM
+                raise CleaningStopped from None
         known.room = ROOM
         before, after = sum(each.bytes_before for each in cleaned), sum(each.bytes_after for each in cleaned)
         self.rounds += 1
@@ -156,6 +140,34 @@ class LogCleaner:
         )
         last = LastCleaning(ended_ms=self._context.clock.now_ms(), bytes_before=before, bytes_after=after)
         return Outcome(plan=plan, has_cleaned=True, damaged_at=closed.damaged_at, last=last)
+
+    async def _round(
+        self, state: RetentionState, closed: ClosedLog, plan: CleaningPlan, bounds: RoundBounds, room: float
+    ) -> list[CleanedFacts]:
+        """Do one round: swap each group of the plan for its cleaned segment, in order.
+
+        Raises DamagedSource at the first segment that cannot be read, DraftFull, StorageError, and RequestError if this
+        broker is not the owner any more, and CleaningStopped.
+        """
+        segments = {segment.name.base: segment for segment in closed.segments}
+        sources = {base: Source(base, one.index.end_offset) for base, one in segments.items()}
+        groups = [[sources[fact.base] for fact in group] for group in plan.groups]
+        cleaning = CleaningRound(
+            bounds,
+            [source for group in groups for source in group],
+            aborted=_aborted([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end),
+            producers=ProducerEnd.of(state.driver.machine.producers.snapshot()),
+            records=self._context.filters.new(
+                os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty, partial(self._pace, state)
+            ),
+        )
+        while walk := cleaning.next_walk():
+            for source in walk:
+                await self._pass(state, segments[source.base], cleaning.pass_keys)
+        return [
+            await self._clean_group(state, cleaning, group, [segments[each.base] for each in group], room)
+            for group in groups
+        ]
 
     async def _load_filters(self) -> None:
         """Load the compiled filters before the first look at a log; a failure leaves filters in Python."""
@@ -185,7 +197,7 @@ class LogCleaner:
     ) -> None:
         """Read a segment, and have a thread take its batches; what it writes is flushed before the next piece is read.
 
-        Raises FormatError at the first damaged batch, StorageError and CleaningStopped.
+        Raises DamagedSource if the segment cannot be read, StorageError and CleaningStopped.
         """
         driver = state.driver
         reader = SourceReader(
@@ -197,8 +209,11 @@ class LogCleaner:
             piece_bytes=self._piece_bytes,
         )
         while not reader.is_over:
-            moved = await reader.read()
-            await self._context.offload(lambda: take(self._paced(state, reader.batches())))
+            try:
+                moved = await reader.read()
+                await self._context.offload(lambda: take(self._paced(state, reader.batches())))
+            except (FormatError, CorruptData) as error:
+                raise DamagedSource(segment, error) from error
             if writer is not None:
                 moved += await writer.flush()
             await asyncio.sleep(self._throttle.wait_ms(moved, self._context.now_ms()) / 1000)
@@ -271,7 +286,7 @@ class LogCleaner:
                 status = await self._fs.status(state.driver.path.log(source.name))
             except NoSuchFile:
                 raise CleaningStopped from None
-            if status.length != source.length:
+            if status.length != source.file.length:
                 raise CleaningStopped
 
     async def _drop(self, *drafts: str) -> None:
@@ -299,10 +314,22 @@ class LogCleaner:
 # ------------------------------------------------------------------------------------------------- plain functions
 
 
+def _facts(state: RetentionState, closed: ClosedLog) -> LogFacts:
+    machine = state.driver.machine
+    return LogFacts(
+        segments=[segment.facts for segment in closed.segments],
+        log_start=machine.log_start,
+        last_stable_offset=machine.last_stable_offset,
+        high_watermark=machine.high_watermark,
+        damaged_at=closed.damaged_at,
+        has_pending_swap=closed.has_hidden or machine.swap is not None or machine.record.swap is not None,
+    )
+
+
 def _aborted(indexes: Iterable[Checkpoint], recent: Iterable[RecentAborted], end: int) -> list[AbortedTransaction]:
     """Return the aborted transactions that began below ``end``, wherever their markers are.
 
-    ``recent`` was taken before and after the indexes were read: a list is dropped once its segment has an index.
+    ``recent`` was taken before and after the indexes were read.
     """
     known: dict[int, AbortedTransaction] = {}
     for index in indexes:

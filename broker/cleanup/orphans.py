@@ -53,6 +53,8 @@ class Sweeper:
         """
         machine = driver.machine
         named = {entry.spare for entry in machine.record.segments}
+        if machine.record.swap is not None:
+            named.update(machine.record.swap.drafts)
         old = [
             (status, holder)
             for status in await temporary_files(self._fs, driver.path.folder, self._names_per_job)

@@ -18,7 +18,9 @@ from bmq.broker.cleanup.orphans import temporary_files
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps
+from bmq.core.errors import RequestError
 from bmq.core.model import SegmentName
+from bmq.meta.kv import KvError
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CreateOptions, FileSystem, StorageError, StorageUnavailable, write_once
@@ -129,14 +131,19 @@ class SegmentMerger:
     async def _concat(self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
         """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.
 
-        If storage refuses the concat, all stays as it is.
+        If storage refuses the concat, all stays as it is.  The ownership is proven behind the draft: so a successor
+        finds the draft of every concat that may still come (``broker.cleanup.former_owners``).
         """
         if len(names) < 2:
             return
         path = state.driver.path
         target, *sources = names
-        await state.driver.prove()
         draft = await self._write_draft(state, target, parts)
+        try:
+            await state.driver.prove()
+        except (RequestError, KvError):
+            await self._fs.delete(draft)
+            raise
         try:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
         except StorageUnavailable:
@@ -147,7 +154,7 @@ class SegmentMerger:
             return
         state.forget_count()  # bytes have moved to other names
         self.files_merged += len(sources)
-        await self._finish_merge(state, draft, target, sources)
+        await self.finish(state, draft, target, sources)
 
     async def _repair(self, state: RetentionState, step: RepairIndex) -> None:
         """Finish a merge whose janitor died after the concat: indexes without logs follow ``step.head``.
@@ -168,7 +175,7 @@ class SegmentMerger:
             return
         await state.driver.prove()
         draft = await self._write_draft(state, step.head.name, parts) if len(parts) > 1 else None
-        await self._finish_merge(state, draft, step.head.name, step.strays)
+        await self.finish(state, draft, step.head.name, step.strays)
 
     async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
         draft = f"{state.driver.path.folder}/.join-{target}-{self._context.incarnation}"
@@ -177,9 +184,10 @@ class SegmentMerger:
         await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))), options)
         return draft
 
-    async def _finish_merge(
+    async def finish(
         self, state: RetentionState, draft: str | None, target: SegmentName, sources: Sequence[SegmentName]
     ) -> None:
+        """Give the draft the name of the target's index, and delete the sources' indexes.  Raises StorageError."""
         if draft is not None:
             await self._fs.replace(draft, state.driver.path.idx(target))
         for source in sources:

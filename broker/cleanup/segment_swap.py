@@ -63,7 +63,8 @@ class SegmentSwapper:
     async def complete(self, driver: PartitionDriver) -> bool:
         """Complete the swap of the partition's record: do the steps that are left.
 
-        Return False if the draft is gone before it got its name: the log is as it was. Raises RequestError if this
+        Return False if a draft is gone before the swap was complete: the log is as it was. A draft gets its name only
+        beside its index, since a segment without an index would never be cleaned again. Raises RequestError if this
         broker is not the owner any more, and StorageError.
         """
         swap = driver.machine.record.swap
@@ -73,12 +74,14 @@ class SegmentSwapper:
         if await self._exists(swap.draft):
             with suppress(NoSuchFile):  # it has its name, or another process has just given it
                 await self._fs.replace(swap.draft_index, idx)
-            with suppress(NoSuchFile, AlreadyExists):
-                await self._fs.rename(swap.draft, log)
+            if await self._exists(idx):
+                with suppress(NoSuchFile, AlreadyExists):
+                    await self._fs.rename(swap.draft, log)
         is_done = await self._exists(log)
         if not is_done:
             await self._fs.delete(idx)
-        await self._fs.delete(swap.draft_index)
+        for draft in swap.drafts:
+            await self._fs.delete(draft)
         await driver.store_swap(None)
         self.swaps_done += is_done
         return is_done

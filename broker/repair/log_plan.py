@@ -90,7 +90,8 @@ class LogPlanner:
         Raises StorageError.
         """
         older = await self._find_older(facts, wanted) if wanted.all_segments else []
-        places = [*older, *await self._find_listed(facts)]
+        listed = await self._find_listed(facts)
+        places = [*older, *(place for place in listed if not _is_hidden(place, older))]
         if not places:
             return PlannedLog([], [], [])
         known = [place.known for place in places if place.known is not None]
@@ -105,6 +106,8 @@ class LogPlanner:
             )
             scan.begin(base)
             plans = [await self._plan_one(facts, wanted, place, scan) for place in places]
+            for place, plan in zip(older, plans, strict=False):
+                plan.lacks_index = place.known is None
             if scan.missing_ends.keys() <= written.keys():
                 return PlannedLog(plans[: len(older)], plans[len(older) :], scan.touched)
             written |= scan.missing_ends
@@ -146,26 +149,37 @@ class LogPlanner:
         return places
 
     async def _find_older(self, facts: RepairFacts, wanted: RepairRequest) -> list[_Place]:
-        """Return the closed segments that the record does not list."""
-        floor = min((entry.name.order for entry in facts.record.segments), default=None)
-        first = min((entry.name.base for entry in facts.record.segments), default=None)
+        """Return the closed segments that the record does not list.
+
+        A cleaned segment has the order of its last source.  A rebuilt record may list this source, which the cleaned
+        segment hides: readers get the cleaned segment.
+        """
+        entries = {entry.name: entry for entry in facts.record.segments}
+        floor = min((name.registration for name in entries), default=None)
+        first = min((name.base for name in entries), default=None)
         places = []
         async with aclosing(walk(self._fs, self._path)) as listing:
             async for listed in listing:
-                if not listed.is_live or (floor is not None and listed.name.order >= floor):
+                name = listed.name
+                if not listed.is_live or name in entries:
                     continue
-                limit = listed.end if listed.end is not None else first
+                hidden = [each for each in entries.values() if name.cleaning and _hides(name, listed.end, each.name)]
+                if not hidden and floor is not None and name.registration >= floor:
+                    continue
+                limit = listed.end
+                if limit is None:
+                    limit = max((each.end_offset for each in hidden), default=first)
                 if limit is None or limit <= facts.log_start:
                     continue
-                source = self._path.log(listed.name)
+                source = self._path.log(name)
                 length = await self._fs.visible_length(source)
                 try:
-                    known = await self._inspector.known(listed.name)
+                    known = await self._inspector.known(name)
                 except StorageUnavailable:
                     if not wanted.unreadable_is_lost:
                         raise
                     known = None
-                places.append(_Place(listed.name, source, length, limit, known))
+                places.append(_Place(name, source, length, limit, known))
         return places
 
     async def _plan_one(
@@ -185,6 +199,15 @@ class LogPlanner:
             interval_bytes=INTERVAL_BYTES,
             scan=scan,
         )
+
+
+def _hides(cleaned: SegmentName, end: int | None, name: SegmentName) -> bool:
+    """Return whether a live cleaned segment that ends at ``end`` hides the segment ``name``."""
+    return name.order < cleaned.order and cleaned.base <= name.base and (end is None or name.base < end)
+
+
+def _is_hidden(place: _Place, older: Sequence[_Place]) -> bool:
+    return any(each.name.cleaning and _hides(each.name, each.limit, place.name) for each in older)
 
 
 def _acknowledged(facts: RepairFacts) -> int:

@@ -88,6 +88,8 @@ class SegmentPlan:
     position: int = 0
     end_offset: int = 0
     is_changed: bool = False
+    lacks_index: bool = False
+    """True if no index of the segment can be read."""
     index: SegmentIndex = field(default_factory=SegmentIndex)
     epochs: list[tuple[int, int]] = field(default_factory=list)
     end: SegmentEnd = NO_TRANSACTIONS

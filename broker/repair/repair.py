@@ -105,6 +105,7 @@ class RepairReport:
                     "base_offset": plan.name.base,
                     "end_offset": plan.end_offset,
                     "is_changed": plan.is_changed,
+                    "lacks_index": plan.lacks_index,
                     "gaps": [
                         {"first": gap.first, "last": gap.end - 1, "position": gap.position, "why": gap.why}
                         for gap in plan.gaps
@@ -306,7 +307,9 @@ class Repair:
                 report.set_aside.append(aside.replace(f"/{REPLACING}", f"/{DAMAGED}"))
                 await self._fs.rename(aside, report.set_aside[-1])
         elif not is_listed:
-            return
+            # A file that was merged meanwhile is longer, and has an index of all its bytes.
+            if not plan.lacks_index or await self._fs.visible_length(final) != plan.length:
+                return
         elif plan.source != final:
             await self._check_ours(facts)
             await self._fs.rename(plan.source, final)

@@ -146,8 +146,12 @@ def _direct(arguments: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def is_damaged(report: Mapping[str, Any]) -> bool:
-    """Return whether the report shows a partition that is OFFLINE or has damaged segments."""
-    return bool(report["offline_reason"]) or any(segment["is_changed"] for segment in report["segments"])
+    """Return whether the report shows a partition that is OFFLINE or has damaged segments or indexes."""
+    return bool(report["offline_reason"]) or any(map(_is_mended, report["segments"]))
+
+
+def _is_mended(segment: Mapping[str, Any]) -> bool:
+    return bool(segment["is_changed"] or segment.get("lacks_index"))  # an older broker reports no index
 
 
 def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
@@ -159,7 +163,7 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
         return [f"{name}: nothing is damaged; {holds}", *_transactions(report), *_notes(report)]
     out = [f"{name}: OFFLINE because of {report['offline_reason']}" if report["offline_reason"] else f"{name}: damaged"]
     for segment in report["segments"]:
-        if not (segment["is_changed"] or segment["notes"]):
+        if not (_is_mended(segment) or segment["notes"]):
             continue
         where = segment["file"] or f"{segment['segment']}.log, which is missing"
         out.append(f"  {where}: {segment['bytes']} bytes")
@@ -167,6 +171,7 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
             count = gap["last"] - gap["first"] + 1
             what = f"offset {gap['first']} is" if count == 1 else f"offsets {gap['first']} to {gap['last']} are"
             out.append(f"    {what} lost, at byte {gap['position']}: {gap['why']}")
+        out += ["    its index is missing or damaged"] if segment.get("lacks_index") else []
         out += [f"    {note}" for note in segment["notes"]]
     out += _transactions(report)
     out += _notes(report)

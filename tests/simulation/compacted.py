@@ -73,26 +73,26 @@ class CompactedWorld(World):
             if process is not self.last:
                 process.crash()
         end = now() + CLEANED_S
-        while left := await self._left():
+        while left := await self.left_of(self.last):
             assert now() < end, f"the log is not cleaned: {left}"
             await asyncio.sleep(1.0)
 
-    async def _left(self) -> str:
-        """Return what is left of a round, or why there has to be one; "" if the log is at rest."""
-        assert self.last.driver is not None
-        machine = self.last.driver.machine
+    async def left_of(self, process: Process) -> str:
+        """Return what the owner has left of a round, or why there has to be one; "" if the log is at rest."""
+        assert process.driver is not None
+        machine, janitor = process.driver.machine, process.broker.janitor
         entry = self.store.get(ownership.partition_key("bmq", KEY))
         assert entry is not None
         if machine.record.swap is not None or ownership.decode(entry.value).swap is not None:
             return "the record has a swap"
-        drafts = [base_name(status.path) async for status in self.last.fs.list(PATH.folder)]
+        drafts = [base_name(status.path) async for status in process.fs.list(PATH.folder)]
         drafts = [name for name in drafts if name.startswith(".clean")]
         if drafts:
             return f"drafts: {drafts}"
-        hidden, _ = await self.last.broker.janitor.swapper._hidden(self.last.driver)
+        hidden, _ = await janitor.swapper._hidden(process.driver)
         if hidden:
             return f"hidden files: {[str(name) for name in hidden]}"
-        care = self.last.broker.janitor._cares.get(KEY)
+        care = janitor._cares.get(KEY)
         outcome = care.cleaning if care is not None else None
         if outcome is None or outcome.plan is None or outcome.plan.reason not in _AT_REST:
             return f"the cleaner's last look: {outcome}"

@@ -7,6 +7,7 @@ calls.  For each of them a successor takes over; the judge looks at the log.  A 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -46,17 +47,18 @@ class Point:
 
 
 class Watched:
-    """A file system or a store, and a point to be met among its calls; an appender's flush counts too."""
+    """A file system or a store, and a point to be met among its ``calls``; an appender's flush counts too."""
 
-    def __init__(self, inner: Any, point: Point) -> None:
+    def __init__(self, inner: Any, point: Point, calls: Collection[str] = CALLS) -> None:
         self._inner = inner
         self._point = point
+        self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)
         if name == "flush":
             return lambda **kwargs: self._flush(attribute, kwargs)
-        if name not in CALLS and not (name == "close" and hasattr(self._inner, "lease")):
+        if name not in self._calls and not (name == "close" and hasattr(self._inner, "lease")):
             return attribute
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +68,7 @@ class Watched:
             process = self._point.process
             if process is not None and not process.is_alive:
                 await asyncio.Event().wait()
-            return Watched(response, self._point) if name == "create" else response
+            return Watched(response, self._point, self._calls) if name == "create" else response
 
         return call
 

@@ -15,13 +15,14 @@ from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import LogSize
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
+from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import NOT_COMPACTED, CleaningConfig, Reason
 from bmq.storage.cleaning.round import CleaningRound
-from bmq.storage.filesystem import NoSuchFile, OutOfSpace, write_once
+from bmq.storage.filesystem import CorruptData, NoSuchFile, OutOfSpace, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
@@ -61,10 +62,14 @@ async def update(owner: Owner, count: int) -> Found:
     last: Found = {}
     for number in range(count):
         key, value = b"k%d" % (number % KEYS), b"v%d" % number
-        data = build_batch([Record(key=key, value=value.ljust(100))], base_timestamp=CLOCK.now_ms())
-        offset = await owner.driver.append(memoryview(data))
-        last[key] = (offset, value)
+        last[key] = (await put(owner, key, value), value)
     return last
+
+
+async def put(owner: Owner, key: bytes, value: bytes) -> int:
+    """Write one record; return its offset."""
+    data = build_batch([Record(key=key, value=value.ljust(100))], base_timestamp=CLOCK.now_ms())
+    return await owner.driver.append(memoryview(data))
 
 
 async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
@@ -77,6 +82,8 @@ async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
             assert batch.has_valid_crc
             assert batch.next_offset > start
             start = batch.next_offset
+            if batch.is_control or not batch.count:
+                continue
             for record in read_records(batch):
                 assert record.key is not None
                 assert record.value is not None
@@ -331,6 +338,38 @@ async def test_a_round_ends_with_the_janitor() -> None:
     assert await world.names() == before
 
 
+async def test_a_round_ends_before_an_open_transaction_and_an_abort_leaves_the_value_before_it() -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, KEYS)
+    record = Record(key=b"k0", value=b"never committed".ljust(100))
+    data = build_batch(
+        [record], base_timestamp=CLOCK.now_ms(), producer_id=9, producer_epoch=0, base_sequence=0,
+        attributes=TRANSACTIONAL,
+    )  # fmt: skip
+    opened = await owner.driver.append(memoryview(data))
+    for number in range(16):
+        await put(owner, b"k1", b"w%d" % number)
+    last[b"k1"] = (opened + 16, b"w15")
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.driver.machine.last_stable_offset == opened
+    lives = [one async for one in walk(world.reading, PATH) if one.is_live]
+    assert [one.end for one in lives if one.name.cleaning] == [opened]
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.why_not is Reason.OPEN_TRANSACTION
+    await owner.driver.end_transaction(TransactionMarker(9, 0, 0, Marker.ABORT, 1))
+    for number in range(4):
+        last[b"k2"] = (await put(owner, b"k2", b"x%d" % number), b"x%d" % number)
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaner.rounds == 2
+    found, count = await contents(world, 0, owner.watermark)
+    assert found == last, "the aborted record is gone, and removed nothing"
+    assert count < 4 + 4 + KEYS
+
+
 async def test_a_log_below_the_ratio_waits() -> None:
     world = World()
     config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5))
@@ -386,22 +425,63 @@ async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None
     assert owner.janitor.cleaner.rounds == 2
 
 
-async def test_a_damaged_batch_stops_the_cleaning_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("damage", ["batch", "replicas", "index replicas"])
+async def test_a_log_is_cleaned_up_to_a_damaged_segment(
+    damage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the segment changes nor what lies behind it; once it is repaired, it is cleaned too."""
     world = World()
     owner = await compacted(world)
-    await update(owner, 20)
-    name = next(iter([one.name async for one in walk(world.reading, PATH) if one.is_live][3:]))
-    data = bytearray(await world.reading.read(PATH.log(name), 0, 1 << 20))
-    data[70] ^= 1
-    await world.reading.delete(PATH.log(name))
-    await write_once(world.reading, PATH.log(name), data)
-    before = await world.names()
-    await owner.rounds()
+    last = await update(owner, 20)
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    at = names[9]
+    path = PATH.idx(at) if damage == "index replicas" else PATH.log(at)
+    sound = await world.reading.read(path, 0, 1 << 20)
+    read, reads = owner.steps.read, list[str]()
+
+    async def unsound(place: str, position: int, length: int) -> bytes:
+        reads.append(place)
+        if place == path and damage != "batch" and is_damaged:
+            raise CorruptData(f"{place}: a checksum does not match")
+        return await read(place, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", unsound)
+    is_damaged = True
+    if damage == "batch":
+        await put_again(world, path, sound[:70] + bytes([sound[70] ^ 1]) + sound[71:])
+    behind = [name for name in await world.names() if name >= str(at)]
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaner.rounds == 1
     assert owner.janitor.failures > 0
-    assert await world.names() == before
+    lives = [one async for one in walk(world.reading, PATH) if one.is_live]
+    assert [(one.name.cleaning, one.end) for one in lives[:1]] == [(1, at.base)]
+    assert [name for name in await world.names() if name >= str(at)] == behind
     totals = owner.janitor.cleaning_totals()
     assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
     assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
+    reads.clear()
+    last |= await update(owner, 4)
+    for _ in range(3):
+        await owner.rounds(10)
+    if damage == "batch":
+        assert [place for place in reads if place.endswith(".log")] == [], "the damage is known by the file's time"
+    is_damaged = False
+    await asyncio.sleep(1)
+    await put_again(world, path, sound)
+    last |= await update(owner, 4)
+    for _ in range(5):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning_totals().uncleanable == 0
+    found, count = await contents(world, 0, 28)
+    assert (found, await hidden(world)) == (last, 0)
+    assert count <= KEYS + 4
+
+
+async def put_again(world: World, path: str, data: bytes) -> None:
+    """Replace the file, as a repair does."""
+    await world.reading.delete(path)
+    await write_once(world.reading, path, data)
 
 
 async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

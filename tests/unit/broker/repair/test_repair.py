@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,10 @@ from bmq.broker.partition.states import PartitionState
 from bmq.broker.repair.facts import PartitionIdentity
 from bmq.broker.repair.log_plan import RepairRequest
 from bmq.broker.repair.plan import Choice
+from bmq.broker.repair.rebuilt_record import SILENCE
+from bmq.broker.repair.rebuilt_record import record as rebuilt
 from bmq.broker.repair.repair import NotRepaired, Repair, RepairReport
+from bmq.broker.repair.scan import newest_index, read_folder
 from bmq.cli.segment.targets import find_targets
 from bmq.cli.segment.verify import verify
 from bmq.core.clock import SystemClock
@@ -27,9 +30,11 @@ from bmq.meta.kv import Put
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.block_cache import BlockCache
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.segment import decode_idx, encode_idx
 from tests.harness.loop import run
 from tests.harness.waiting import until
 from tests.simulation.world import KEY, PATH, SMALL, Process, World, make, read_log
@@ -393,6 +398,53 @@ async def test_an_unreadable_batch_of_a_closed_segment_is_skipped() -> None:
     assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
     assert (await d.record()).epoch == epoch, "its owner goes on"
     assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
+
+
+@pytest.mark.parametrize("fault", ["batch", "index"])
+async def test_a_cleaned_segment_is_found_that_hides_a_listed_source(fault: str) -> None:
+    """A store that was rebuilt inside a swap lists the last source, by its index; readers get the cleaned segment."""
+    d = await damaged(COVERED)
+    batches = [Batch(make(1, number, pid=1, size=SIZE)) for number in range(COUNT)]
+    for offset, batch in enumerate(batches):
+        batch.assign(offset, 1)
+    half = COUNT // 2
+    last, cleaned = SegmentName(half, 1, 1), SegmentName(0, 1, 1, 1)
+    await d.fs.delete(PATH.log(A))
+    await put(d, A, batches[:half])
+    await put(d, last, batches[half:])
+    await put(d, cleaned, batches)
+    if fault == "batch":
+        data = d._file(PATH.log(cleaned)).data
+        data[BATCH_BYTES + HEADER_BYTES + 5] ^= 1
+    await d.fs.delete(PATH.idx(cleaned))
+    folder = await read_folder(d.fs, PATH)
+    made = rebuilt(PATH, folder, SILENCE, await newest_index(d.fs, PATH, folder), 1)
+    assert [entry.name for entry in made.segments] == [last]
+    _, revision = await ownership.read(d.kv, RECORD_KEY)
+    await ownership.store(d.kv, RECORD_KEY, made, revision)
+    report = await d.repair(is_dry=False, all_segments=True)
+    assert [plan.name for plan in report.older] == [cleaned]
+    assert report.plans == []
+    lost = [(gap.first, gap.end) for plan in report.older for gap in plan.gaps]
+    assert lost == ([(1, 2)] if fault == "batch" else [])
+    index = decode_idx(await d.fs.read(PATH.idx(cleaned), 0, 1 << 20))
+    assert (index.segment, index.end_offset, index.position) == (cleaned, COUNT, len(d.files()[PATH.log(cleaned)]))
+    assert [batch.base_offset for batch in await d.stored(COUNT) if not batch.count] == [first for first, _ in lost]
+    assert not (await d.repair(all_segments=True)).older[0].lacks_index
+    heir = await d.heir()
+    assert writer_of(heir).machine.state is PartitionState.WRITE
+    assert await writer_of(heir).append(make(1, COUNT, pid=1, size=SIZE)) == COUNT
+
+
+async def put(d: Damaged, name: SegmentName, batches: Sequence[Batch]) -> None:
+    """Write a closed segment of these batches, and its index."""
+    data = b"".join(bytes(batch.data) for batch in batches)
+    await write_once(d.fs, PATH.log(name), data)
+    end = batches[-1].next_offset
+    index = Checkpoint(
+        key=KEY, segment=name, position=len(data), end_offset=end, log_start=0, is_closed=True, epochs=((1, name.base),)
+    )
+    await write_once(d.fs, PATH.idx(name), encode_idx(index))
 
 
 async def test_a_segment_that_the_owner_registers_meanwhile_is_no_sign_of_an_older_store() -> None:

@@ -1,0 +1,111 @@
+"""The drafts of former owners, settled before files of the partition are merged or cleaned.
+
+A former owner that stood still goes on with its next step, however late.  Its drafts show this step:
+
+| draft on storage                  | next step            | settled by                                                |
+|-----------------------------------|----------------------|-----------------------------------------------------------|
+| cleaned segment, in the record    | give it its name     | the owner, which completes the swap first                 |
+| cleaned segment, not in the record| give it its name,    | deleting it.  The segments that it replaces may soon be   |
+|                                   | after the loss of    | part of a merged file, which it would hide with all that  |
+|                                   | the store            | was appended                                              |
+| index of a merge, complete        | append files         | appending them now: the late call then finds no sources.  |
+|                                   |                      | It could append them to a source of a cleaned segment,    |
+|                                   |                      | which hides them                                          |
+| index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
+
+An index of a merge is complete before its writer proves its ownership.  So one
+listing shows a successor all such drafts.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from bmq.broker.cleanup.orphans import temporary_files
+from bmq.broker.cleanup.retention import RetentionState, read_idx
+from bmq.broker.cleanup.segment_merge import SegmentMerger
+from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
+from bmq.broker.context import BrokerContext
+from bmq.core.aio.subscribers import no_op
+from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError, StorageUnavailable
+from bmq.storage.layout import base_name
+from bmq.storage.log_segments import ListedSegment, walk
+
+_CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
+_MERGED = ".join-"
+
+
+class FormerOwners:
+    """Settlement of former owners' drafts, in one broker's partitions."""
+
+    def __init__(self, context: BrokerContext, merger: SegmentMerger, *, names_per_job: int) -> None:
+        self._fs: FileSystem = context.fs
+        self._merger = merger
+        self._names_per_job = names_per_job
+        self.merges_ended = 0
+        """Merges of former owners that were carried out here."""
+
+    async def settle(self, state: RetentionState) -> bool:
+        """Settle the drafts in the partition's folder; return whether the log may be merged and cleaned now.
+
+        To be called while no round of this process writes drafts for the partition.  Raises StorageError, and
+        RequestError or KvError if the ownership cannot be proven.
+        """
+        driver, machine = state.driver, state.driver.machine
+        listed = [status.path for status in await temporary_files(self._fs, driver.path.folder, self._names_per_job)]
+        named = {path for swap in (machine.record.swap, machine.swap) if swap is not None for path in swap.drafts}
+        drafts = [path for path in listed if base_name(path).startswith(_CLEANED) and path not in named]
+        merges = [path for path in listed if base_name(path).startswith(_MERGED)]
+        if drafts or merges:
+            await driver.prove()  # the drafts were listed before: none of them is a later owner's
+        for path in drafts:
+            await self._fs.delete(path)
+        is_settled = len(listed) < self._names_per_job
+        for path in merges:
+            is_settled &= await self._end_merge(state, path)
+        return is_settled
+
+    async def _end_merge(self, state: RetentionState, draft: str) -> bool:
+        """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait."""
+        merged = await read_idx(self._fs, draft, no_op)
+        if merged is None:
+            return True
+        members = await self._members(state, merged)
+        if len(members) < 2:
+            return True
+        floor = min((entry.name.order for entry in state.driver.machine.record.segments), default=None)
+        if floor is None or members[-1].name.order >= floor:
+            return False  # the record names a file of it: a successor would begin there
+        path = state.driver.path
+        target, *sources = (one.name for one in members)
+        try:
+            await self._fs.concat(path.log(target), [path.log(source) for source in sources])
+        except NoSuchFile:
+            return True  # its writer was faster
+        except StorageUnavailable:
+            raise
+        except StorageError:
+            return True  # refused to its writer, too
+        state.forget_count()  # bytes have moved to other names
+        self.merges_ended += 1
+        await self._merger.finish(state, draft, target, sources)
+        return True
+
+    async def _members(self, state: RetentionState, merged: Checkpoint) -> list[ListedSegment]:
+        """Return the files of the merge, in order; none if they do not fit its index."""
+        found: list[ListedSegment] = []
+        async with aclosing(walk(self._fs, state.driver.path)) as listing:
+            async for listed in listing:
+                if listed.name.base >= merged.end_offset:
+                    break
+                if listed.has_log and listed.name.base >= merged.segment.base:
+                    found.append(listed)
+        is_whole = (
+            len(found) > 0
+            and found[0].name == merged.segment
+            and found[-1].end == merged.end_offset
+            and sum(one.length for one in found) == merged.position
+            and all(one.is_live for one in found)
+        )
+        return found if is_whole else []

@@ -1,0 +1,199 @@
+"""Former owners that wake up inside a merge or a swap, beside the cleaning and the merges of their successors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
+from bmq.core.errors import ErrorCode, RequestError
+from bmq.meta import ownership
+from bmq.storage.filesystem import write_once
+from bmq.storage.layout import base_name
+from bmq.storage.log_segments import walk
+from tests.unit.broker.cleanup.test_log_cleaner import BRISK, COMPACT, allow, compacted, contents, hidden, update
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
+
+PATIENT = replace(BRISK, step_timeout_ms=1 << 40)
+"""The janitor of a process that stands still: its deadlines do not run."""
+RECORD_KEY = ownership.partition_key("bmq", KEY)
+HELD_MS = 600_000
+LAX = replace(BRISK, grace_ms=HELD_MS)
+"""A janitor that sweeps nothing while the story lasts."""
+
+
+async def test_a_merge_that_a_former_owner_ends_late_loses_no_record() -> None:
+    """Append no file to a source of a cleaned segment, which hides the source with all its bytes."""
+    world = World()
+    first = await world.owner("a", COMPACT, PATIENT)  # it may not clean yet
+    await update(first, 4)
+    await asyncio.sleep(2 * HELD_MS / 1000)
+    last = await update(first, 10)
+    gate, concat = asyncio.Event(), first.steps.concat
+    refused: list[Exception] = []
+
+    async def late(target: str, sources: Sequence[str]) -> None:
+        await gate.wait()
+        try:
+            await concat(target, sources)
+        except Exception as error:
+            refused.append(error)
+            raise
+
+    first.steps.concat = late  # type: ignore[method-assign]
+    first.configure(segment_bytes=1_400)
+    zombie = asyncio.create_task(first.rounds())
+    await asyncio.sleep(1)
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_compaction_lag_ms=HELD_MS))
+    second = await compacted(world, "b", config)
+    await second.rounds()
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    assert len(refused) == 1
+    assert second.janitor.files_merged == 0
+    assert second.janitor._former_owners.merges_ended == 1
+    assert await contents(world, 0, 14) == (last, 14)
+    for _ in range(3):
+        await second.rounds(HELD_MS / 1000)
+    assert second.janitor.cleaner.rounds > 0
+    assert (await contents(world, 0, 14))[0] == last
+    assert await hidden(world) == 0
+    assert [name for name in await world.names() if name.startswith(".join")] == []
+
+
+async def test_a_merge_of_a_former_owner_waits_while_the_record_names_its_files() -> None:
+    """A successor begins at the files that the record names; until then nothing is merged, cleaned or swept."""
+    world = World()
+    first = await world.owner("a", COMPACT, PATIENT)
+    last = await update(first, 14)
+
+    async def never(target: str, sources: Sequence[str]) -> None:
+        await asyncio.Event().wait()
+
+    first.steps.concat = never  # type: ignore[method-assign]
+    first.configure(segment_bytes=1_400)
+    dead = asyncio.create_task(first.rounds())
+    await asyncio.sleep(1)
+    dead.cancel()
+    first.die()
+    (draft,) = [name for name in await world.names() if name.startswith(".join")]
+    second = await compacted(world, "b")
+    machine = second.driver.machine
+    entries = machine.record.segments
+    named = entries[0].name._replace(base=0, epoch=1, n=3)
+    machine._record = replace(machine.record, segments=(replace(entries[0], name=named), *entries[1:]))
+    for _ in range(5):
+        await second.rounds(BRISK.grace_ms / 1000)
+    assert draft in await world.names()
+    assert (second.janitor.cleaner.rounds, second.janitor.files_merged) == (0, 0)
+    machine._record = replace(machine.record, segments=entries)
+    last |= await update(second, 4)
+    for _ in range(10):
+        await second.rounds(BRISK.retry_ms / 1000)
+    assert draft not in await world.names()
+    assert second.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 18))[0] == last
+
+
+@pytest.mark.parametrize("step", ["replace", "rename"])
+@pytest.mark.parametrize("does", ["merges", "cleans"])
+async def test_a_draft_of_which_a_rebuilt_store_knows_nothing_gets_no_name(step: str, does: str) -> None:
+    """Hide no file that was merged meanwhile, and replace no index of another draft."""
+    world = World()
+    first = await compacted(world)
+    first.janitor.config = PATIENT
+    last = await update(first, 14)
+    gate, call = asyncio.Event(), getattr(first.steps, step)
+
+    async def late(source: str, target: str) -> None:
+        if base_name(source).startswith((DRAFT, DRAFT_INDEX)):
+            await gate.wait()
+        await call(source, target)
+
+    setattr(first.steps, step, late)
+    zombie = asyncio.create_task(first.rounds())
+    await asyncio.sleep(1)
+    await forget_swap(world, first)
+    config = replace(COMPACT, segment_bytes=100_000) if does == "merges" else COMPACT
+    second = await world.owner("b", config, LAX)
+    if does == "cleans":
+        allow(second)
+    last |= await update(second, 7)
+    for _ in range(3):
+        await second.rounds(10)
+    gate.set()
+    await asyncio.wait({zombie}, timeout=30)
+    assert (second.janitor.files_merged > 0, second.janitor.cleaner.rounds) == (does == "merges", does == "cleans")
+    assert (await contents(world, 0, 21))[0] == last
+    for listed in [one async for one in walk(world.reading, PATH) if one.name.cleaning]:
+        assert listed.has_log
+        assert listed.is_live
+        assert listed.has_idx
+    assert [name for name in await world.names() if name.startswith(".clean")] == []
+
+
+async def forget_swap(world: World, owner: Owner) -> None:
+    """Store the record as ``bmq cluster rebuild`` makes it: without the swap, at a much higher epoch."""
+    record, revision = await ownership.read(owner.kv, RECORD_KEY)
+    assert record.swap is not None
+    forgotten = replace(record, swap=None, epoch=record.epoch + 1_000, owner="")
+    await ownership.store(owner.kv, RECORD_KEY, forgotten, revision)
+
+
+async def test_a_draft_without_its_index_gets_no_name() -> None:
+    """A cleaned segment without an index would end the cleaning of the log there, for good."""
+    world = World()
+    first = await compacted(world)
+    last = await update(first, 14)
+    (name,) = [one.name async for one in walk(world.reading, PATH) if one.name.base == 0]
+    swap = first.janitor.swapper.drafts(first.driver, name._replace(cleaning=1))
+    await write_once(first.fs, swap.draft, await world.reading.read(PATH.log(name), 0, 1 << 20))
+    await first.driver.store_swap(swap)
+    assert not await first.janitor.swapper.complete(first.driver)
+    assert first.driver.machine.record.swap is None
+    assert [each for each in await world.names() if each.startswith(".clean")] == []
+    await first.rounds()
+    assert first.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_the_sweeper_leaves_the_drafts_that_the_record_names() -> None:
+    """A swap that waits for storage is older than any grace."""
+    world = World()
+    first = await compacted(world)
+    await update(first, 14)
+    (name,) = [one.name async for one in walk(world.reading, PATH) if one.name.base == 0]
+    swap = first.janitor.swapper.drafts(first.driver, name._replace(cleaning=1))
+    for path in swap.drafts:
+        await write_once(first.fs, path, b"")
+    await first.driver.store_swap(swap)
+    second = await compacted(world, "b")
+    await asyncio.sleep(10 * BRISK.grace_ms / 1000)
+    assert not await second.janitor._sweeper.sweep(second.driver, second.clock.now_ms())
+    assert sorted(map(base_name, swap.drafts)) == [each for each in await world.names() if each.startswith(".clean")]
+
+
+async def test_a_merge_is_proven_behind_its_draft() -> None:
+    """A successor that lists the folder finds the draft of each merge whose writer has proven its ownership."""
+    world = World()
+    first = await world.owner("a", COMPACT, PATIENT)
+    last = await update(first, 14)
+    names, prove = list[list[str]](), first.driver.prove
+
+    async def refused() -> None:
+        names.append([name for name in await world.names() if name.startswith(".join")])
+        await prove()
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process has it")
+
+    first.driver.prove = refused  # type: ignore[method-assign]
+    first.configure(segment_bytes=1_400)
+    await first.rounds()
+    assert [len(found) for found in names] == [1]
+    assert first.janitor.files_merged == 0
+    assert [name for name in await world.names() if name.startswith(".join")] == []
+    assert await contents(world, 0, 14) == (last, 14)
