@@ -82,6 +82,11 @@ types: Any = numba_types
 
 
 def _inlined(function: _F) -> _F:
+    """Compile a part of a loop into it: a call would count the references of its arrays, atomically."""
+    return cast(_F, njit(nogil=True, forceinline=True)(function))
+
+
+def _rare(function: _F) -> _F:
     return cast(_F, njit(nogil=True)(function))
 
 
@@ -243,7 +248,7 @@ def _put(table: Words, state: Words, first: int, second: int, offset: int) -> bo
     return True
 
 
-@_inlined
+@_rare
 def _narrow(table: Words, state: Words, wanted: int) -> bool:
     """Lower the last hash of the pass, until at most half of the entries are left and at least a quarter.
 
@@ -273,7 +278,7 @@ def _narrow(table: Words, state: Words, wanted: int) -> bool:
     return True
 
 
-@_inlined
+@_rare
 def _drop_behind(table: Words, last: int) -> None:
     """Remove the entries whose first word is past ``last``, in place.
 

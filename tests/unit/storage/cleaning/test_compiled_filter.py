@@ -367,6 +367,14 @@ def test_every_truncation_is_refused_whatever_follows_in_memory(behind: bytes) -
     assert check_verdict(damaged(RIGHT, BODY + b"\0", 4, behind)) != ""
 
 
+def test_a_number_that_ends_in_the_next_record_is_refused() -> None:
+    """The size of the first record's value would be below 0, which is null, with a byte of the second record."""
+    body = bytes.fromhex("0a 00 00 00 01 81  0c 00 00 02 01 01 00")
+    assert check_verdict(damaged(RIGHT, body, 2, b"")) == "the batch at offset 0 cannot be cleaned"
+    body = bytes.fromhex("0a 00 00 00 01 01  0c 00 00 02 01 01 00")
+    assert check_verdict(damaged(RIGHT, body, 2, b"")) == ""
+
+
 @pytest.mark.parametrize("seed", seeds(4, 200))
 def test_both_filters_judge_damaged_records_alike(seed: int) -> None:
     rng = Random(seed)
