@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -93,11 +94,14 @@ def _parse_whole(kind: ConfigType, text: str) -> int:
     return int(text)
 
 
+_DOUBLE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
+
+
 def _parse_double(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("Not a number of type DOUBLE") from None
+    """Return a decimal number as Java's ``Double.parseDouble`` reads it: no underscores, no digits but ASCII's."""
+    if not _DOUBLE.fullmatch(text):
+        raise ValueError("Not a number of type DOUBLE")
+    return float(text.rstrip("fFdD"))
 
 
 _PARSERS: Mapping[ConfigType, Callable[[str], Any]] = {

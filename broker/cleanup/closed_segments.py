@@ -128,8 +128,8 @@ class ClosedLog:
 class ClosedSegments:
     """The closed segments of one partition.  An index is read once: a closed segment never changes under its name.
 
-    ``room``: bytes of a draft in bytes of its sources (``cleaned_file``).  ``damaged``: the file that the last round
-    could not read, and which no round takes until it changes; None without any.
+    ``room``: bytes of a draft in bytes of its sources (``cleaned_file``).  ``damaged``: a file that the last round
+    could not read; no round takes it until it changes.  None without any.
     """
 
     def __init__(self, fs: FileSystem, driver: PartitionDriver, failed: Callable[[str, Exception], None]) -> None:

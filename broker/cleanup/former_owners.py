@@ -14,7 +14,7 @@ A former owner that stood still goes on with its next step, however late.  Its d
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
 
 An index of a merge is complete before its writer proves its ownership.  So one
-listing shows a successor all such drafts.
+listing shows all these drafts to a successor.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class LogCleaner:
     async def _round(
         self, state: RetentionState, closed: ClosedLog, plan: CleaningPlan, bounds: RoundBounds, room: float
     ) -> list[CleanedFacts]:
-        """Do one round: swap each group of the plan for its cleaned segment, in order.
+        """Do one round: swap the plan's groups, in order, for cleaned segments.
 
         Raises DamagedSource at the first segment that cannot be read, DraftFull, StorageError, and RequestError if this
         broker is not the owner any more, and CleaningStopped.

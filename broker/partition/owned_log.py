@@ -283,6 +283,16 @@ class OwnedLog:
         """Return the effect that writes the record as it is, but with the wanted swap."""
         return self.store(replace(self._record, swap=self._swap), self._revision)
 
+    def drop_old_names(self) -> list[Effect]:
+        """Return the effect that writes the record without old names."""
+        segments = self.unclosed.still_needed(self._record.segments)
+        return self.store(replace(self._record, segments=segments), self._revision)
+
+    @property
+    def has_old_names(self) -> bool:
+        """True if the stored record names closed segments before the newest: the next record names none of them."""
+        return len(self.unclosed.still_needed(self._record.segments)) < len(self._record.segments)
+
     def want_swap(self, swap: Swap | None) -> None:
         """Let the next record have this swap."""
         self._swap = swap

@@ -98,11 +98,16 @@ def on_stored(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Ef
 
 
 def on_swap_wanted(machine: OwnedLog, event: ev.SwapWanted, now_ms: int) -> list[Effect]:
-    """Store the record with the swap, at once or behind the write that is under way."""
+    """Store the record with the swap, at once or behind the write that is under way.
+
+    A record that has the swap is stored without old names, which keep closed segments from being cleaned.
+    """
     machine.want_swap(event.swap)
-    if machine.storing is not None or machine.swap == machine.record.swap:
+    if machine.storing is not None:
         return []
-    return machine.store_swap()
+    if machine.swap != machine.record.swap:
+        return machine.store_swap()
+    return machine.drop_old_names() if machine.has_old_names else []
 
 
 def on_write_refused(machine: OwnedLog, event: ev.RecordRefused, now_ms: int) -> list[Effect]:

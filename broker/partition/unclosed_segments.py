@@ -71,6 +71,17 @@ class UnclosedSegments:
             listed.append(self._closed)
         return tuple(sorted(listed, key=lambda entry: entry.name.order))
 
+    def still_needed(self, listed: tuple[SegmentEntry, ...]) -> tuple[SegmentEntry, ...]:
+        """Return the entries of the stored record without old names: closed segments before the newest."""
+        closed = self._closed
+        if closed is None:
+            return listed
+        return tuple(
+            closed if entry.name == closed.name else entry
+            for entry in listed
+            if entry.name.order >= closed.name.order or entry.name in self._unclosed
+        )
+
     def take_empty(self, listed: Iterable[SegmentEntry]) -> tuple[SegmentName, ...]:
         """Return the segments that closed without a flushed byte and that the stored record does not list, once each.
 

@@ -38,6 +38,8 @@ def key(kind: ConfigType, **options: Any) -> ConfigKey:
         (ConfigType.LONG, "9223372036854775807", "9223372036854775807"),
         (ConfigType.LONG, "007", "7"),
         (ConfigType.DOUBLE, "1e-2", "0.01"),
+        (ConfigType.DOUBLE, "+.5f", "0.5"),
+        (ConfigType.DOUBLE, "1.D", "1.0"),
         (ConfigType.LIST, " a , b,c ", "a,b,c"),
         (ConfigType.LIST, "  ", ""),
         (ConfigType.STRING, " a b ", "a b"),
@@ -65,6 +67,9 @@ def test_a_legal_value_is_kept_in_one_form(kind: ConfigType, text: str, kept: st
         (ConfigType.INT, "-", "Not a number of type INT"),
         (ConfigType.INT, "1.5", "Not a number of type INT"),
         (ConfigType.DOUBLE, "one", "Not a number of type DOUBLE"),
+        (ConfigType.DOUBLE, "0_1", "Not a number of type DOUBLE"),
+        (ConfigType.DOUBLE, "\uff10.5", "Not a number of type DOUBLE"),
+        (ConfigType.DOUBLE, ".", "Not a number of type DOUBLE"),
     ],
 )
 def test_an_illegal_value_is_refused_in_kafkas_words(kind: ConfigType, text: str, reason: str) -> None:

@@ -425,6 +425,32 @@ async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None
     assert owner.janitor.cleaner.rounds == 2
 
 
+async def test_a_quiet_log_is_cleaned_up_to_its_newest_closed_segment() -> None:
+    """No segment is registered any more, so the record would name the last ones, which keeps them from a round."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    await owner.rounds(10)
+    assert owner.driver.machine.has_old_names
+    while not owner.driver.machine.is_all_closed:
+        await owner.round(30)
+    for _ in range(3):
+        await owner.rounds(10)
+    (newest,) = owner.driver.machine.record.segments
+    assert newest.is_closed
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.plan is not None
+    assert care.cleaning.plan.end == newest.name.base == 19
+    found, count = await contents(world, 0, 20)
+    assert found == last
+    assert count == KEYS + 1
+    owner.die()
+    second = await compacted(world, "b")
+    assert (second.log_start, second.watermark) == (0, 20)
+    assert (await contents(world, 0, 20))[0] == last
+
+
 @pytest.mark.parametrize("damage", ["batch", "replicas", "index replicas"])
 async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     damage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

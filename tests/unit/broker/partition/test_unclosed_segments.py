@@ -30,3 +30,23 @@ def test_an_index_that_another_wrote_settles_nothing() -> None:
     left = UnclosedSegments()
     left.found([ENTRY], NAME, 100, 9)
     assert not left.is_settled(LAST, 3)
+
+
+def entry(base: int, n: int) -> SegmentEntry:
+    return SegmentEntry(name=SegmentName(base, 1, n), spare="/spare", holder="me", file_id=n)
+
+
+def test_a_record_need_not_name_closed_segments_but_the_newest() -> None:
+    left = UnclosedSegments()
+    first, second, third, opened = entry(0, 0), entry(10, 1), entry(20, 2), entry(30, 3)
+    listed = (first, second, third, opened)
+    assert left.still_needed(listed) == listed
+    for one in (first, second, third):
+        left.leave(one)
+    left.closed(second.closed(100, 20))
+    assert left.still_needed(listed) == (first, second.closed(100, 20), third, opened), "the first is being closed"
+    left.closed(third.closed(100, 30))
+    assert left.still_needed(listed) == (first, third.closed(100, 30), opened)
+    left.closed(first.closed(100, 10))
+    assert left.still_needed(listed) == (third.closed(100, 30), opened)
+    assert left.still_needed(listed) == left.listed(opened)
