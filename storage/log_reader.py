@@ -63,6 +63,10 @@ class MissingRecords(CorruptData):
     """A segment ends before the offset that its name and the watermark promise: bytes are gone."""
 
 
+class SegmentReplaced(StorageError):
+    """The segment that was read has been merged or cleaned, and its index is gone: read its records again."""
+
+
 class TransactionsUnknown(StorageError):
     """The index of a closed segment is missing, so it is not known which of its transactions were aborted."""
 
@@ -100,6 +104,7 @@ class LogSlice:
 
     ``kept_bytes`` is the memory that they keep alive, also when the blocks are cached no longer.  ``end_offset`` is the
     offset behind the last of them; ``aborted`` are the aborted transactions that a reader needs, if it asked for them.
+    ``segment`` is their segment; None if there are no batches.
     """
 
     buffers: Sequence[Buffer] = ()
@@ -107,6 +112,7 @@ class LogSlice:
     kept_bytes: int = 0
     end_offset: int = 0
     aborted: Sequence[AbortedTransaction] = ()
+    segment: SegmentName | None = None
 
 
 # ---------------------------------------------------------------------------------------------------- one segment
@@ -401,7 +407,7 @@ class LogReader:
         if is_next:
             number = -(-end // self.pool.config.block_bytes)
             self.pool.read_ahead(self.path.log(extent.name), number, walk.wanted_until, walk.run)
-        return _slice(walk.views(start, end), end - start, end_offset)
+        return _slice(walk.views(start, end), end - start, end_offset, extent.name)
 
     def _walk(
         self,
@@ -445,6 +451,31 @@ class LogReader:
 
     # Aborted transactions
 
+    async def read_with_aborted(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        watermark: int,
+        *,
+        active: ActiveSegment | None = None,
+        recent: RecentAborted | None = None,
+        held: HeldRecords | None = None,
+    ) -> LogSlice:
+        """Return the batches of ``read_slice``, with the aborted transactions that their reader needs.
+
+        If the segment was replaced meanwhile, the batches are read again.  See ``read_slice`` and ``with_aborted`` for
+        the arguments and the exceptions.
+        """
+        for attempt in range(REFRESHES_MAX + 1):
+            records = await self.read_slice(offset, max_bytes, end_offset, active=active, held=held)
+            try:
+                return await self.with_aborted(records, offset, watermark, active=active, recent=recent)
+            except SegmentReplaced:
+                if attempt == REFRESHES_MAX:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
     async def with_aborted(
         self,
         records: LogSlice,
@@ -459,7 +490,8 @@ class LogReader:
         ``recent`` is what the owner has in memory.  The caller got it before this call, when every transaction in the
         range was decided.  Without it ``watermark`` bounds the search.  A segment's index says how far its
         own list suffices, so in a log without transactions nothing more is read.  If an index is missing, records
-        without transactions need no list.  Raises TransactionsUnknown for others, and what storage raises.
+        without transactions need no list.  Raises TransactionsUnknown for others, SegmentReplaced if the records have
+        to be read again, and what storage raises.
         """
         if not records.size:
             return records
@@ -469,6 +501,7 @@ class LogReader:
                 await self.segments.cover(until, active.name if active is not None else None)
             aborted, missing = await self._collect_aborted(start, records.end_offset, until, recent)
             if missing is None:
+                self._check_segment(records)
                 return replace(records, aborted=aborted) if aborted else records
             if not _have_transactions(records):
                 return records
@@ -479,6 +512,16 @@ class LogReader:
             f"{self.path.idx(missing)} is missing, and offsets {start} to {records.end_offset} hold transactions:"
             " `bmq segment repair` writes the index again"
         )
+
+    def _check_segment(self, records: LogSlice) -> None:
+        """Raise SegmentReplaced if transactions of the records may be listed in indexes that are gone.
+
+        The index of a cleaned segment lists only transactions with data in the round's sources.  Cached bytes may be
+        older than several rounds.
+        """
+        extent = self.segments.find(records.end_offset - 1)
+        if extent is not None and extent.name != records.segment and _have_transactions(records):
+            raise SegmentReplaced(f"{self.path.log(extent.name)} has replaced the segment that was read")
 
     async def _collect_aborted(
         self, start: int, end: int, until: int, recent: RecentAborted | None
@@ -607,13 +650,13 @@ def _position_of(held: HeldRecords, facts: SegmentKnowledge) -> int | None:
     return facts.index.next_position(held.start)
 
 
-def _slice(views: Sequence[memoryview], size: int, end_offset: int) -> LogSlice:
+def _slice(views: Sequence[memoryview], size: int, end_offset: int, segment: SegmentName) -> LogSlice:
     """Return the views, or a copy of their bytes if they would keep far more alive."""
     blocks = {id(view.obj): memoryview(view.obj).nbytes for view in views}
     kept = sum(blocks.values())
     if kept > KEPT_SHARE * size:
-        return LogSlice((b"".join(views),), size, size, end_offset)
-    return LogSlice(views, size, kept, end_offset)
+        return LogSlice((b"".join(views),), size, size, end_offset, segment=segment)
+    return LogSlice(views, size, kept, end_offset, segment=segment)
 
 
 async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:

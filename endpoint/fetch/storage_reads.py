@@ -74,10 +74,12 @@ class StorageReads:
             active = await view.ask_active_segment() if result.asks else result.active_segment
             recent = view.recent_aborted  # as it is when the active segment is known: no older
             held = self._context.tails.held(result.key) if result.key is not None else None
-            records = await reader.read_slice(result.offset, result.limit, result.end, active=active, held=held)
             if result.wants_aborted:
-                watermark = result.marks[0]
-                records = await reader.with_aborted(records, result.offset, watermark, active=active, recent=recent)
+                records = await reader.read_with_aborted(
+                    result.offset, result.limit, result.end, result.marks[0], active=active, recent=recent, held=held
+                )
+            else:
+                records = await reader.read_slice(result.offset, result.limit, result.end, active=active, held=held)
             took_s = self._clock.monotonic() - began
             self.read_ms.observe(took_s * 1000)
             if self._tracer is not None:
