@@ -77,10 +77,8 @@ TABLE: Mapping[str, ConfigKey] = {
 KAFKAS_OWN = frozenset(
     {
         "background.threads",
-        "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
-        "log.cleaner.io.max.bytes.per.second",
         "log.cleaner.threads",
         "metric.reporters",
         "num.io.threads",

@@ -100,7 +100,7 @@ def on_stored(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Ef
 def on_swap_wanted(machine: OwnedLog, event: ev.SwapWanted, now_ms: int) -> list[Effect]:
     """Store the record with the swap, at once or behind the write that is under way.
 
-    A record that has the swap is stored without old names, which keep closed segments from being cleaned.
+    If the record has the swap, the record is stored without old names: a named segment is not cleaned.
     """
     machine.want_swap(event.swap)
     if machine.storing is not None:
