@@ -297,7 +297,7 @@ def test_an_owner_ends_at_every_call_of_a_round(how: str, block: int) -> None:
     A usual run has two of ``HOWS`` at a call, and one of ``AFTER``; a larger run has more.
     """
     last, _ = run(play(0, how, is_succeeded))
-    turns = min(len(AFTER), seeds_wanted() // 200)
+    turns = min(len(AFTER), seeds_wanted() // 2_000)
     for at in range(1 + block, last + 1, BLOCKS):
         is_usual = (at // BLOCKS + HOWS.index(how)) % 2 == 0
         for turn in range(turns or is_usual):
