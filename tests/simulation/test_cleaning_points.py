@@ -292,10 +292,15 @@ def test_the_story_without_a_fault_has_many_calls() -> None:
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_an_owner_ends_at_every_call_of_a_round(how: str, block: int) -> None:
-    """No call is a bad moment to die, to hang or to lose the partition.  A larger run has more of ``AFTER`` at each."""
+    """No call is a bad moment to die, to hang or to lose the partition.
+
+    A usual run has two of ``HOWS`` at a call, and one of ``AFTER``; a larger run has more.
+    """
     last, _ = run(play(0, how, is_succeeded))
+    turns = min(len(AFTER), seeds_wanted() // 2_000)
     for at in range(1 + block, last + 1, BLOCKS):
-        for turn in range(min(len(AFTER), max(1, seeds_wanted() // 200))):
+        is_usual = (at // BLOCKS + HOWS.index(how)) % 2 == 0
+        for turn in range(turns or is_usual):
             after = AFTER[(at // BLOCKS + HOWS.index(how) + block + turn) % len(AFTER)]
             try:
                 run(play(at, how, after), at)

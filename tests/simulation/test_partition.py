@@ -185,7 +185,7 @@ def test_histories(block: int) -> None:
 
 @pytest.mark.parametrize("seed", [3407])
 def test_a_compacted_history_that_shows_a_fault_of_the_cleaner(seed: int) -> None:
-    """Play the history that finds one of the planted faults of docs/design/mutations.md."""
+    """Play a seed that finds one of the planted faults of docs/design/mutations.md."""
     play(seed)
 
 
