@@ -234,6 +234,15 @@ async def test_a_stopped_namenode_that_wakes_up_spoils_nothing(ha: HdfsCluster, 
             assert b"".join(await read_parts(fs, path, 0, [1 << 20] * 3)) == LARGE
 
 
+def test_a_healed_pair_can_fail_over_again(ha: HdfsCluster) -> None:
+    """The former NameNode wakes up, and ends a moment later: ``heal`` returns when the pair has a standby again."""
+    former = stop(ha)
+    ha.wait_failover(former)
+    ha.namenodes[former].resume()
+    ha.heal()
+    assert {ha.namenode_state(0), ha.namenode_state(1)} == {"active", "standby"}
+
+
 @pytest.mark.parametrize("break_it", [kill, stop])
 def test_a_log_is_written_and_rolls_through_a_failover(
     ha: HdfsCluster,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import pytest
 
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import FileSystem
+from bmq.storage.hdfs.delegation_token import HadoopToken
 from bmq.storage.hdfs.token_file import read_token_files
-from bmq.storage.open import open_filesystem
+from bmq.storage.open import fetch_storage_token, open_filesystem, renew_storage_token
 from tests.integration.secure_spark import bare_python
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_tools import hdfs_tool
@@ -57,6 +60,29 @@ class Secure:
             hdfs_login=HdfsLogin(self.keytab("bmq")),
         )
         return fs, await Store(fs).create()
+
+    @contextlib.asynccontextmanager
+    async def renewed(self, token: HadoopToken, renewer: str) -> AsyncIterator[None]:
+        """Renew a token four times in its life while the context is open, as YARN does for a job that runs.
+
+        Raises what a renewal has raised.
+        """
+        conf, login = str(self.hdfs.conf_folder), HdfsLogin(self.keytab(renewer))
+        own = await fetch_storage_token(self.hdfs.root, hadoop_conf_dir=conf, hdfs_login=login)
+        assert own is not None
+
+        async def renew() -> None:
+            while True:
+                await renew_storage_token(replace(own, token=token), hdfs_login=login)
+                await asyncio.sleep(TOKEN_LIFE_S / 4)
+
+        task = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment of a driver: this process's, with no log-in but that of ``variables``."""
@@ -129,6 +155,7 @@ async def test_a_batch_reads_with_a_token_alone(secure: Secure, log_in: str, tmp
     await store.segment(series(500, 500), n=1)
     await fs.close()
     conf, secrets = {"HADOOP_CONF_DIR": str(secure.hdfs.conf_folder)}, []
+    renewal: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
     match log_in:
         case "ticket":
             options = " ".join(secure.hdfs.security.java_options if secure.hdfs.security else ())
@@ -139,18 +166,20 @@ async def test_a_batch_reads_with_a_token_alone(secure: Secure, log_in: str, tmp
         case _:
             path = tmp_path / "tokens"
             tickets = await asyncio.to_thread(secure.kdc.log_in, f"{log_in}@{REALM}")
-            await asyncio.to_thread(hdfs_tool, secure.hdfs, "fetchdt", str(path), tickets=tickets)
+            await asyncio.to_thread(hdfs_tool, secure.hdfs, "fetchdt", "--renewer", "bmq", str(path), tickets=tickets)
             (token,) = read_token_files((str(path),)).values()
+            renewal = secure.renewed(token, "bmq")  # Spark's start may outlast a token
             secrets = [token.password, token.identifier]
             conf = {"BMQ_HADOOP_CONF_DIR": str(secure.hdfs.conf_folder), "HADOOP_TOKEN_FILE_LOCATION": str(path)}
     root = f"{secure.hdfs.root}/{name}"
-    driver = await Driver.start("batch", root, tmp_path, 1000, secure.environment(**conf))
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            assert await driver.until("offsets") == list(range(1000))
-            await driver.end()
-    finally:
-        await driver.kill()
+    async with renewal:
+        driver = await Driver.start("batch", root, tmp_path, 1000, secure.environment(**conf))
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                assert await driver.until("offsets") == list(range(1000))
+                await driver.end()
+        finally:
+            await driver.kill()
     assert without_log_in(driver.facts["environment"])
     assert b"Physical Plan" in driver.output
     events = b"".join(file.read_bytes() for file in (tmp_path / "events").rglob("*") if file.is_file())

@@ -275,6 +275,8 @@ class HdfsCluster:
                 process.start()
             elif process.is_paused or process.is_slow:
                 process.resume()
+        if self.is_automatic:
+            self._wait_roles(timeout_s=timeout_s)
         self._ensure_active()
         self.wait_live(timeout_s=timeout_s)
 
@@ -494,6 +496,22 @@ class HdfsCluster:
                 self._wait_answer(index)
         if self._find_active() is None:
             ha_admin.transition_to_active(*self.namenode_addresses[self._chosen])
+
+    def _wait_roles(self, *, timeout_s: float) -> None:
+        """Wait until one elected NameNode is active and the other is standby; start a NameNode that ends meanwhile.
+
+        A NameNode that was stopped and woke up reports itself active.  It ends at its next edit, or when its controller
+        makes it standby: a look at the processes alone may come before its end.
+        """
+
+        def have_roles() -> bool:
+            for namenode in self.namenodes:
+                if not namenode.is_running:
+                    namenode.start()
+            roles = [self.namenode_state(index) for index in range(len(self.controllers))]
+            return roles.count("active") == 1 and roles.count("standby") == len(roles) - 1
+
+        wait_for(have_roles, f"an active and a standby NameNode in {self!r}", timeout_s=timeout_s)
 
     def _count_active(self) -> int:
         return sum(self._is_active(index) for index in range(len(self.namenodes)))
