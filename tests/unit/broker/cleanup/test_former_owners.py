@@ -87,6 +87,7 @@ async def test_a_merge_of_a_former_owner_waits_while_the_record_names_its_files(
     entries = machine.record.segments
     named = entries[0].name._replace(base=0, epoch=1, n=3)
     machine._record = replace(machine.record, segments=(replace(entries[0], name=named), *entries[1:]))
+    second.driver.drop_old_names = lambda: None  # type: ignore[method-assign]  # the log is quiet, and would let go
     for _ in range(5):
         await second.rounds(BRISK.grace_ms / 1000)
     assert draft in await world.names()

@@ -137,7 +137,8 @@ async def test_the_state_of_a_log_outlives_its_owner() -> None:
     await owner.rounds(10)
     settled = owner.janitor.cleaning_of(KEY)
     assert settled == LogCleaning(reason="open_segment", dirty_percent=0.0, last=state.last)
-    second = await compacted(world, "b")
+    never = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=1.0))
+    second = await compacted(world, "b", never)
     assert second.janitor.cleaning_of(KEY) is None, "its janitor has not noticed the partition"
     await second.rounds()
     taken_over = second.janitor.cleaning_of(KEY)
@@ -523,7 +524,7 @@ async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkey
         await owner.rounds()
     totals = owner.janitor.cleaning_totals()
     assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaner.rounds) == (1, 1, 0)
-    await owner.rounds(2 * BRISK.retry_ms / 1000)
+    await owner.round(BRISK.retry_ms / 1000 + 1)
     assert owner.janitor.cleaning_totals().uncleanable == 0
     assert owner.janitor.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
