@@ -17,6 +17,7 @@ PROCESS_WIDE = {
     "%d segments' indexes are not written: their partitions' next owners write them",
     "some partitions are not handed over in %g s, their new owners open them later",
     "produced records are checked in Python, which is slow; install numba: %s",
+    "compacted logs are cleaned in Python, slowly, and large logs are not; install numba: %s",
     "%s %s failed",
     "%d connections did not end in %g s and are closed",
     "etcd's database takes writes again",
