@@ -218,6 +218,14 @@ class SwapWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class OldNamesUnneeded:
+    """Request to store the record without the names of closed segments before the newest.
+
+    A quiet partition registers no segment, so no next record comes by itself.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceWanted:
     """Request to close the open segment: other partitions wait for a place under the bound of open files."""
 
@@ -283,6 +291,7 @@ Event = (
     | MoveRequested
     | LogStartRaised
     | SwapWanted
+    | OldNamesUnneeded
     | PlaceWanted
     | CopiesWanted
     | CopiesCounted

@@ -363,12 +363,12 @@ class Janitor:
                 care.is_closed = not care.is_closed
                 if care.is_closed:  # the last segment, which expires from now on; its record may never change again
                     self._schedule_retention(care, now_ms)
-                    self._drop_old_names(care)
             if machine.config is not care.config:
                 care.config = machine.config
                 self._schedule_retention(care, now_ms)
                 self._schedule_cleaning(care, now_ms)
-                self._drop_old_names(care)
+            if care.is_closed and care.config.cleaning.is_compacted and machine.has_old_names:
+                care.driver.drop_old_names()  # a quiet log is cleaned up to its newest closed segment
             if 0 <= care.waits_for <= machine.last_stable_offset:
                 care.waits_for = -1
                 self._schedule_cleaning(care, now_ms)
@@ -399,7 +399,6 @@ class Janitor:
             self._schedule(care, Job.SWAP, now_ms)
         self._schedule(care, Job.MERGE, now_ms)
         self._schedule_cleaning(care, now_ms)
-        self._drop_old_names(care)
         self._schedule(care, Job.SWEEP, now_ms + self.config.grace_ms + self._rng.randrange(self.config.grace_ms + 1))
         if care.log_start > 0:
             self._retention.delete_later(care, care.log_start)
@@ -411,12 +410,6 @@ class Janitor:
     def _schedule_cleaning(self, care: _PartitionCare, due_ms: int) -> None:
         if care.config.cleaning.is_compacted:
             self._schedule(care, Job.CLEAN, due_ms)
-
-    @staticmethod
-    def _drop_old_names(care: _PartitionCare) -> None:
-        """Let a quiet compacted log be cleaned up to its newest closed segment."""
-        if care.config.cleaning.is_compacted and care.driver.machine.is_all_closed:
-            care.driver.drop_old_names()
 
     def _schedule(self, care: _PartitionCare, job: Job, due_ms: int) -> None:
         """Schedule ``job`` for ``due_ms`` on the monotonic clock, unless it is due before."""

@@ -212,12 +212,8 @@ class PartitionDriver(PartitionIo):
             raise machine.refusal()
 
     def drop_old_names(self) -> None:
-        """Have the record stored without the names of closed segments before the newest, if it has some.
-
-        A quiet partition registers no segment, so no next record comes by itself.
-        """
-        if self.machine.has_old_names:
-            self.post(ev.SwapWanted(self.machine.swap))
+        """Have the record stored without the names of closed segments before the newest."""
+        self.post(ev.OldNamesUnneeded())
 
     async def prove(self) -> None:
         """Prove by a read of the metadata store that this broker owned the partition at some moment since the call.

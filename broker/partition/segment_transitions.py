@@ -98,16 +98,18 @@ def on_stored(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Ef
 
 
 def on_swap_wanted(machine: OwnedLog, event: ev.SwapWanted, now_ms: int) -> list[Effect]:
-    """Store the record with the swap, at once or behind the write that is under way.
-
-    If the record has the swap, the record is stored without old names: a named segment is not cleaned.
-    """
+    """Store the record with the swap, at once or behind the write that is under way."""
     machine.want_swap(event.swap)
-    if machine.storing is not None:
+    if machine.storing is not None or machine.swap == machine.record.swap:
         return []
-    if machine.swap != machine.record.swap:
-        return machine.store_swap()
-    return machine.drop_old_names() if machine.has_old_names else []
+    return machine.store_swap()
+
+
+def on_old_names(machine: OwnedLog, event: ev.OldNamesUnneeded, now_ms: int) -> list[Effect]:
+    """Store the record without old names, unless a write is under way: the janitor asks again."""
+    if machine.storing is not None or not machine.has_old_names:
+        return []
+    return machine.drop_old_names()
 
 
 def on_write_refused(machine: OwnedLog, event: ev.RecordRefused, now_ms: int) -> list[Effect]:

@@ -74,11 +74,11 @@ class KeptRecords:
     A batch of a megabyte may have millions of records, so no object of a record is kept.
     """
 
-    __slots__ = ("_batch", "_max_timestamp", "count", "data", "tombstones")
+    __slots__ = ("_base_timestamp", "count", "data", "max_timestamp", "tombstones")
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self._max_timestamp = NO_TIMESTAMP
+        self._base_timestamp = batch.base_timestamp
+        self.max_timestamp = NO_TIMESTAMP
         self.data = bytearray()
         self.count = 0
         self.tombstones = 0
@@ -88,12 +88,7 @@ class KeptRecords:
         self.data += record.data
         self.count += 1
         self.tombstones += record.is_tombstone
-        self._max_timestamp = max(self._max_timestamp, wrap_long(self._batch.base_timestamp + record.timestamp_delta))
-
-    @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp of these records, -1 for none; with LogAppendTime the batch's."""
-        return int(self._batch.max_timestamp) if self._batch.attributes & LOG_APPEND_TIME else self._max_timestamp
+        self.max_timestamp = max(self.max_timestamp, wrap_long(self._base_timestamp + record.timestamp_delta))
 
 
 def cut_records(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[CleanedRecord]:
@@ -149,17 +144,26 @@ def _field_end(at: int, size: int, end: int) -> int:
 
 def write_batch(batch: Batch, kept: KeptRecords, horizon: int = NO_HORIZON) -> bytearray:
     """Return the batch with its kept records, at least one, and a new delete horizon unless it is NO_HORIZON."""
-    attributes, base_timestamp, data = batch.attributes, batch.base_timestamp, kept.data
-    if horizon != NO_HORIZON and horizon != base_timestamp:
-        data = _with_base(batch, kept, horizon)
+    is_moved = horizon not in (NO_HORIZON, batch.base_timestamp)
+    data = _with_base(batch, kept, horizon) if is_moved else kept.data
+    return pack_records(batch, memoryview(data), kept.count, kept.max_timestamp, horizon)
+
+
+def pack_records(batch: Batch, plain: memoryview, count: int, max_timestamp: int, horizon: int) -> bytearray:
+    """Return the batch with ``count`` decompressed records, whose deltas count from ``horizon`` if it is given.
+
+    ``max_timestamp``: the largest of these records; with LogAppendTime the batch's stays.
+    """
+    attributes, base_timestamp = batch.attributes, batch.base_timestamp
     if horizon != NO_HORIZON:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
+    largest = batch.max_timestamp if attributes & LOG_APPEND_TIME else max_timestamp
     header = bytearray(batch.data[:HEADER_BYTES])
     _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes)
-    _TIMESTAMPS.pack_into(header, _TIMESTAMPS_AT, base_timestamp, kept.max_timestamp)
-    _COUNT.pack_into(header, _COUNT_AT, kept.count)
+    _TIMESTAMPS.pack_into(header, _TIMESTAMPS_AT, base_timestamp, largest)
+    _COUNT.pack_into(header, _COUNT_AT, count)
     codec = CODECS[attributes & CODEC_MASK]
-    return repack(Batch(memoryview(header)), memoryview(data), Compression(codec, _LEVELS.get(codec, 0)))
+    return repack(Batch(memoryview(header)), plain, Compression(codec, _LEVELS.get(codec, 0)))
 
 
 def _with_base(batch: Batch, kept: KeptRecords, base_timestamp: int) -> bytearray:

@@ -14,20 +14,15 @@ from typing import Any
 
 from bmq.core import machine_code
 from bmq.core.errors import FormatError
-from bmq.core.records.batch import CODEC_MASK, CODECS, HEADER_BYTES, LOG_APPEND_TIME, Batch
-from bmq.core.records.compression import Compression, repack
+from bmq.core.records.batch import CODEC_MASK, HEADER_BYTES, Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX, decompress
 from bmq.core.records.walk import MEANING, Fault
+from bmq.storage.cleaning.batch_writer import pack_records
 from bmq.storage.cleaning.record_filter import NOTHING, Kept
-from bmq.storage.cleaning.retention import DELETE_HORIZON, NO_HORIZON
+from bmq.storage.cleaning.retention import NO_HORIZON
 
 SECRET_BYTES = 16
 _SECRET = struct.Struct("<QQ")
-_ATTRIBUTES = struct.Struct(">h")
-_TIMESTAMPS = struct.Struct(">qq")
-_COUNT = struct.Struct(">i")
-_ATTRIBUTES_AT, _TIMESTAMPS_AT, _COUNT_AT = 21, 27, 57
-_LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}  # as in ``batch_writer``
 _SLOTS_MIN = 2
 _SLOTS_MAX = 1 << 31
 _HASH_MAX = (1 << 64) - 1
@@ -153,7 +148,9 @@ class CompiledRecordFilter:
         if not written:
             return Kept(kept, tombstones, batch.data[: batch.size])
         plain = memoryview(self._out)[:written]
-        return Kept(kept, tombstones, _packed(batch, plain, kept, max_timestamp, horizon if tombstones else NO_HORIZON))
+        return Kept(
+            kept, tombstones, pack_records(batch, plain, kept, max_timestamp, horizon if tombstones else NO_HORIZON)
+        )
 
     @property
     def _is_last(self) -> bool:
@@ -225,18 +222,3 @@ COMPILED_FILTERS = CompiledFilters()
 
 def _not_cleaned(batch: Batch, detail: str) -> FormatError:
     return FormatError(f"the batch at offset {batch.base_offset} cannot be cleaned: {detail}")
-
-
-def _packed(batch: Batch, plain: memoryview, count: int, max_timestamp: int, horizon: int) -> bytearray:
-    """Return the batch with these records, as ``batch_writer.write_batch`` does."""
-    attributes, base_timestamp = batch.attributes, batch.base_timestamp
-    if horizon != NO_HORIZON:
-        attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
-    if attributes & LOG_APPEND_TIME:
-        max_timestamp = batch.max_timestamp
-    header = bytearray(batch.data[:HEADER_BYTES])
-    _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes)
-    _TIMESTAMPS.pack_into(header, _TIMESTAMPS_AT, base_timestamp, max_timestamp)
-    _COUNT.pack_into(header, _COUNT_AT, count)
-    codec = CODECS[attributes & CODEC_MASK]
-    return repack(Batch(memoryview(header)), plain, Compression(codec, _LEVELS.get(codec, 0)))
