@@ -224,7 +224,7 @@ def test_a_batch_that_stays_is_its_own_bytes(codec: str, monkeypatch: pytest.Mon
     batch = batch_of([Record(key=b"a", value=b"1" * 100), Record(key=b"b", value=None)], codec=codec)
     records = compiled()
     records.map_batch(batch, 0)
-    monkeypatch.delattr("bmq.storage.cleaning.compiled_filter.repack")
+    monkeypatch.delattr("bmq.storage.cleaning.compiled_filter.pack_records")
     kept = records.keep(batch, 0, keeps_tombstones=True, horizon=NO_HORIZON)
     assert kept == Kept(2, 1, batch.data)
     assert isinstance(kept.data, memoryview)
