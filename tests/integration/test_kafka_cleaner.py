@@ -10,12 +10,14 @@ import pytest
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
+from bmq.storage.cleaning.compiled_filter import SECRET_BYTES, CompiledRecordFilter
 from bmq.storage.cleaning.retention import DELETE_HORIZON
 from tests.integration.history import report
 from tests.services.kafka_cleaner import KafkaRound, cleaned, run_cleaner, write_log
 from tests.unit.storage.cleaning.logs import DAY_MS, NOW_MS, Log, producers_of
 from tests.unit.storage.cleaning.random_logs import random_log, stable_end
 
+SECRET = bytes(range(SECRET_BYTES))
 LOGS = 80
 ROUNDS = 4
 BYTES_RATIO_MAX = 1.02
@@ -24,8 +26,8 @@ BYTES_RATIO_MAX = 1.02
 def test_the_same_records_stay_as_with_kafkas_cleaner(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Records, markers, the empty batches of producers, horizons and timestamps agree, round by round.
 
-    Two things are ours alone and left out: records without a key, which Kafka removes, and the batches that stand for
-    offsets; Kafka keeps the last batch of a round for that.
+    Every second log is cleaned by the compiled filter.  Two things are ours alone and left out: records without a key,
+    which Kafka removes, and the batches that stand for offsets; Kafka keeps the last batch of a round for that.
     """
     ours: dict[int, list[Log]] = {}
     for number in range(LOGS):
@@ -35,7 +37,11 @@ def test_the_same_records_stay_as_with_kafkas_cleaner(tmp_path: Path, request: p
         for each in rounds:
             after.append(
                 after[-1].clean(
-                    first_dirty=each.first_dirty, end=each.end, now_ms=each.now_ms, producers=producers_of(log)
+                    first_dirty=each.first_dirty,
+                    end=each.end,
+                    now_ms=each.now_ms,
+                    producers=producers_of(log),
+                    records=CompiledRecordFilter(SECRET, 1 << 20, log.end) if number % 2 else None,
                 )
             )
         if not rounds:
