@@ -73,7 +73,7 @@ class Secure:
 
         async def renew() -> None:
             while True:
-                await renew_storage_token(replace(own, token=token), hdfs_login=login)
+                await renew_storage_token(replace(own, token=token), hadoop_conf_dir=conf, hdfs_login=login)
                 await asyncio.sleep(TOKEN_LIFE_S / 4)
 
         task = asyncio.create_task(renew())
