@@ -51,6 +51,11 @@ class CleanedFileWriter:
         self._parts.append(data)
         self._position += len(data)
 
+    def join(self) -> None:
+        """Join the batches that were taken to one piece: in a thread, since the copy of megabytes takes a while."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+
     async def flush(self, *, sync: bool = False) -> int:
         """Write what was taken, and wait until it is acknowledged, with ``sync`` on disk; return the bytes.
 
@@ -60,8 +65,8 @@ class CleanedFileWriter:
         written = sum(len(part) for part in parts)
         try:
             async with asyncio.timeout(WRITE_ONCE_S):
-                if parts:
-                    self._appender.write(parts[0] if len(parts) == 1 else b"".join(parts))
+                for part in parts:
+                    self._appender.write(part)
                 await self._appender.flush(sync=sync)
         except TimeoutError:
             text = f"a draft of a cleaned segment: nothing acknowledged in {WRITE_ONCE_S:g} s"

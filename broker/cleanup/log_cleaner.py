@@ -208,10 +208,16 @@ class LogCleaner:
             length=segment.index.position,
             piece_bytes=self._piece_bytes,
         )
+
+        def compute() -> None:
+            take(self._paced(state, reader.batches()))
+            if writer is not None:
+                writer.join()
+
         while not reader.is_over:
             try:
                 moved = await reader.read()
-                await self._context.offload(lambda: take(self._paced(state, reader.batches())))
+                await self._context.offload(compute)
             except (FormatError, CorruptData) as error:
                 raise DamagedSource(segment, error) from error
             if writer is not None:
