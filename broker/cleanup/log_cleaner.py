@@ -218,6 +218,8 @@ class LogCleaner:
             try:
                 moved = await reader.read()
                 await self._context.offload(compute)
+            except NoSuchFile:  # it has expired, or the log start has moved past it
+                raise CleaningStopped from None
             except (FormatError, CorruptData) as error:
                 raise DamagedSource(segment, error) from error
             if writer is not None:

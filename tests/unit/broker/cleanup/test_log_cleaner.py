@@ -325,6 +325,28 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
     assert owner.janitor.cleaner.rounds == 1, "the log is looked at again although nothing was written since"
 
 
+async def test_a_round_is_given_up_if_a_source_expires_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired source is no failure, which an operator would be told of."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    read = owner.steps.read
+
+    async def gone(path: str, position: int, length: int) -> bytes:
+        if path.endswith(".log"):
+            raise NoSuchFile(path)
+        return await read(path, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", gone)
+        await owner.rounds()
+    totals = owner.janitor.cleaning_totals()
+    assert (owner.janitor.failures, totals.uncleanable, owner.janitor.cleaner.rounds) == (0, 0, 0)
+    await owner.round(BRISK.retry_ms / 1000 + 1)
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
 async def test_a_round_ends_with_the_janitor() -> None:
     world = World()
     owner = await compacted(world)
