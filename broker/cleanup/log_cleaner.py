@@ -42,6 +42,9 @@ from bmq.storage.segment import encode_idx_steps
 
 _log = logging.getLogger(__name__)
 
+LOOK_MS = 1_000
+"""Time between two looks, during a wait for the throttle, whether the round still has a purpose."""
+
 
 class DamagedSource(Exception):
     """A segment of the round cannot be read, or a batch of it: ``source``, for the reason ``error``."""
@@ -224,7 +227,15 @@ class LogCleaner:
                 raise DamagedSource(segment, error) from error
             if writer is not None:
                 moved += await writer.flush()
-            await asyncio.sleep(self._throttle.wait_ms(moved, self._context.now_ms()) / 1000)
+            await self._wait(state, self._throttle.wait_ms(moved, self._context.now_ms()))
+
+    async def _wait(self, state: RetentionState, wait_ms: float) -> None:
+        """Wait for the throttle.  Raises CleaningStopped soon after the round has become pointless, however long."""
+        while wait_ms > LOOK_MS:
+            await asyncio.sleep(LOOK_MS / 1000)
+            wait_ms -= LOOK_MS
+            self._check(state)
+        await asyncio.sleep(wait_ms / 1000)
 
     def _paced(self, state: RetentionState, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches, with pauses for the loop.  Raises CleaningStopped as ``_pace``."""
@@ -233,11 +244,15 @@ class LogCleaner:
             self._pace(state)
 
     def _pace(self, state: RetentionState) -> None:
-        """Pause for the loop.  Raises CleaningStopped if the round has become pointless."""
+        """Pause for the loop.  Raises CleaningStopped as ``_check``."""
+        self._check(state)
+        self._context.pace()
+
+    def _check(self, state: RetentionState) -> None:
+        """Raise CleaningStopped if the round has become pointless."""
         machine = state.driver.machine
         if self._is_stopped or machine.state is not PartitionState.WRITE or not machine.config.cleaning.is_compacted:
             raise CleaningStopped
-        self._context.pace()
 
     async def _clean_group(
         self,
