@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.core.config import NodeConfig
 from bmq.server.roles.broker import _janitor_config
 
