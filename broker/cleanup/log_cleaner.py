@@ -84,6 +84,8 @@ class LogCleaner:
         self._throttle = Throttle(bytes_s)
         self._piece_bytes = piece_bytes
         self._is_stopped = False
+        self.is_compiling = False
+        """Compiled filters are being loaded, or compiled on a new machine: no log is cleaned meanwhile."""
         self.rounds = 0
         """Rounds that were completed."""
         self.bytes_before = 0
@@ -177,6 +179,7 @@ class LogCleaner:
         filters = self._context.filters
         if filters.is_loaded:
             return
+        self.is_compiling = True
         try:
             await self._context.offload(filters.load)
         except (ImportError, OSError, RuntimeError) as error:
@@ -190,6 +193,8 @@ class LogCleaner:
                     "compacted logs are cleaned in Python, slowly, and large logs are not; install numba: %s",
                     how_to_install("fast"),
                 )
+        finally:
+            self.is_compiling = False
 
     async def _pass(
         self,
