@@ -42,6 +42,7 @@ END_S = 2.0
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 _FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
+_DISABLED = Outcome(plan=None, obstacle=Obstacle.DISABLED)
 _COMPILING = Outcome(plan=None, obstacle=Obstacle.COMPILING)
 
 
@@ -69,8 +70,8 @@ L = TypeVar("L", bound=CleaningState)
 class LogCleanerManager(Generic[L]):
     """Cleaning of one broker's compacted logs, as jobs of the janitor's ``queue``.
 
-    ``clean_ms``: the least time between two looks at a log.  ``wait_ms``: the time after which other jobs go on beside
-    a round.  ``retry_ms``: the pause after a round that was given up.
+    ``is_enabled``: logs are cleaned at all.  ``clean_ms``: the least time between two looks at a log.  ``wait_ms``:
+    the time after which other jobs go on beside a round.  ``retry_ms``: the pause after a round that was given up.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LogCleanerManager(Generic[L]):
         cleaner: LogCleaner,
         swapper: SegmentSwapper,
         former_owners: FormerOwners,
+        is_enabled: bool,
         clean_ms: int,
         wait_ms: int,
         retry_ms: int,
@@ -93,6 +95,7 @@ class LogCleanerManager(Generic[L]):
         self._queue = queue
         self._failed = queue.report
         self._former_owners = former_owners
+        self._is_enabled = is_enabled
         self._clean_ms = clean_ms
         self._wait_ms = wait_ms
         self._retry_ms = retry_ms
@@ -170,6 +173,9 @@ class LogCleanerManager(Generic[L]):
 
     async def clean(self, state: L, wall_ms: int) -> None:
         """Clean the log if it is due.  A long round goes on behind other jobs; no other round begins meanwhile."""
+        if not self._is_enabled:
+            self._leave(state)
+            return
         if self._round is not None:
             self.look_soon(state, self._context.now_ms())
             return
@@ -177,6 +183,12 @@ class LogCleanerManager(Generic[L]):
         task = self._round = asyncio.create_task(self._clean_log(state, wall_ms))
         task.add_done_callback(self._ended)
         await asyncio.wait({task}, timeout=self._wait_ms / 1000)
+
+    def _leave(self, state: L) -> None:
+        """Leave a log as it is, but for sources that a swap of an earlier owner left."""
+        if state.cleaning is None:
+            self._queue.schedule(state, Job.HIDDEN, self._context.now_ms() + state.config.file_delete_delay_ms)
+        state.cleaning = _DISABLED
 
     async def delete_hidden(self, state: L, wall_ms: int) -> None:
         """Delete sources of cleaned segments.  Raises as ``SegmentSwapper.delete_hidden``."""

@@ -24,6 +24,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     allow,
     compacted,
     contents,
+    hidden,
     update,
 )
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, World
@@ -320,3 +321,23 @@ class Loading(RecordFilters):
     def __init__(self) -> None:
         super().__init__()
         self._is_loaded = False
+
+
+async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_earlier_owner() -> None:
+    """Kafka's log.cleaner.enable is false."""
+    world = World()
+    first = await compacted(world)
+    last = await update(first, 20)
+    await first.round()
+    assert await hidden(world) > 0
+    first.die()
+    second = await world.owner("b", COMPACT, replace(BRISK, clean_enabled=False))
+    allow(second)
+    last |= await update(second, 20)
+    for _ in range(5):
+        await second.rounds(10)
+    assert second.janitor.cleaning.cleaner.rounds == 0
+    assert second.janitor.cleaning.state_of(KEY) == LogCleaning(reason="disabled", dirty_percent=None, last=None)
+    assert second.janitor.cleaning.totals().not_cleaned["disabled"] == 1
+    assert await hidden(world) == 0, "the sources of the earlier owner's cleaned segment are deleted"
+    assert (await contents(world, 0, 40))[0] == last
