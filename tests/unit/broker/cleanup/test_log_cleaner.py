@@ -11,7 +11,7 @@ import pytest
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.cleaning_status import Obstacle
-from bmq.broker.partition.owner import LogSize
+from bmq.broker.partition.log_size import LogSize
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
