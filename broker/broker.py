@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, Unpack
 
 from bmq.broker import events as ev
-from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
+from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.context import BrokerContext, OpenPartition
 from bmq.broker.file_check import FileCheck

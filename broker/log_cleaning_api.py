@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from bmq.broker.cleanup.cleaning_status import LogCleaning
-from bmq.broker.cleanup.janitor import Janitor
+from bmq.broker.cleanup.log_cleaner_manager import LogCleanerManager
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCleaningResponse
@@ -15,14 +16,14 @@ ROWS_MAX = 1_000
 """Most partitions of a request: the largest page of the console, 50 kB."""
 
 
-def cleaning_rows(janitor: Janitor, topic_id: UUID, first: int, count: int) -> list[CleaningRow]:
+def cleaning_rows(manager: LogCleanerManager[Any], topic_id: UUID, first: int, count: int) -> list[CleaningRow]:
     """Return the rows of this broker's compacted partitions from number ``first`` on.
 
     At most ``count`` and ``ROWS_MAX`` partitions are looked at.
     """
     rows: list[CleaningRow] = []
     for number in range(first, first + min(count, ROWS_MAX)):
-        state = janitor.cleaning_of(PartitionKey(topic_id, number))
+        state = manager.state_of(PartitionKey(topic_id, number))
         if state is not None:
             rows.append(_row(number, state))
     return rows
@@ -43,11 +44,11 @@ def _row(number: int, state: LogCleaning) -> CleaningRow:
 class LogCleaningApi:
     """Handler of ``InternalKey.LOG_CLEANING``."""
 
-    def __init__(self, janitor: Janitor) -> None:
-        self._janitor = janitor
+    def __init__(self, manager: LogCleanerManager[Any]) -> None:
+        self._manager = manager
 
     def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded response.  Raises FormatError if ``body`` is not such a request."""
         request = LogCleaningRequest.decode(body)
-        rows = cleaning_rows(self._janitor, request.topic_id, request.first, request.count)
+        rows = cleaning_rows(self._manager, request.topic_id, request.first, request.count)
         return LogCleaningResponse(partitions=tuple(rows)).encode()

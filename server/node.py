@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.broker.repair.log_plan import RepairRequest

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -313,6 +314,19 @@ WRITE_ONCE_S = 20.0
 """A file of this kind is small: a pipeline that takes longer hangs, and nothing else watches it."""
 
 
+@asynccontextmanager
+async def in_time(appender: Appender, what: str) -> AsyncIterator[None]:
+    """Give a step of ``appender`` ``WRITE_ONCE_S``; ``what`` is the beginning of the error's text.
+
+    Raises PipelineFailed, which names the appender's nodes, if the step takes longer; the appender is not aborted.
+    """
+    try:
+        async with asyncio.timeout(WRITE_ONCE_S):
+            yield
+    except TimeoutError:
+        raise PipelineFailed(f"{what} in {WRITE_ONCE_S:g} s", appender.nodes) from None
+
+
 async def write_once(
     fs: FileSystem, path: str, data: Buffer, options: CreateOptions | None = None, *, sync: bool = True
 ) -> None:
@@ -324,13 +338,10 @@ async def write_once(
     """
     appender = await fs.create(path, options or CreateOptions(block_bytes=1 << 20))
     try:
-        async with asyncio.timeout(WRITE_ONCE_S):
+        async with in_time(appender, f"{path}: nothing acknowledged"):
             appender.write(data)
             await appender.flush(sync=sync)
             await appender.close()
-    except TimeoutError:
-        appender.abort()
-        raise PipelineFailed(f"{path}: nothing acknowledged in {WRITE_ONCE_S:g} s", appender.nodes) from None
     except BaseException:
         appender.abort()
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from bmq.core.model import cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.storage.checkpoint import Checkpoint, Cleaned
 from bmq.storage.cleaning.round import CleanedFacts
-from bmq.storage.filesystem import WRITE_ONCE_S, Appender, CreateOptions, FileSystem, PipelineFailed
+from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, in_time
 from bmq.storage.index import SegmentIndex
 
 _MB = 1 << 20
@@ -63,25 +62,17 @@ class CleanedFileWriter:
         """
         parts, self._parts = self._parts, []
         written = sum(len(part) for part in parts)
-        try:
-            async with asyncio.timeout(WRITE_ONCE_S):
-                for part in parts:
-                    self._appender.write(part)
-                await self._appender.flush(sync=sync)
-        except TimeoutError:
-            text = f"a draft of a cleaned segment: nothing acknowledged in {WRITE_ONCE_S:g} s"
-            raise PipelineFailed(text, self._appender.nodes) from None
+        async with in_time(self._appender, "a draft of a cleaned segment: nothing acknowledged"):
+            for part in parts:
+                self._appender.write(part)
+            await self._appender.flush(sync=sync)
         return written
 
     async def close(self) -> None:
         """Close the complete draft: it is on disk then.  Raises StorageError as ``flush`` does."""
         await self.flush(sync=True)
-        try:
-            async with asyncio.timeout(WRITE_ONCE_S):
-                await self._appender.close()
-        except TimeoutError:
-            text = f"a draft of a cleaned segment: not closed in {WRITE_ONCE_S:g} s"
-            raise PipelineFailed(text, self._appender.nodes) from None
+        async with in_time(self._appender, "a draft of a cleaned segment: not closed"):
+            await self._appender.close()
 
     def abort(self) -> None:
         """Leave the draft as it is."""

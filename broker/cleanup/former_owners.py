@@ -28,7 +28,7 @@ from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.subscribers import no_op
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, NoSuchFile, StorageError, StorageUnavailable
+from bmq.storage.filesystem import FileSystem, NoSuchFile, OutOfSpace, StorageError, StorageUnavailable
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import ListedSegment, walk
 
@@ -83,8 +83,8 @@ class FormerOwners:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
         except NoSuchFile:
             return True  # its writer was faster
-        except StorageUnavailable:
-            raise
+        except (StorageUnavailable, OutOfSpace):
+            raise  # its writer's call succeeds once storage is back, or has room
         except StorageError:
             return True  # refused to its writer, too
         state.forget_count()  # bytes have moved to other names

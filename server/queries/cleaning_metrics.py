@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from bmq.broker.cleanup.janitor import Janitor
+from bmq.broker.cleanup.log_cleaner_manager import LogCleanerManager
 from bmq.console.state import Own, OwnMetric
 
 
-def cleaning_metrics(janitor: Janitor) -> Iterable[Own]:
+def cleaning_metrics(manager: LogCleanerManager[Any]) -> Iterable[Own]:
     """Yield the numbers of one broker's logs at the last look, and of its cleanings."""
-    totals, cleaner = janitor.cleaning_totals(), janitor.cleaner
+    totals, cleaner = manager.totals(), manager.cleaner
     yield OwnMetric(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         "Compacted logs in which damage stops the cleaning, or whose last round failed",
@@ -36,6 +37,6 @@ def cleaning_metrics(janitor: Janitor) -> Iterable[Own]:
     yield OwnMetric(
         "cleaning_swaps",
         "Swaps of segments for a cleaned segment that were completed, also for an owner before",
-        janitor.swapper.swaps_done,
+        manager.swapper.swaps_done,
         True,
     )

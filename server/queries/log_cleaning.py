@@ -35,7 +35,7 @@ async def log_cleaning(
         name: response.partitions for name, response in (await ask_members(joined, members, request)).items()
     }
     if broker is not None:
-        rows[view.own] = cleaning_rows(broker.broker.janitor, topic_id, numbers.start, len(numbers))
+        rows[view.own] = cleaning_rows(broker.broker.janitor.cleaning, topic_id, numbers.start, len(numbers))
     found = {(name, row.partition): row for name, some in rows.items() for row in some}
     return {number: _facts(found.get((owner, number), _UNKNOWN)) for number, owner in owners.items()}
 

@@ -127,7 +127,7 @@ class OwnMetrics:
                 int(bool(broker.storage_trouble)),
             ),
             *self._of_log_sizes(),
-            *cleaning_metrics(broker.janitor),
+            *cleaning_metrics(broker.janitor.cleaning),
             OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
             OwnMetric("unflushed_bytes_limit", "Most unflushed bytes", broker.config.buffer_bytes_total),
             OwnMetric("partitions_handed_over", "Partitions that left this process", broker.moved_total, True),

@@ -11,7 +11,7 @@ from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.assignment.follower import AssignmentFollower
 from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_cleaning_api import LogCleaningApi
 from bmq.broker.not_served_api import NotServedApi
@@ -104,7 +104,7 @@ class BrokerRole:
         inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, fetches)
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
-        joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor).handle)
+        joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor.cleaning).handle)
         return inside
 
     async def start(self) -> None:
@@ -152,6 +152,7 @@ def _janitor_config(config: NodeConfig) -> JanitorConfig:
     interval_ms = default.interval_ms if backoff_ms >= default.clean_ms else max(1_000, backoff_ms)
     return replace(
         default,
+        clean_enabled=config.log_cleaner_enable,
         clean_ms=backoff_ms,
         interval_ms=interval_ms,
         clean_buffer_bytes=config.log_cleaner_dedupe_buffer_size,

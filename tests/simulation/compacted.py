@@ -65,7 +65,7 @@ class CompactedWorld(World):
     @property
     def rounds(self) -> int:
         """Rounds that all processes have completed."""
-        return sum(process.broker.janitor.cleaner.rounds for process in self.processes)
+        return sum(process.broker.janitor.cleaning.cleaner.rounds for process in self.processes)
 
     async def check_cleaned(self) -> None:
         """Wait, in fair weather, until the log is clean and nothing of a round is left."""
@@ -89,10 +89,10 @@ class CompactedWorld(World):
         drafts = [name for name in drafts if name.startswith(".clean")]
         if drafts:
             return f"drafts: {drafts}"
-        hidden, _ = await janitor.swapper._hidden(process.driver)
+        hidden, _ = await janitor.cleaning.swapper._hidden(process.driver)
         if hidden:
             return f"hidden files: {[str(name) for name in hidden]}"
-        care = janitor._cares.get(KEY)
+        care = janitor.queue.states.get(KEY)
         outcome = care.cleaning if care is not None else None
         if outcome is None or outcome.plan is None or outcome.plan.reason not in _AT_REST:
             return f"the cleaner's last look: {outcome}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig

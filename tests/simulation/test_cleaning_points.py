@@ -119,7 +119,7 @@ class Story:
     async def _round(self) -> None:
         while not self.point.is_reached:
             await asyncio.sleep(0.05)
-            if self.first.broker.janitor.cleaner.rounds and not await self.world.left_of(self.first):
+            if self.first.broker.janitor.cleaning.cleaner.rounds and not await self.world.left_of(self.first):
                 return
 
     async def succeed(self, **config: Any) -> None:
@@ -322,7 +322,7 @@ def test_a_successor_completes_a_swap_before_its_owner_wakes_up(
         await story.begin()
         assert story.first.fs.last_step == ""
         await after(story)
-        assert story.heir.broker.janitor.swapper.swaps_done > 0
+        assert story.heir.broker.janitor.cleaning.swapper.swaps_done > 0
         await story.end()
 
     run(body())

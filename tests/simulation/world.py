@@ -21,7 +21,7 @@ from dataclasses import replace
 from random import Random
 
 from bmq.broker.broker import Broker
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from bench.storage_model import DAY_S, Limits, Measured, bill, kept, segments_a_day
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
 
 LIMITS = Limits()

@@ -20,13 +20,13 @@ NEVER = LogCleaning(reason="large", dirty_percent=None, last=None)
 
 
 class Logs:
-    """A janitor with the same state for each of these partitions of ``TOPIC``, and the number of looks at it."""
+    """A manager with the same state for each of these partitions of ``TOPIC``, and the number of looks at it."""
 
     def __init__(self, numbers: Iterable[int], state: LogCleaning = NEVER) -> None:
         self._states = {PartitionKey(TOPIC, number): state for number in numbers}
         self.looks = 0
 
-    def cleaning_of(self, key: PartitionKey) -> LogCleaning | None:
+    def state_of(self, key: PartitionKey) -> LogCleaning | None:
         self.looks += 1
         return self._states.get(key)
 

@@ -25,7 +25,7 @@ PROCESS_WIDE = {
     "bug: unused routes are kept, the next sweep is in %g s",
 }
 """Lines that are about the whole process, or the whole store."""
-PASSING_ON = {"broker/broker.py", "broker/cleanup/janitor.py", "console/http_connection.py"}
+PASSING_ON = {"broker/broker.py", "broker/cleanup/upkeep_queue.py", "console/http_connection.py"}
 """Files with a method that writes the text that it is given; the texts are checked where they are given."""
 HOT = {
     "core/net/frames.py", "core/net/client_connection.py", "core/net/request_budget.py", "endpoint/dispatch.py",

@@ -13,7 +13,7 @@ from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM
 from bmq.core.file_access import NO_ACCESS
 from bmq.core.records.batch import Record, build_batch
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from tests.unit.broker.cleanup.test_log_cleaner import BRISK, COMPACT, allow, compacted, contents, update
+from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, update
 from tests.unit.broker.cleanup.upkeep import PATH, Owner, World
 
 MB = 1 << 20
@@ -60,7 +60,7 @@ async def test_a_draft_takes_no_more_than_it_was_created_for() -> None:
 
 
 def knowledge_of(owner: Owner) -> closed_segments.ClosedSegments:
-    (care,) = owner.janitor._cares.values()
+    (care,) = owner.janitor.queue.states.values()
     assert care.closed is not None
     return care.closed
 
@@ -87,7 +87,7 @@ async def test_a_draft_that_is_full_leaves_the_log_and_the_next_round_has_more_r
     assert owner.janitor.failures == 1, "far more room is not enough"
     monkeypatch.setattr(CleanedFileWriter, "put", put)
     await owner.rounds(60)
-    assert (owner.janitor.cleaner.rounds, knowledge_of(owner).room) == (1, ROOM)
+    assert (owner.janitor.cleaning.cleaner.rounds, knowledge_of(owner).room) == (1, ROOM)
     assert (await contents(world, 0, 20))[0] == last
 
 
@@ -124,11 +124,11 @@ async def test_a_round_that_waits_for_its_throttle_ends_soon_after_its_partition
     await update(owner, 20)
     await owner.round()
     await asyncio.sleep(10)
-    assert owner.janitor._cleaning is not None
+    assert owner.janitor.cleaning._round is not None
     config = owner.driver.machine.config
     owner.driver.machine.reconfigure(replace(config, cleaning=replace(config.cleaning, is_compacted=False)))
     await asyncio.sleep(2)
-    assert owner.janitor._cleaning is None
+    assert owner.janitor.cleaning._round is None
     assert owner.janitor.failures == 0
 
 
@@ -146,7 +146,7 @@ async def test_a_round_ends_when_the_topic_is_not_compacted_any_more() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaner._context.offload = slow
+    owner.janitor.cleaning.cleaner._context.offload = slow
     upkeep = asyncio.create_task(owner.rounds())
     await begun.wait()
     config = owner.driver.machine.config
@@ -154,6 +154,6 @@ async def test_a_round_ends_when_the_topic_is_not_compacted_any_more() -> None:
     gate.set()
     await upkeep
     await asyncio.sleep(1)
-    assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done) == (0, 0)
+    assert (owner.janitor.cleaning.cleaner.rounds, owner.janitor.cleaning.swapper.swaps_done) == (0, 0)
     assert [name for name in await world.names(PATH.folder) if name.startswith(".clean")] == []
     assert (await contents(world, 0, 20))[0] == last

@@ -9,7 +9,7 @@ from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.log_reader import LogReader, SegmentReplaced
-from tests.unit.broker.cleanup.test_log_cleaner import compacted, hidden, update
+from tests.unit.broker.cleanup.compacted_logs import compacted, hidden, update
 from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -37,7 +37,7 @@ async def test_cached_bytes_of_an_aborted_transaction_come_with_its_entry() -> N
         await update(owner, 8)
         for _ in range(3):
             await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 2
+    assert owner.janitor.cleaning.cleaner.rounds == 2
     assert await hidden(world) == 0
     with pytest.raises(SegmentReplaced):
         await log.with_aborted(await log.read_slice(opened, 1, end), opened, end)

@@ -14,7 +14,7 @@ from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.log_reader import LogReader
-from tests.unit.broker.cleanup.test_log_cleaner import COMPACT, compacted
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted
 from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -49,7 +49,7 @@ async def offsets(world: World, end: int) -> list[int]:
 
 
 def why_not(owner: Owner) -> Reason | None:
-    (care,) = owner.janitor._cares.values()
+    (care,) = owner.janitor.queue.states.values()
     assert care.cleaning is not None
     assert care.cleaning.plan is not None
     return care.cleaning.plan.reason
@@ -69,7 +69,7 @@ async def test_aborted_data_replaces_nothing_though_its_marker_is_too_young_for_
         await write(owner, *FILLER)
     for _ in range(3):
         await owner.rounds(5)
-    assert (owner.janitor.cleaner.rounds, why_not(owner)) == (1, Reason.MIN_LAG)
+    assert (owner.janitor.cleaning.cleaner.rounds, why_not(owner)) == (1, Reason.MIN_LAG)
     found = await offsets(world, owner.driver.machine.high_watermark)
     assert 0 in found, "the committed value is gone"
     assert 1 not in found, "aborted data is there after a round"

@@ -11,10 +11,10 @@ import pytest
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
-from bmq.storage.filesystem import write_once
+from bmq.storage.filesystem import OutOfSpace, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
-from tests.unit.broker.cleanup.test_log_cleaner import BRISK, COMPACT, allow, compacted, contents, hidden, update
+from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, hidden, update
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -60,7 +60,7 @@ async def test_a_merge_that_a_former_owner_ends_late_loses_no_record() -> None:
     assert await contents(world, 0, 14) == (last, 14)
     for _ in range(3):
         await second.rounds(HELD_MS / 1000)
-    assert second.janitor.cleaner.rounds > 0
+    assert second.janitor.cleaning.cleaner.rounds > 0
     assert (await contents(world, 0, 14))[0] == last
     assert await hidden(world) == 0
     assert [name for name in await world.names() if name.startswith(".join")] == []
@@ -91,13 +91,13 @@ async def test_a_merge_of_a_former_owner_waits_while_the_record_names_its_files(
     for _ in range(5):
         await second.rounds(BRISK.grace_ms / 1000)
     assert draft in await world.names()
-    assert (second.janitor.cleaner.rounds, second.janitor.files_merged) == (0, 0)
+    assert (second.janitor.cleaning.cleaner.rounds, second.janitor.files_merged) == (0, 0)
     machine._record = replace(machine.record, segments=entries)
     last |= await update(second, 4)
     for _ in range(10):
         await second.rounds(BRISK.retry_ms / 1000)
     assert draft not in await world.names()
-    assert second.janitor.cleaner.rounds == 1
+    assert second.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 18))[0] == last
 
 
@@ -129,7 +129,10 @@ async def test_a_draft_of_which_a_rebuilt_store_knows_nothing_gets_no_name(step:
         await second.rounds(10)
     gate.set()
     await asyncio.wait({zombie}, timeout=30)
-    assert (second.janitor.files_merged > 0, second.janitor.cleaner.rounds) == (does == "merges", does == "cleans")
+    assert (second.janitor.files_merged > 0, second.janitor.cleaning.cleaner.rounds) == (
+        does == "merges",
+        does == "cleans",
+    )
     assert (await contents(world, 0, 21))[0] == last
     for listed in [one async for one in walk(world.reading, PATH) if one.name.cleaning]:
         assert listed.has_log
@@ -146,20 +149,54 @@ async def forget_swap(world: World, owner: Owner) -> None:
     await ownership.store(owner.kv, RECORD_KEY, forgotten, revision)
 
 
+async def test_a_merge_for_which_a_disk_is_full_is_still_to_come() -> None:
+    """A full disk refuses nothing for good: the former owner's call succeeds once there is room."""
+    world = World()
+    first = await world.owner("a", COMPACT, PATIENT)
+    last = await update(first, 14)
+    gate, concat = asyncio.Event(), first.steps.concat
+
+    async def late(target: str, sources: Sequence[str]) -> None:
+        await gate.wait()
+        await concat(target, sources)
+
+    first.steps.concat = late  # type: ignore[method-assign]
+    first.configure(segment_bytes=1_400)
+    zombie = asyncio.create_task(first.rounds())
+    await asyncio.sleep(1)
+    second = await compacted(world, "b")
+    joined = second.steps.concat
+
+    async def full(target: str, sources: Sequence[str]) -> None:
+        raise OutOfSpace("no space left on device")
+
+    second.steps.concat = full  # type: ignore[method-assign]
+    await second.rounds()
+    assert second.janitor.failures > 0
+    assert (second.janitor.cleaning.cleaner.rounds, second.janitor._former_owners.merges_ended) == (0, 0)
+    second.steps.concat = joined  # type: ignore[method-assign]
+    for _ in range(3):
+        await second.rounds(BRISK.retry_ms / 1000 + 1)
+    assert (second.janitor.cleaning.cleaner.rounds, second.janitor._former_owners.merges_ended) == (1, 1)
+    gate.set()
+    await asyncio.wait({zombie}, timeout=30)
+    assert (await contents(world, 0, 14))[0] == last
+
+
 async def test_a_draft_without_its_index_gets_no_name() -> None:
     """A cleaned segment without an index would end the cleaning of the log there, for good."""
     world = World()
     first = await compacted(world)
     last = await update(first, 14)
     (name,) = [one.name async for one in walk(world.reading, PATH) if one.name.base == 0]
-    swap = first.janitor.swapper.drafts(first.driver, name._replace(cleaning=1))
+    swap = first.janitor.cleaning.swapper.drafts(first.driver, name._replace(cleaning=1))
     await write_once(first.fs, swap.draft, await world.reading.read(PATH.log(name), 0, 1 << 20))
     await first.driver.store_swap(swap)
-    assert not await first.janitor.swapper.complete(first.driver)
+    assert not await first.janitor.cleaning.swapper.complete(first.driver)
     assert first.driver.machine.record.swap is None
     assert [each for each in await world.names() if each.startswith(".clean")] == []
     await first.rounds()
-    assert first.janitor.cleaner.rounds == 1
+    assert first.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 14))[0] == last
 
 
@@ -169,7 +206,7 @@ async def test_the_sweeper_leaves_the_drafts_that_the_record_names() -> None:
     first = await compacted(world)
     await update(first, 14)
     (name,) = [one.name async for one in walk(world.reading, PATH) if one.name.base == 0]
-    swap = first.janitor.swapper.drafts(first.driver, name._replace(cleaning=1))
+    swap = first.janitor.cleaning.swapper.drafts(first.driver, name._replace(cleaning=1))
     for path in swap.drafts:
         await write_once(first.fs, path, b"")
     await first.driver.store_swap(swap)

@@ -1,95 +1,42 @@
-"""Compaction of a partition's log: what stays, what a crash at any step leaves, and when a round begins."""
+"""Compaction of a partition's log: what stays, and what a crash at any step leaves."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from bmq.broker.cleanup import log_cleaner
-from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
-from bmq.broker.config import LogConfig
-from bmq.broker.partition.owner import LogSize
+from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
+from bmq.broker.cleanup.cleaning_status import Obstacle
+from bmq.broker.partition.log_size import LogSize
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
-from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.cleaning.plan import NOT_COMPACTED, CleaningConfig, Reason
-from bmq.storage.cleaning.round import CleaningRound
-from bmq.storage.filesystem import CorruptData, NoSuchFile, OutOfSpace, write_once
+from bmq.storage.cleaning.plan import Reason
+from bmq.storage.filesystem import CorruptData, NoSuchFile, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
-from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, KEY, PATH, Owner, World, life
+from tests.unit.broker.cleanup.compacted_logs import (
+    BRISK,
+    KEYS,
+    compacted,
+    contents,
+    hidden,
+    put,
+    update,
+)
+from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, World, life
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
-COMPACT = LogConfig(
-    segment_bytes=200,
-    retention_ms=-1,
-    file_delete_delay_ms=1_000,
-    cleaning=CleaningConfig(is_compacted=True, min_cleanable_dirty_ratio=0.0, segment_bytes=100_000),
-)
-"""One batch a segment; sources go a second after the swap."""
-KEYS = 4
-BRISK = replace(CONFIG, grace_ms=10_000, clean_ms=1_000, merge_after=1 << 30)
 T = TypeVar("T")
-Found = dict[bytes, tuple[int, bytes]]
-
-
-async def compacted(world: World, name: str = "a", config: LogConfig = COMPACT) -> Owner:
-    """Return an owner of a compacted log, in a cluster whose processes all support cleaned segments."""
-    owner = await world.owner(name, config, BRISK)
-    allow(owner)
-    return owner
-
-
-def allow(owner: Owner) -> None:
-    """Let the owner write cleaned segments."""
-    for context in (owner.broker.context, owner.janitor.cleaner._context):
-        context.may_clean = lambda: True
-
-
-async def update(owner: Owner, count: int) -> Found:
-    """Write ``count`` records with keys, one in a batch; return offset and value of each key's last record."""
-    last: Found = {}
-    for number in range(count):
-        key, value = b"k%d" % (number % KEYS), b"v%d" % number
-        last[key] = (await put(owner, key, value), value)
-    return last
-
-
-async def put(owner: Owner, key: bytes, value: bytes) -> int:
-    """Write one record; return its offset."""
-    data = build_batch([Record(key=key, value=value.ljust(100))], base_timestamp=CLOCK.now_ms())
-    return await owner.driver.append(memoryview(data))
-
-
-async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
-    """Read the log as a consumer with an empty cache; return each key's last record, and the number of records."""
-    log = LogReader(BlockCache(world.reading, ReadConfig(block_bytes=256)), PATH)
-    last: Found = {}
-    count = 0
-    while start < end:
-        for batch in read_batches(memoryview(await log.read(start, 500, end))):
-            assert batch.has_valid_crc
-            assert batch.next_offset > start
-            start = batch.next_offset
-            if batch.is_control or not batch.count:
-                continue
-            for record in read_records(batch):
-                assert record.key is not None
-                assert record.value is not None
-                count += 1
-                last[bytes(record.key)] = (record.offset, bytes(record.value).rstrip())
-    return last, count
 
 
 async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,59 +58,14 @@ async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(cap
     assert count == KEYS + 20 - lives[1].base
     assert [name for name in await world.names() if name.startswith(".clean")] == []
     assert owner.driver.machine.record.swap is None
-    assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done) == (1, 1)
-    totals = owner.janitor.cleaning_totals()
+    assert (owner.janitor.cleaning.cleaner.rounds, owner.janitor.cleaning.swapper.swaps_done) == (1, 1)
+    totals = owner.janitor.cleaning.totals()
     assert (totals.uncleanable, totals.not_cleaned["open_segment"], sum(totals.not_cleaned.values())) == (0, 1, 1)
     (line,) = [line.message for line in caplog.records if "was cleaned" in line.message]
     assert f"up to offset {lives[1].base}:" in line
     second = await compacted(world, "b")
     assert (second.log_start, second.watermark) == (0, 20)
     assert (await contents(world, 0, 20))[0] == last
-
-
-async def test_the_state_of_a_log_outlives_its_owner() -> None:
-    """Show the last round also at an owner that has not done it, from the cleaned segment's index and file."""
-    world = World()
-    owner = await compacted(world)
-    await update(owner, 20)
-    await owner.rounds()
-    state = owner.janitor.cleaning_of(KEY)
-    assert state is not None
-    assert state.last is not None
-    assert (state.last.bytes_before, state.last.bytes_after) == (
-        owner.janitor.cleaner.bytes_before,
-        owner.janitor.cleaner.bytes_after,
-    )
-    await owner.rounds(10)
-    settled = owner.janitor.cleaning_of(KEY)
-    assert settled == LogCleaning(reason="open_segment", dirty_percent=0.0, last=state.last)
-    never = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=1.0))
-    second = await compacted(world, "b", never)
-    assert second.janitor.cleaning_of(KEY) is None, "its janitor has not noticed the partition"
-    await second.rounds()
-    taken_over = second.janitor.cleaning_of(KEY)
-    assert taken_over is not None
-    assert taken_over.last is not None
-    assert (taken_over.last.bytes_before, taken_over.last.bytes_after) == (
-        state.last.bytes_before,
-        state.last.bytes_after,
-    )
-    (cleaned,) = [each async for each in walk(world.reading, PATH) if each.is_live and each.name.cleaning]
-    assert taken_over.last.ended_ms == cleaned.modified_ms
-
-
-async def test_a_log_has_no_last_round_before_its_first() -> None:
-    world = World()
-    owner = await compacted(world)
-    await owner.rounds()
-    assert owner.janitor.cleaning_of(KEY) == LogCleaning(reason="open_segment", dirty_percent=0.0, last=None)
-
-
-async def test_a_log_that_is_not_compacted_has_no_state() -> None:
-    world = World()
-    owner = await world.owner("a", replace(COMPACT, cleaning=NOT_COMPACTED), BRISK)
-    await owner.rounds()
-    assert owner.janitor.cleaning_of(KEY) is None
 
 
 async def test_the_size_of_a_log_falls_with_a_cleaning() -> None:
@@ -187,7 +89,7 @@ async def test_a_cleaned_log_is_cleaned_again_with_what_came_since() -> None:
         await owner.rounds()
         for _ in range(3):
             await owner.rounds(10)
-        assert owner.janitor.cleaner.rounds == rounds
+        assert owner.janitor.cleaning.cleaner.rounds == rounds
     found, count = await contents(world, 0, 60)
     assert found == last
     assert count < 2 * KEYS
@@ -200,27 +102,9 @@ async def test_a_file_that_a_later_owner_superseded_holds_up_no_round() -> None:
     await write_once(world.reading, PATH.log(SegmentName(5, 0, 0)), b"of an owner that was deposed")
     for _ in range(3):
         await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 1
+    assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
     assert await hidden(world) == 0
-
-
-async def test_nothing_is_cleaned_before_the_level_is_in_force() -> None:
-    world = World()
-    owner = await world.owner("a", COMPACT, BRISK)
-    last = await update(owner, 20)
-    before = await world.names()
-    for _ in range(3):
-        await owner.rounds(10)
-    assert await world.names() == before
-    (care,) = owner.janitor._cares.values()
-    assert care.cleaning is not None
-    assert care.cleaning.obstacle is Obstacle.LEVEL
-    allow(owner)
-    for _ in range(20):
-        await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 1
-    assert (await contents(world, 0, 20))[0] == last
 
 
 async def test_without_compiled_code_a_large_log_is_left_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,61 +126,9 @@ async def test_without_compiled_code_a_large_log_is_left_and_says_so(monkeypatch
         await owner.rounds(60)
     assert reads == []
     assert await world.names() == before
-    (care,) = owner.janitor._cares.values()
+    (care,) = owner.janitor.queue.states.values()
     assert care.cleaning is not None
     assert care.cleaning.obstacle is Obstacle.LARGE
-
-
-async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_the_owner() -> None:
-    world = World()
-    owner = await compacted(world)
-    last = await update(owner, 20)
-    gate = asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.janitor.cleaner._context.offload = slow
-    await owner.rounds()
-    for _ in range(3):
-        await owner.rounds(60)
-    assert owner.janitor._cleaning is not None
-    assert (owner.janitor.cleaner.rounds, owner.janitor.failures) == (0, 0)
-    gate.set()
-    await asyncio.sleep(1)
-    assert owner.janitor._cleaning is None
-    assert owner.janitor.cleaner.rounds == 1
-    assert (await contents(world, 0, 20))[0] == last
-
-
-async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
-    """A merged file would have a source's name, and be hidden with what was appended to it."""
-    world = World()
-    owner = await compacted(world)
-    last = await update(owner, 20)
-    gate = asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.janitor.cleaner._context.offload = slow
-    owner.configure(segment_bytes=2_000)
-    owner.janitor.config = replace(owner.janitor.config, merge_after=1)
-    await owner.round()
-    before = await world.names()
-    owner.configure(segment_bytes=100_000)  # all would be merged into one
-    await owner.round(60)
-    (care,) = owner.janitor._cares.values()
-    care.merge_from = None
-    await owner.janitor._merge(care, 0)
-    assert await world.names() == before
-    gate.set()
-    for _ in range(3):
-        await owner.round(60)
-    assert owner.janitor.cleaner.rounds == 1
-    assert (await contents(world, 0, 20))[0] == last
 
 
 async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
@@ -309,7 +141,7 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaner._context.offload = slow
+    owner.janitor.cleaning.cleaner._context.offload = slow
     await owner.round()
     (first, *_) = [one.name async for one in walk(world.reading, PATH) if one.is_live]
     appender = await world.reading.append(PATH.log(first))
@@ -317,12 +149,12 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
     await appender.close()
     gate.set()
     await asyncio.sleep(1)
-    assert owner.janitor.cleaner.rounds == 0
+    assert owner.janitor.cleaning.cleaner.rounds == 0
     assert owner.driver.machine.record.swap is None
     assert await hidden(world) == 0
     for _ in range(3):
         await owner.rounds(60)
-    assert owner.janitor.cleaner.rounds == 1, "the log is looked at again although nothing was written since"
+    assert owner.janitor.cleaning.cleaner.rounds == 1, "the log is looked at again although nothing was written since"
 
 
 async def test_a_round_is_given_up_if_a_source_expires_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,25 +172,11 @@ async def test_a_round_is_given_up_if_a_source_expires_meanwhile(monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(owner.steps, "read", gone)
         await owner.rounds()
-    totals = owner.janitor.cleaning_totals()
-    assert (owner.janitor.failures, totals.uncleanable, owner.janitor.cleaner.rounds) == (0, 0, 0)
+    totals = owner.janitor.cleaning.totals()
+    assert (owner.janitor.failures, totals.uncleanable, owner.janitor.cleaning.cleaner.rounds) == (0, 0, 0)
     await owner.round(BRISK.retry_ms / 1000 + 1)
-    assert owner.janitor.cleaner.rounds == 1
+    assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
-
-
-async def test_a_round_ends_with_the_janitor() -> None:
-    world = World()
-    owner = await compacted(world)
-    await update(owner, 20)
-    before = await world.names()
-    upkeep = asyncio.create_task(owner.janitor.run())
-    await asyncio.sleep(0)
-    upkeep.cancel()
-    await asyncio.gather(upkeep, return_exceptions=True)
-    await owner.rounds()
-    assert owner.janitor.failures == 0
-    assert await world.names() == before
 
 
 async def test_a_round_ends_before_an_open_transaction_and_an_abort_leaves_the_value_before_it() -> None:
@@ -379,7 +197,7 @@ async def test_a_round_ends_before_an_open_transaction_and_an_abort_leaves_the_v
     assert owner.driver.machine.last_stable_offset == opened
     lives = [one async for one in walk(world.reading, PATH) if one.is_live]
     assert [one.end for one in lives if one.name.cleaning] == [opened]
-    (care,) = owner.janitor._cares.values()
+    (care,) = owner.janitor.queue.states.values()
     assert care.cleaning is not None
     assert care.cleaning.why_not is Reason.OPEN_TRANSACTION
     await owner.driver.end_transaction(TransactionMarker(9, 0, 0, Marker.ABORT, 1))
@@ -387,91 +205,10 @@ async def test_a_round_ends_before_an_open_transaction_and_an_abort_leaves_the_v
         last[b"k2"] = (await put(owner, b"k2", b"x%d" % number), b"x%d" % number)
     for _ in range(3):
         await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 2
+    assert owner.janitor.cleaning.cleaner.rounds == 2
     found, count = await contents(world, 0, owner.watermark)
     assert found == last, "the aborted record is gone, and removed nothing"
     assert count < 4 + 4 + KEYS
-
-
-async def test_a_log_below_the_ratio_waits() -> None:
-    world = World()
-    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5))
-    owner = await compacted(world, config=config)
-    await update(owner, 20)
-    for _ in range(3):
-        await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 1
-    await update(owner, 2)
-    for _ in range(3):
-        await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 1
-    (care,) = owner.janitor._cares.values()
-    assert care.cleaning is not None
-    assert care.cleaning.plan is not None
-    assert care.cleaning.plan.reason is Reason.BELOW_RATIO
-
-
-async def test_a_quiet_log_is_cleaned_when_its_transaction_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else changes: no segment is registered or closed, and no config is set."""
-    world = World()
-    owner = await compacted(world)
-    stable = 0
-    monkeypatch.setattr(type(owner.driver.machine), "last_stable_offset", property(lambda _: stable))
-    await update(owner, 20)
-    await owner.rounds()
-    assert owner.janitor.cleaning_totals().not_cleaned["open_transaction"] == 1
-    await owner.rounds(10)
-    stable = 20
-    await owner.rounds()
-    assert owner.janitor.cleaner.rounds == 1
-
-
-async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None:
-    """The first segments are old, and too few for the ratio; the others are old ten seconds later."""
-    world = World()
-    lag = replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=20_000)
-    owner = await compacted(world, config=replace(COMPACT, cleaning=replace(lag, min_compaction_lag_ms=0)))
-    await update(owner, 12)
-    for _ in range(3):
-        await owner.rounds(5)
-    assert owner.janitor.cleaner.rounds == 1
-    owner.configure(cleaning=lag)  # type: ignore[arg-type]
-    await owner.rounds(10)
-    await update(owner, 20)
-    await owner.rounds(5)
-    (care,) = owner.janitor._cares.values()
-    assert care.cleaning is not None
-    assert care.cleaning.why_not is not None
-    assert owner.janitor.cleaner.rounds == 1
-    for _ in range(4):
-        await owner.rounds(5)
-    assert owner.janitor.cleaner.rounds == 2
-
-
-async def test_a_quiet_log_is_cleaned_up_to_its_newest_closed_segment() -> None:
-    """No segment is registered any more, so the record would name the last ones, which keeps them from a round."""
-    world = World()
-    owner = await compacted(world)
-    last = await update(owner, 20)
-    await owner.rounds(10)
-    assert owner.driver.machine.has_old_names
-    while not owner.driver.machine.is_all_closed:
-        await owner.round(30)
-    for _ in range(3):
-        await owner.rounds(10)
-    (newest,) = owner.driver.machine.record.segments
-    assert newest.is_closed
-    (care,) = owner.janitor._cares.values()
-    assert care.cleaning is not None
-    assert care.cleaning.plan is not None
-    assert care.cleaning.plan.end == newest.name.base == 19
-    found, count = await contents(world, 0, 20)
-    assert found == last
-    assert count == KEYS + 1
-    owner.die()
-    second = await compacted(world, "b")
-    assert (second.log_start, second.watermark) == (0, 20)
-    assert (await contents(world, 0, 20))[0] == last
 
 
 @pytest.mark.parametrize("damage", ["batch", "replicas", "index replicas"])
@@ -501,12 +238,12 @@ async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     behind = [name for name in await world.names() if name >= str(at)]
     for _ in range(3):
         await owner.rounds(10)
-    assert owner.janitor.cleaner.rounds == 1
+    assert owner.janitor.cleaning.cleaner.rounds == 1
     assert owner.janitor.failures > 0
     lives = [one async for one in walk(world.reading, PATH) if one.is_live]
     assert [(one.name.cleaning, one.end) for one in lives[:1]] == [(1, at.base)]
     assert [name for name in await world.names() if name >= str(at)] == behind
-    totals = owner.janitor.cleaning_totals()
+    totals = owner.janitor.cleaning.totals()
     assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
     assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
     reads.clear()
@@ -521,7 +258,7 @@ async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     last |= await update(owner, 4)
     for _ in range(5):
         await owner.rounds(10)
-    assert owner.janitor.cleaning_totals().uncleanable == 0
+    assert owner.janitor.cleaning.totals().uncleanable == 0
     found, count = await contents(world, 0, 28)
     assert (found, await hidden(world)) == (last, 0)
     assert count <= KEYS + 4
@@ -531,49 +268,6 @@ async def put_again(world: World, path: str, data: bytes) -> None:
     """Replace the file, as a repair does."""
     await world.reading.delete(path)
     await write_once(world.reading, path, data)
-
-
-async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    owner = await compacted(world)
-    last = await update(owner, 20)
-
-    async def refuse(*_: object) -> None:
-        raise OutOfSpace("no space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(log_cleaner, "write_once", refuse)
-        await owner.rounds()
-    totals = owner.janitor.cleaning_totals()
-    assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaner.rounds) == (1, 1, 0)
-    await owner.round(BRISK.retry_ms / 1000 + 1)
-    assert owner.janitor.cleaning_totals().uncleanable == 0
-    assert owner.janitor.cleaner.rounds == 1
-    assert (await contents(world, 0, 20))[0] == last
-
-
-async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    owner = await compacted(world)
-    await update(owner, 20)
-    seen: list[BaseException] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
-
-    def fail(*_: object) -> None:
-        raise struct.error("int too large to convert")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CleaningRound, "next_walk", fail)
-        await owner.rounds()
-    assert [str(error) for error in seen] == ["int too large to convert"]
-    totals = owner.janitor.cleaning_totals()
-    assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
-    (line,) = [line for line in caplog.records if "bug: a round" in line.message]
-    assert line.levelname == "ERROR"
-    await owner.rounds(BRISK.retry_ms * 61 / 1000)
-    assert owner.janitor.cleaning_totals().uncleanable == 0
 
 
 @pytest.mark.parametrize("dies_before", [True, False])
@@ -618,18 +312,13 @@ def test_a_crash_at_any_step_of_a_round_loses_no_value(dies_before: bool, knows:
         run(story(dies_at))
 
 
-async def hidden(world: World) -> int:
-    """Return how many files are left that a cleaned segment hides."""
-    return sum([1 async for one in walk(world.reading, PATH) if not one.is_live])
-
-
 async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
     """Play a process that wakes after its successor has completed the swap, cleaned again and deleted the sources."""
     world = World()
     first = await compacted(world)
     await update(first, 14)
     (name,) = [one.name async for one in walk(world.reading, PATH) if one.name.base == 0]
-    swap = first.janitor.swapper.drafts(first.driver, name._replace(cleaning=1))
+    swap = first.janitor.cleaning.swapper.drafts(first.driver, name._replace(cleaning=1))
     stale = await world.reading.read(PATH.log(name), 0, 1 << 20)
     for path in (swap.draft, swap.draft_index):
         await write_once(first.fs, path, stale)
@@ -641,3 +330,29 @@ async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
     with pytest.raises(NoSuchFile):
         await world.reading.rename(swap.draft, PATH.log(swap.name))
     assert (await contents(world, 0, 28))[0] == last
+
+
+async def test_a_draft_takes_a_place_under_the_bound_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is at its bound with the open segment of its partition: that is closed before the draft is opened."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    places = owner.broker.context.open_files
+    assert places.held == 1
+    places.share(1, 3_600.0)
+    create, drafts = CleanedFileWriter.create, list[tuple[int, int]]()
+
+    async def counted(*args: Any, **options: Any) -> CleanedFileWriter:
+        drafts.append((places.opening, places.held + places.closing))
+        return await create(*args, **options)
+
+    monkeypatch.setattr(CleanedFileWriter, "create", counted)
+    await owner.rounds()
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning.cleaner.rounds > 0
+    assert drafts == [(1, 0)] * len(drafts)
+    assert len(drafts) > 0
+    last |= await update(owner, 1)
+    assert (places.held, places.waiting) == (1, 0), "the draft's place is free again"
+    assert (await contents(world, 0, 21))[0] == last

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.cleanup import orphans
-from bmq.broker.cleanup.janitor import JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
 from bmq.core.model import SegmentName
 from bmq.storage import layout

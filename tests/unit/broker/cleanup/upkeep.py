@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bmq.broker.cleanup.janitor import Janitor, JanitorConfig
+from bmq.broker.cleanup.config import JanitorConfig
+from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.clock import LoopClock

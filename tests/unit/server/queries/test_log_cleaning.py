@@ -49,7 +49,8 @@ class Cluster:
 def role(**states: LogCleaning) -> Any:
     """Return a broker's role with these logs of ``TOPIC``: ``p3`` is partition 3."""
     logs = {PartitionKey(TOPIC, int(name[1:])): state for name, state in states.items()}
-    return SimpleNamespace(broker=SimpleNamespace(janitor=SimpleNamespace(cleaning_of=logs.get)))
+    manager = SimpleNamespace(state_of=logs.get)
+    return SimpleNamespace(broker=SimpleNamespace(janitor=SimpleNamespace(cleaning=manager)))
 
 
 async def found(cluster: Cluster, numbers: range, broker: Any = None) -> Mapping[int, CleaningFacts]:

@@ -1,0 +1,259 @@
+"""The choice of compacted logs to clean, as Kafka's class of this name: when a log is looked at, and what was found.
+
+A log is looked at after its record, its settings or its log start has changed, and when the next record reaches a lag.
+At most one round is under way, also behind other jobs of the janitor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Generic, TypeVar
+
+from bmq.broker.cleanup.cleaning_status import (
+    CleaningTotals,
+    LastCleaning,
+    LogCleaning,
+    Obstacle,
+    Outcome,
+    cleaning_state,
+    count_logs,
+)
+from bmq.broker.cleanup.closed_segments import ClosedSegments
+from bmq.broker.cleanup.former_owners import FormerOwners
+from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
+from bmq.broker.cleanup.retention import HOUR_MS
+from bmq.broker.cleanup.segment_swap import SegmentSwapper
+from bmq.broker.cleanup.upkeep_queue import Job, UpkeepQueue, UpkeepState
+from bmq.broker.context import BrokerContext
+from bmq.broker.partition.driver import PartitionDriver
+from bmq.core.errors import FormatError, RequestError
+from bmq.core.logging.fields import fields
+from bmq.core.model import PartitionKey
+from bmq.meta.kv import KvError
+from bmq.storage.cleaning.plan import Reason
+from bmq.storage.filesystem import StorageError
+
+_log = logging.getLogger(__name__)
+
+END_S = 2.0
+"""Time for a stopped round to delete its drafts; the sweeper deletes the rest."""
+FAR_MS = 1 << 50
+"""A wait of this length never ends: max.compaction.lag.ms is not set."""
+_FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
+_DISABLED = Outcome(plan=None, obstacle=Obstacle.DISABLED)
+_COMPILING = Outcome(plan=None, obstacle=Obstacle.COMPILING)
+
+
+class CleaningState(UpkeepState):
+    """State of the cleaning of one partition under one owner, beside the state that its jobs share.
+
+    ``cleaning``: the result of the last look, None before the first.  ``closed``: the segments that looks have found.
+    ``last_cleaning``: the last round that is known.  ``waits_for``: the last stable offset from which on the log may be
+    cleaned further, -1 if no transaction holds it up.
+    """
+
+    __slots__ = ("cleaning", "closed", "last_cleaning", "waits_for")
+
+    def __init__(self, driver: PartitionDriver) -> None:
+        super().__init__(driver)
+        self.cleaning: Outcome | None = None
+        self.closed: ClosedSegments | None = None
+        self.last_cleaning: LastCleaning | None = None
+        self.waits_for = -1
+
+
+L = TypeVar("L", bound=CleaningState)
+
+
+class LogCleanerManager(Generic[L]):
+    """Cleaning of one broker's compacted logs, as jobs of the janitor's ``queue``.
+
+    ``is_enabled``: logs are cleaned at all.  ``clean_ms``: the least time between two looks at a log.  ``wait_ms``:
+    the time after which other jobs go on beside a round.  ``retry_ms``: the pause after a round that was given up.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        queue: UpkeepQueue[L],
+        *,
+        cleaner: LogCleaner,
+        swapper: SegmentSwapper,
+        former_owners: FormerOwners,
+        is_enabled: bool,
+        clean_ms: int,
+        wait_ms: int,
+        retry_ms: int,
+    ) -> None:
+        self.cleaner = cleaner
+        """The cleaner, with its counters."""
+        self.swapper = swapper
+        """The swaps, with their counters."""
+        self._context = context
+        self._queue = queue
+        self._failed = queue.report
+        self._former_owners = former_owners
+        self._is_enabled = is_enabled
+        self._clean_ms = clean_ms
+        self._wait_ms = wait_ms
+        self._retry_ms = retry_ms
+        self._round: asyncio.Task[None] | None = None
+        """The round of cleaning that is under way, also behind other jobs."""
+        self._cleaned: L | None = None
+        """The partition of this round."""
+
+    def is_cleaning(self, state: L) -> bool:
+        """Return whether a round of this partition is under way."""
+        return state is self._cleaned
+
+    def totals(self) -> CleaningTotals:
+        """Return the numbers of the compacted logs, as of the last look at each."""
+        logs = (
+            (outcome, state.config.cleaning.max_compaction_lag_ms)
+            for state in self._queue.states.values()
+            if state.config.cleaning.is_compacted and (outcome := self._outcome(state)) is not None
+        )
+        return count_logs(logs, self._context.clock.now_ms())
+
+    def state_of(self, key: PartitionKey) -> LogCleaning | None:
+        """Return the state of cleaning of a compacted log that is owned here; None for any other partition."""
+        state = self._queue.states.get(key)
+        if state is None or not state.config.cleaning.is_compacted or not self._queue.is_held(state):
+            return None
+        return cleaning_state(self._outcome(state), state.last_cleaning)
+
+    def _outcome(self, state: L) -> Outcome | None:
+        """Return the result of the last look; while the filters are compiled, all logs wait for them."""
+        return _COMPILING if self.cleaner.is_compiling else state.cleaning
+
+    # --------------------------------------------------------------------------------------- when a log is looked at
+
+    def look_now(self, state: L, now_ms: int) -> None:
+        """Schedule a look at a log for now, if it is compacted."""
+        if state.config.cleaning.is_compacted:
+            self._queue.schedule(state, Job.CLEAN, now_ms)
+
+    def look_soon(self, state: L, now_ms: int) -> None:
+        """Schedule a look at a log after ``clean_ms``, if it is compacted."""
+        self.look_now(state, now_ms + self._clean_ms)
+
+    def notice(self, state: L, now_ms: int) -> None:
+        """Look at a log again if the transaction that held it up has ended."""
+        if 0 <= state.waits_for <= state.driver.machine.last_stable_offset:
+            state.waits_for = -1
+            self.look_now(state, now_ms)
+
+    def _schedule_lags(self, state: L, now_ms: int, wall_ms: int) -> None:
+        outcome, config = state.cleaning, state.config.cleaning
+        if outcome is None or outcome.obstacle is Obstacle.LEVEL:
+            self.look_now(state, now_ms + self._retry_ms)
+            return
+        plan = outcome.plan
+        if plan is None:
+            return  # too large: the log is looked at again when its record changes
+        state.waits_for = plan.waits_for
+        if plan.reason is Reason.SWAP_PENDING:
+            self._queue.schedule(state, Job.HIDDEN, now_ms + state.config.file_delete_delay_ms)
+            return
+        waits_ms = [plan.lag_ends_ms - wall_ms] if plan.lag_ends_ms >= 0 else []
+        if plan.reason is Reason.BELOW_RATIO and plan.oldest_dirty_timestamp > 0:
+            waits_ms.append(plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms)
+        wait_ms = min(waits_ms, default=FAR_MS)
+        if wait_ms < FAR_MS:
+            self.look_now(state, now_ms + max(wait_ms, self._clean_ms))
+
+    # ------------------------------------------------------------------------------------------------ the three jobs
+
+    async def complete_swap(self, state: L, wall_ms: int) -> None:
+        """Complete the swap of the partition's record.  Raises as ``SegmentSwapper.complete``."""
+        await self.swapper.complete(state.driver)
+        self._swapped(state)
+
+    async def clean(self, state: L, wall_ms: int) -> None:
+        """Clean the log if it is due.  A long round goes on behind other jobs; no other round begins meanwhile."""
+        if not self._is_enabled:
+            self._leave(state)
+            return
+        if self._round is not None:
+            self.look_soon(state, self._context.now_ms())
+            return
+        self._cleaned = state
+        task = self._round = asyncio.create_task(self._clean_log(state, wall_ms))
+        task.add_done_callback(self._ended)
+        await asyncio.wait({task}, timeout=self._wait_ms / 1000)
+
+    def _leave(self, state: L) -> None:
+        """Leave a log as it is, but for sources that a swap of an earlier owner left."""
+        if state.cleaning is None:
+            self._queue.schedule(state, Job.HIDDEN, self._context.now_ms() + state.config.file_delete_delay_ms)
+        state.cleaning = _DISABLED
+
+    async def delete_hidden(self, state: L, wall_ms: int) -> None:
+        """Delete sources of cleaned segments.  Raises as ``SegmentSwapper.delete_hidden``."""
+        now_ms = self._context.now_ms()
+        if await self.swapper.delete_hidden(state.driver):
+            self._queue.schedule(state, Job.HIDDEN, now_ms)
+        else:
+            self.look_soon(state, now_ms)
+
+    async def stop(self) -> None:
+        """End the round that is under way: it deletes its drafts."""
+        self.cleaner.stop()
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.wait({self._round}, timeout=END_S)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._round = self._cleaned = None
+        if not task.cancelled():
+            task.result()  # an error of the program: the loop's handler reports it
+
+    async def _clean_log(self, state: L, wall_ms: int) -> None:
+        """Do one round, and look again when the next record reaches a lag; a failure is counted and tried again."""
+        try:
+            await self._clean_once(state, wall_ms)
+        except CleaningStopped:
+            self.look_now(state, self._context.now_ms() + self._retry_ms)
+        except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
+            state.cleaning = _FAILED
+            self._queue.retry(state, Job.CLEAN, error)
+        except Exception as error:
+            state.cleaning = _FAILED
+            self._queue.failures += 1
+            text = "bug: a round of compaction of a partition failed, trying again in an hour"
+            _log.error(text, extra=fields(**state.driver.path.log_fields, error=repr(error)))
+            self.look_now(state, self._context.now_ms() + HOUR_MS)
+            raise
+
+    async def _clean_once(self, state: L, wall_ms: int) -> None:
+        now_ms = self._context.now_ms()
+        if state.driver.machine.record.swap is not None:
+            await self.complete_swap(state, wall_ms)
+        if not await self._former_owners.settle(state):
+            self.look_now(state, now_ms + self._retry_ms)
+            return
+        before = self.swapper.swaps_done
+        last = state.cleaning
+        if state.closed is None:
+            failed = partial(self._failed, "an index is damaged, and not used")
+            state.closed = ClosedSegments(self._context.fs, state.driver, failed)
+        try:
+            state.cleaning = await self.cleaner.clean(state, state.closed, wall_ms)
+        finally:
+            if self.swapper.swaps_done != before:
+                self._swapped(state)
+        if state.cleaning.has_cleaned or state.last_cleaning is None:
+            state.last_cleaning = state.cleaning.last
+        damaged_at = state.cleaning.damaged_at
+        if damaged_at is not None and (last is None or last.damaged_at != damaged_at):
+            text = "a damaged segment or index at or behind offset %d stops the cleaning of a compacted log"
+            _log.warning(text, damaged_at, extra=fields(**state.driver.path.log_fields))
+        self._schedule_lags(state, now_ms, wall_ms)
+
+    def _swapped(self, state: L) -> None:
+        """Have the sources deleted after file.delete.delay.ms; upkeep begins at the log's first name again."""
+        state.merge_from = None
+        state.forget_count()
+        self._queue.schedule(state, Job.HIDDEN, self._context.now_ms() + state.config.file_delete_delay_ms)

@@ -1,0 +1,343 @@
+"""The times at which compacted logs are cleaned, and the state of a log that is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from bmq.broker.cleanup import log_cleaner
+from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.storage.cleaning.filters import RecordFilters
+from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
+from bmq.storage.cleaning.round import CleaningRound
+from bmq.storage.filesystem import OutOfSpace
+from bmq.storage.log_segments import walk
+from tests.unit.broker.cleanup.compacted_logs import (
+    BRISK,
+    COMPACT,
+    KEYS,
+    allow,
+    compacted,
+    contents,
+    hidden,
+    update,
+)
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
+
+T = TypeVar("T")
+
+
+async def test_the_state_of_a_log_outlives_its_owner() -> None:
+    """Show the last round also at an owner that has not done it, from the cleaned segment's index and file."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    await owner.rounds()
+    state = owner.janitor.cleaning.state_of(KEY)
+    assert state is not None
+    assert state.last is not None
+    assert (state.last.bytes_before, state.last.bytes_after) == (
+        owner.janitor.cleaning.cleaner.bytes_before,
+        owner.janitor.cleaning.cleaner.bytes_after,
+    )
+    await owner.rounds(10)
+    settled = owner.janitor.cleaning.state_of(KEY)
+    assert settled == LogCleaning(reason="open_segment", dirty_percent=0.0, last=state.last)
+    never = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=1.0))
+    second = await compacted(world, "b", never)
+    assert second.janitor.cleaning.state_of(KEY) is None, "its janitor has not noticed the partition"
+    await second.rounds()
+    taken_over = second.janitor.cleaning.state_of(KEY)
+    assert taken_over is not None
+    assert taken_over.last is not None
+    assert (taken_over.last.bytes_before, taken_over.last.bytes_after) == (
+        state.last.bytes_before,
+        state.last.bytes_after,
+    )
+    (cleaned,) = [each async for each in walk(world.reading, PATH) if each.is_live and each.name.cleaning]
+    assert taken_over.last.ended_ms == cleaned.modified_ms
+
+
+async def test_a_log_has_no_last_round_before_its_first() -> None:
+    world = World()
+    owner = await compacted(world)
+    await owner.rounds()
+    assert owner.janitor.cleaning.state_of(KEY) == LogCleaning(reason="open_segment", dirty_percent=0.0, last=None)
+
+
+async def test_a_log_that_is_not_compacted_has_no_state() -> None:
+    world = World()
+    owner = await world.owner("a", replace(COMPACT, cleaning=NOT_COMPACTED), BRISK)
+    await owner.rounds()
+    assert owner.janitor.cleaning.state_of(KEY) is None
+
+
+async def test_nothing_is_cleaned_before_the_level_is_in_force() -> None:
+    world = World()
+    owner = await world.owner("a", COMPACT, BRISK)
+    last = await update(owner, 20)
+    before = await world.names()
+    for _ in range(3):
+        await owner.rounds(10)
+    assert await world.names() == before
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.obstacle is Obstacle.LEVEL
+    allow(owner)
+    for _ in range(20):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_the_owner() -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaning.cleaner._context.offload = slow
+    await owner.rounds()
+    for _ in range(3):
+        await owner.rounds(60)
+    assert owner.janitor.cleaning._round is not None
+    assert (owner.janitor.cleaning.cleaner.rounds, owner.janitor.failures) == (0, 0)
+    gate.set()
+    await asyncio.sleep(1)
+    assert owner.janitor.cleaning._round is None
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
+    """A merged file would have a source's name, and be hidden with what was appended to it."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.configure(segment_bytes=2_000)
+    owner.janitor.config = replace(owner.janitor.config, merge_after=1)
+    await owner.round()
+    before = await world.names()
+    owner.configure(segment_bytes=100_000)  # all would be merged into one
+    await owner.round(60)
+    (care,) = owner.janitor.queue.states.values()
+    care.merge_from = None
+    await owner.janitor._merge(care, 0)
+    assert await world.names() == before
+    gate.set()
+    for _ in range(3):
+        await owner.round(60)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_round_ends_with_the_janitor() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    before = await world.names()
+    upkeep = asyncio.create_task(owner.janitor.run())
+    await asyncio.sleep(0)
+    upkeep.cancel()
+    await asyncio.gather(upkeep, return_exceptions=True)
+    await owner.rounds()
+    assert owner.janitor.failures == 0
+    assert await world.names() == before
+
+
+async def test_a_log_below_the_ratio_waits() -> None:
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5))
+    owner = await compacted(world, config=config)
+    await update(owner, 20)
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    await update(owner, 2)
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.plan is not None
+    assert care.cleaning.plan.reason is Reason.BELOW_RATIO
+
+
+async def test_a_quiet_log_is_cleaned_when_its_transaction_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else changes: no segment is registered or closed, and no config is set."""
+    world = World()
+    owner = await compacted(world)
+    stable = 0
+    monkeypatch.setattr(type(owner.driver.machine), "last_stable_offset", property(lambda _: stable))
+    await update(owner, 20)
+    await owner.rounds()
+    assert owner.janitor.cleaning.totals().not_cleaned["open_transaction"] == 1
+    await owner.rounds(10)
+    stable = 20
+    await owner.rounds()
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+
+
+async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None:
+    """The first segments are old, and too few for the ratio; the others are old ten seconds later."""
+    world = World()
+    lag = replace(COMPACT.cleaning, min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=20_000)
+    owner = await compacted(world, config=replace(COMPACT, cleaning=replace(lag, min_compaction_lag_ms=0)))
+    await update(owner, 12)
+    for _ in range(3):
+        await owner.rounds(5)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    owner.configure(cleaning=lag)  # type: ignore[arg-type]
+    await owner.rounds(10)
+    await update(owner, 20)
+    await owner.rounds(5)
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.why_not is not None
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    for _ in range(4):
+        await owner.rounds(5)
+    assert owner.janitor.cleaning.cleaner.rounds == 2
+
+
+async def test_a_quiet_log_is_cleaned_up_to_its_newest_closed_segment() -> None:
+    """No segment is registered any more, so the record would name the last ones, which keeps them from a round."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    await owner.rounds(10)
+    assert owner.driver.machine.has_old_names
+    while not owner.driver.machine.is_all_closed:
+        await owner.round(30)
+    for _ in range(3):
+        await owner.rounds(10)
+    (newest,) = owner.driver.machine.record.segments
+    assert newest.is_closed
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.plan is not None
+    assert care.cleaning.plan.end == newest.name.base == 19
+    found, count = await contents(world, 0, 20)
+    assert found == last
+    assert count == KEYS + 1
+    owner.die()
+    second = await compacted(world, "b")
+    assert (second.log_start, second.watermark) == (0, 20)
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+
+    async def refuse(*_: object) -> None:
+        raise OutOfSpace("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_cleaner, "write_once", refuse)
+        await owner.rounds()
+    totals = owner.janitor.cleaning.totals()
+    assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaning.cleaner.rounds) == (1, 1, 0)
+    await owner.round(BRISK.retry_ms / 1000 + 1)
+    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    seen: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+
+    def fail(*_: object) -> None:
+        raise struct.error("int too large to convert")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CleaningRound, "next_walk", fail)
+        await owner.rounds()
+    assert [str(error) for error in seen] == ["int too large to convert"]
+    totals = owner.janitor.cleaning.totals()
+    assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
+    (line,) = [line for line in caplog.records if "bug: a round" in line.message]
+    assert line.levelname == "ERROR"
+    await owner.rounds(BRISK.retry_ms * 61 / 1000)
+    assert owner.janitor.cleaning.totals().uncleanable == 0
+
+
+async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
+    """On a new machine numba compiles for half a minute before the first round."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    gate = asyncio.Event()
+    filters = Loading()
+
+    async def slow(call: Callable[[], T]) -> T:
+        if not filters.is_loaded:
+            await gate.wait()
+        return call()
+
+    context = owner.janitor.cleaning.cleaner._context
+    context.offload, context.filters = slow, filters
+    await owner.rounds()
+    waiting = LogCleaning(reason="compiling", dirty_percent=None, last=None)
+    assert owner.janitor.cleaning.state_of(KEY) == waiting
+    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 1
+    gate.set()
+    await asyncio.sleep(1)
+    state = owner.janitor.cleaning.state_of(KEY)
+    assert state is not None
+    assert state.reason != "compiling"
+    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 0
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+
+
+class Loading(RecordFilters):
+    """Filters in Python that have to be loaded first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_loaded = False
+
+
+async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_earlier_owner() -> None:
+    """Kafka's log.cleaner.enable is false."""
+    world = World()
+    first = await compacted(world)
+    last = await update(first, 20)
+    await first.round()
+    assert await hidden(world) > 0
+    first.die()
+    second = await world.owner("b", COMPACT, replace(BRISK, clean_enabled=False))
+    allow(second)
+    last |= await update(second, 20)
+    for _ in range(5):
+        await second.rounds(10)
+    assert second.janitor.cleaning.cleaner.rounds == 0
+    assert second.janitor.cleaning.state_of(KEY) == LogCleaning(reason="disabled", dirty_percent=None, last=None)
+    assert second.janitor.cleaning.totals().not_cleaned["disabled"] == 1
+    assert await hidden(world) == 0, "the sources of the earlier owner's cleaned segment are deleted"
+    assert (await contents(world, 0, 40))[0] == last
