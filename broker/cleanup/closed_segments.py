@@ -83,8 +83,8 @@ class ClosedLog:
 
     ``later``: indexes of later segments, which have the ends of transactions.  ``recent``: the aborted transactions
     that no index has yet.  ``damaged_at``: the base of the first segment that no round may take, None without any.
-    ``lacks_markers``: an index that cannot be read may have the end of a transaction, also the index of a segment that
-    no round takes.  ``has_hidden``: sources of an earlier cleaned segment are left.
+    ``lacks_markers``: an index that cannot be read may have the end of a transaction; the record may name its segment.
+    ``has_hidden``: sources of an earlier cleaned segment are left.
     """
 
     segments: list[ClosedSegment]

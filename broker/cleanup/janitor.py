@@ -458,7 +458,14 @@ class Janitor:
             care.registered = self.config.merge_after  # tried again at the record's next change
 
     async def _complete_swap(self, care: _PartitionCare, wall_ms: int) -> None:
-        await self._swapper.complete(care.driver)
+        if (
+            care is not self._cleaned_care
+        ):  # its round completes the swap at its beginning, and then has swaps of its own
+            await self._finish_swap(care)
+
+    async def _finish_swap(self, care: _PartitionCare) -> None:
+        with care.swapping():
+            await self._swapper.complete(care.driver)
         self._swapped(care)
 
     async def _clean(self, care: _PartitionCare, wall_ms: int) -> None:
@@ -496,8 +503,7 @@ class Janitor:
     async def _clean_once(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
         if care.driver.machine.record.swap is not None:
-            await self._swapper.complete(care.driver)
-            self._swapped(care)
+            await self._finish_swap(care)
         if not await self._former_owners.settle(care):
             self._schedule_cleaning(care, now_ms + self.config.retry_ms)
             return

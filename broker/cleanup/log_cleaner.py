@@ -293,8 +293,8 @@ class LogCleaner:
                 writer.abort()
             await self._drop(swap.draft, swap.draft_index)
             raise
-        await self._swapper.swap(driver, swap)
-        state.forget_count()  # bytes have moved to other names
+        with state.swapping():
+            await self._swapper.swap(driver, swap)
         self.bytes_before += facts.bytes_before
         self.bytes_after += facts.bytes_after
         return facts

@@ -12,6 +12,7 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.owner import LogSize
 from bmq.core.model import SegmentName
@@ -296,6 +297,41 @@ async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
     for _ in range(3):
         await owner.round(60)
     assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_retention_by_size_beside_a_swap_judges_no_old_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sources' bytes with the cleaned segment's offsets would look like a log that is far too large."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaner._context.offload = slow
+    await owner.rounds()
+    retention = owner.janitor._retention
+    count = retention._count
+
+    async def count_before_the_swap(state: RetentionState) -> int:
+        total = await count(state)
+        gate.set()
+        await asyncio.sleep(1)
+        return total
+
+    monkeypatch.setattr(retention, "_count", count_before_the_swap)
+    owner.configure(retention_bytes=2_000)
+    await owner.round(60)
+    assert owner.janitor.cleaner.rounds == 1, "the swap came between the count and the listing"
+    monkeypatch.undo()
+    for _ in range(3):
+        await owner.rounds(60)
+    size = sum([one.length async for one in walk(world.reading, PATH) if one.is_live])
+    assert size < 2_000
+    assert owner.log_start == 0, "the cleaned log is smaller than retention.bytes"
     assert (await contents(world, 0, 20))[0] == last
 
 
