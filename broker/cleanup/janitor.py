@@ -530,6 +530,9 @@ class Janitor:
         if outcome is None or outcome.obstacle is Obstacle.LEVEL:
             self._schedule_cleaning(care, now_ms + self.config.retry_ms)
             return
+        if outcome.damaged_at is not None:
+            # No change of the record tells that an index was written late, or that a datanode has come back.
+            self._schedule_cleaning(care, now_ms + HOUR_MS)
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes

@@ -569,6 +569,60 @@ async def put_again(world: World, path: str, data: bytes) -> None:
     await write_once(world.reading, path, data)
 
 
+@pytest.mark.parametrize("kind", ["log", "idx"])
+async def test_a_quiet_log_is_cleaned_once_its_damage_is_gone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A datanode with a sound replica comes back: neither the record nor a file changes."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    await asyncio.sleep(1_000)
+    assert owner.driver.machine.is_all_closed
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    path = PATH.log(names[9]) if kind == "log" else PATH.idx(names[9])
+    read = owner.steps.read
+
+    async def unsound(place: str, position: int, length: int) -> bytes:
+        if place == path:
+            raise CorruptData(f"{place}: a checksum does not match")
+        return await read(place, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", unsound)
+        for _ in range(10):
+            await owner.rounds(30)
+    assert owner.janitor.cleaning_totals().uncleanable == 1
+    for _ in range(10):
+        await owner.rounds(600)
+    assert owner.janitor.cleaning_totals().uncleanable == 0
+    found, count = await contents(world, 0, 20)
+    assert (found, count) == (last, KEYS + 1)
+
+
+async def test_a_swap_of_a_round_is_not_ended_by_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job that completes a former owner's swap may be tried again late, beside a round that swaps."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate, rename, is_renaming = asyncio.Event(), owner.steps.rename, asyncio.Event()
+
+    async def slow(source: str, target: str) -> None:
+        if not is_renaming.is_set():
+            is_renaming.set()
+            await gate.wait()
+        await rename(source, target)
+
+    monkeypatch.setattr(owner.steps, "rename", slow)
+    await owner.rounds()
+    assert is_renaming.is_set()
+    (care,) = owner.janitor._cares.values()
+    await owner.janitor._complete_swap(care, 0)
+    assert owner.driver.machine.record.swap is not None, "a successor would not know of the rename"
+    gate.set()
+    await owner.rounds(60)
+    assert (owner.driver.machine.record.swap, owner.janitor.swapper.swaps_done) == (None, 1)
+    assert (await contents(world, 0, 20))[0] == last
+
+
 async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     owner = await compacted(world)
