@@ -458,9 +458,7 @@ class Janitor:
             care.registered = self.config.merge_after  # tried again at the record's next change
 
     async def _complete_swap(self, care: _PartitionCare, wall_ms: int) -> None:
-        if (
-            care is not self._cleaned_care
-        ):  # its round completes the swap at its beginning, and then has swaps of its own
+        if care is not self._cleaned_care:  # else its round completes the swap, and has swaps of its own later
             await self._finish_swap(care)
 
     async def _finish_swap(self, care: _PartitionCare) -> None:

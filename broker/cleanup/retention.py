@@ -57,7 +57,7 @@ class RetentionState:
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Note that the log's files are swapped meanwhile: bytes that were counted before are of no use."""
+        """Note that the log's files are swapped meanwhile, and count the bytes again behind the swap."""
         self.swaps_begun += 1
         try:
             yield
