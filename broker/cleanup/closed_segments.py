@@ -64,13 +64,16 @@ class ClosedSegment:
 
     @property
     def facts(self) -> SegmentFacts:
-        """The facts that a plan needs."""
+        """The facts that a plan needs.
+
+        The file's time stands for records without timestamps, as in Kafka's ``LogSegment.largestTimestamp``.
+        """
         index, cleaned = self.index, self.index.cleaned
         return SegmentFacts(
             base=self.name.base,
             end_offset=index.end_offset,
             bytes=index.position,
-            max_timestamp=index.max_timestamp,
+            max_timestamp=index.max_timestamp if index.max_timestamp >= 0 else self.file.modified_ms,
             first_timestamp=self.first_timestamp,
             cleaned_up_to=-1 if cleaned is None else cleaned.clean_to,
             earliest_horizon=-1 if cleaned is None else cleaned.horizon,
