@@ -20,6 +20,7 @@ from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
+from bmq.meta.ownership import Swap
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import NOT_COMPACTED, CleaningConfig, Reason
 from bmq.storage.cleaning.round import CleaningRound
@@ -621,6 +622,52 @@ async def test_a_swap_of_a_round_is_not_ended_by_another_job(monkeypatch: pytest
     await owner.rounds(60)
     assert owner.janitor.swapper.swaps_done == 1
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_no_file_is_swapped_behind_a_file_whose_draft_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later file may lack a tombstone that is past its horizon, and whose older record is in an earlier file."""
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, segment_bytes=1_000, delete_retention_ms=1))
+    owner = await compacted(world, config=config)
+    last = await update(owner, 20)
+    store = owner.driver.store_swap
+
+    async def lose_the_draft(swap: Swap | None) -> None:
+        await store(swap)
+        if swap is not None:
+            await world.reading.delete(swap.draft)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.driver, "store_swap", lose_the_draft)
+        await owner.rounds()
+        assert owner.driver.machine.record.swap is None
+    assert (owner.janitor.cleaner.rounds, owner.janitor.swapper.swaps_done, owner.janitor.cleaner.bytes_before) == (
+        0,
+        0,
+        0,
+    )
+    await owner.rounds(BRISK.retry_ms / 1000 + 1)
+    assert owner.janitor.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_records_without_a_time_are_as_young_as_their_file() -> None:
+    """As in Kafka's ``LogSegment.largestTimestamp``: min.compaction.lag.ms holds for them too."""
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_compaction_lag_ms=200_000))
+    owner = await compacted(world, config=config)
+    for number in range(20):
+        data = build_batch([Record(key=b"k", value=b"%d" % number + b"." * 100)], base_timestamp=-1)
+        await owner.driver.append(memoryview(data))
+    for _ in range(9):
+        await owner.round(20)
+        assert owner.janitor.cleaner.rounds == 0
+    (care,) = owner.janitor._cares.values()
+    assert care.cleaning is not None
+    assert care.cleaning.why_not is Reason.MIN_LAG
+    for _ in range(5):
+        await owner.round(20)
+    assert owner.janitor.cleaner.rounds == 1
 
 
 async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
