@@ -652,7 +652,7 @@ async def test_no_file_is_swapped_behind_a_file_whose_draft_is_gone(monkeypatch:
 
 
 async def test_records_without_a_time_are_as_young_as_their_file() -> None:
-    """As in Kafka's ``LogSegment.largestTimestamp``: min.compaction.lag.ms holds for them too."""
+    """Let min.compaction.lag.ms hold for them too, as Kafka's ``LogSegment.largestTimestamp`` does."""
     world = World()
     config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_compaction_lag_ms=200_000))
     owner = await compacted(world, config=config)
