@@ -56,7 +56,8 @@ class DamagedSource(Exception):
 
 
 class CleaningStopped(Exception):
-    """A round was given up: the process ends, the partition is not open here any more, or a source has changed."""
+    """A round was given up: the process ends, the partition is not open here any more, a source has changed, or a draft
+    is gone."""
 
 
 class LogCleaner:
@@ -303,8 +304,10 @@ class LogCleaner:
         except BaseException:
             await self._drop(swap.draft, swap.draft_index)
             raise
-        await self._swapper.swap(driver, swap)
-        state.forget_count()  # bytes have moved to other names
+        with state.swapping():
+            is_swapped = await self._swapper.swap(driver, swap)
+        if not is_swapped:  # the next file may lack a tombstone whose older record is in this file
+            raise CleaningStopped
         self.bytes_before += facts.bytes_before
         self.bytes_after += facts.bytes_after
         return facts

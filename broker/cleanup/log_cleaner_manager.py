@@ -150,6 +150,9 @@ class LogCleanerManager(Generic[L]):
         if outcome is None or outcome.obstacle is Obstacle.LEVEL:
             self.look_now(state, now_ms + self._retry_ms)
             return
+        if outcome.damaged_at is not None:
+            # No change of the record tells that an index was written late, or that a datanode has come back.
+            self.look_now(state, now_ms + HOUR_MS)
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes
@@ -168,7 +171,12 @@ class LogCleanerManager(Generic[L]):
 
     async def complete_swap(self, state: L, wall_ms: int) -> None:
         """Complete the swap of the partition's record.  Raises as ``SegmentSwapper.complete``."""
-        await self.swapper.complete(state.driver)
+        if not self.is_cleaning(state):  # else its round completes the swap, and has swaps of its own later
+            await self._finish_swap(state)
+
+    async def _finish_swap(self, state: L) -> None:
+        with state.swapping():
+            await self.swapper.complete(state.driver)
         self._swapped(state)
 
     async def clean(self, state: L, wall_ms: int) -> None:
@@ -230,7 +238,7 @@ class LogCleanerManager(Generic[L]):
     async def _clean_once(self, state: L, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
         if state.driver.machine.record.swap is not None:
-            await self.complete_swap(state, wall_ms)
+            await self._finish_swap(state)
         if not await self._former_owners.settle(state):
             self.look_now(state, now_ms + self._retry_ms)
             return

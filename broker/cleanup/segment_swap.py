@@ -51,14 +51,14 @@ class SegmentSwapper:
             draft_index=f"{folder}/{DRAFT_INDEX}-{name}-{self._incarnation}",
         )
 
-    async def swap(self, driver: PartitionDriver, swap: Swap) -> None:
+    async def swap(self, driver: PartitionDriver, swap: Swap) -> bool:
         """Register the swap and complete it; both drafts are complete and closed.
 
-        Raises RequestError if this broker is not the owner any more, and StorageError. The partition's next owner
-        completes a swap that is registered.
+        Return False if a draft is gone: the log is as it was. Raises RequestError if this broker is not the owner any
+        more, and StorageError. The partition's next owner completes a swap that is registered.
         """
         await driver.store_swap(swap)
-        await self.complete(driver)
+        return await self.complete(driver)
 
     async def complete(self, driver: PartitionDriver) -> bool:
         """Complete the swap of the partition's record: do the steps that are left.
