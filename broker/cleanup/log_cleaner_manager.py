@@ -42,6 +42,7 @@ END_S = 2.0
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 _FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
+_COMPILING = Outcome(plan=None, obstacle=Obstacle.COMPILING)
 
 
 class CleaningState(UpkeepState):
@@ -107,9 +108,9 @@ class LogCleanerManager(Generic[L]):
     def totals(self) -> CleaningTotals:
         """Return the numbers of the compacted logs, as of the last look at each."""
         logs = (
-            (state.cleaning, state.config.cleaning.max_compaction_lag_ms)
+            (outcome, state.config.cleaning.max_compaction_lag_ms)
             for state in self._queue.states.values()
-            if state.cleaning is not None and state.config.cleaning.is_compacted
+            if state.config.cleaning.is_compacted and (outcome := self._outcome(state)) is not None
         )
         return count_logs(logs, self._context.clock.now_ms())
 
@@ -118,7 +119,11 @@ class LogCleanerManager(Generic[L]):
         state = self._queue.states.get(key)
         if state is None or not state.config.cleaning.is_compacted or not self._queue.is_held(state):
             return None
-        return cleaning_state(state.cleaning, state.last_cleaning)
+        return cleaning_state(self._outcome(state), state.last_cleaning)
+
+    def _outcome(self, state: L) -> Outcome | None:
+        """Return the result of the last look; while the filters are compiled, all logs wait for them."""
+        return _COMPILING if self.cleaner.is_compiling else state.cleaning
 
     # --------------------------------------------------------------------------------------- when a log is looked at
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from bmq.broker.cleanup import log_cleaner
+from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.partition.owner import LogSize
 from bmq.core.model import SegmentName
@@ -329,3 +330,29 @@ async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
     with pytest.raises(NoSuchFile):
         await world.reading.rename(swap.draft, PATH.log(swap.name))
     assert (await contents(world, 0, 28))[0] == last
+
+
+async def test_a_draft_takes_a_place_under_the_bound_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is at its bound with the open segment of its partition: that is closed before the draft is opened."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    places = owner.broker.context.open_files
+    assert places.held == 1
+    places.share(1, 3_600.0)
+    create, drafts = CleanedFileWriter.create, list[tuple[int, int]]()
+
+    async def counted(*args: Any, **options: Any) -> CleanedFileWriter:
+        drafts.append((places.opening, places.held + places.closing))
+        return await create(*args, **options)
+
+    monkeypatch.setattr(CleanedFileWriter, "create", counted)
+    await owner.rounds()
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning.cleaner.rounds > 0
+    assert drafts == [(1, 0)] * len(drafts)
+    assert len(drafts) > 0
+    last |= await update(owner, 1)
+    assert (places.held, places.waiting) == (1, 0), "the draft's place is free again"
+    assert (await contents(world, 0, 21))[0] == last
