@@ -42,7 +42,7 @@ class CompiledRecords:
 
         self.kernels: Any = machine_code.load("bmq.storage.cleaning.kernels")
         self._np: Any = np
-        self._bytes_max = records_bytes_max
+        self.bytes_max = records_bytes_max
         self._stays = np.empty(0, np.uint8)
         self._out: Any = np.empty(0, np.uint8)
 
@@ -50,7 +50,7 @@ class CompiledRecords:
         """Return the batch's decompressed records as an array.  Raises FormatError."""
         codec = batch.attributes & CODEC_MASK
         try:
-            data = decompress(codec, batch.data[HEADER_BYTES : batch.size], self._bytes_max)
+            data = decompress(codec, batch.data[HEADER_BYTES : batch.size], self.bytes_max)
         except FormatError as error:
             raise _not_cleaned(batch, str(error)) from error
         return self._np.frombuffer(data, self._np.uint8)

@@ -10,14 +10,30 @@ The hash has 128 bits, under a secret of the round: see ``storage.cleaning.kerne
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from typing import Any
 
 from bmq.core.records.batch import Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.cleaning.compiled_filter import CompiledRecords
 from bmq.storage.cleaning.record_filter import NOTHING, Kept
+from bmq.storage.cleaning.retention import AbortedRanges
 
 _SECRET = struct.Struct("<QQ")
+
+
+class _AnyProducer:
+    def __contains__(self, producer_id: object) -> bool:
+        return True
+
+
+ANY_PRODUCER: Container[int] = _AnyProducer()
+"""Every producer may have an open transaction: it is not known which."""
+
+
+def has_keys(batch: Batch, aborted: AbortedRanges) -> bool:
+    """Return whether keys of the batch count: those of control batches and of aborted transactions do not."""
+    return batch.count > 0 and not batch.is_control and aborted.find(batch) is None
 
 
 class KeyHashes:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pytest
 
 from bmq.broker.cleanup import log_cleaner
-from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.partition.owner import LogSize
 from bmq.core.model import SegmentName
@@ -17,6 +16,7 @@ from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
 from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.filesystem import CorruptData, NoSuchFile, write_once
 from bmq.storage.log_reader import LogReader
