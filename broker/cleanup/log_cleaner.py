@@ -17,7 +17,7 @@ from contextlib import aclosing
 from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
-from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM, ClosedLog, ClosedSegment, ClosedSegments
+from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
@@ -30,7 +30,7 @@ from bmq.core.model import cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
-from bmq.storage.cleaning.cleaned_file import CleanedFileWriter, DraftFull
+from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
 from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds

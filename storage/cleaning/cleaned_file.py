@@ -13,6 +13,11 @@ from bmq.storage.cleaning.round import CleanedFacts
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, in_time
 from bmq.storage.index import SegmentIndex
 
+ROOM = 1.125
+"""Bytes of a draft in bytes of its sources: Kafka's codecs and levels may need more than the producers' did, and delete
+horizons take some bytes."""
+MORE_ROOM = 4.0
+"""The same after a draft was full."""
 _MB = 1 << 20
 
 
