@@ -116,7 +116,7 @@ class _Compaction:
             groups = [
                 group
                 for number, held in rounds.items()
-                for group in self._io.run(_groups(self._fs, paths[number], held.plan))
+                for group in self._io.run(find_groups(self._fs, paths[number], held.plan))
             ]
             self._on_step("planned")
             if groups:
@@ -274,7 +274,7 @@ async def _find_topic(fs: FileSystem, topic: str) -> tuple[str, int]:
     return str(found.topic_id), found.partitions
 
 
-async def _groups(fs: FileSystem, path: PartitionPath, plan: RoundPlan) -> list[SourceGroup]:
+async def find_groups(fs: FileSystem, path: PartitionPath, plan: RoundPlan) -> list[SourceGroup]:
     """Return the sources of the round's files, in order.  Raises JobError if the log has changed since the plan."""
     from bmq.spark.jobs.cleaning_tasks import SourceFile, SourceGroup
     from bmq.storage.cleaning.plan import SegmentFacts, group_segments
