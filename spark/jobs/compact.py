@@ -47,7 +47,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_root(parser)
     parser.add_argument("--topic", required=True, metavar="NAME")
     parser.add_argument(
-        "--partitions", type=_partitions, metavar="LIST", help="as in 0,4-7 (default: all that have something to clean)"
+        "--partitions",
+        type=parse_partitions,
+        metavar="LIST",
+        help="as in 0,4-7 (default: all that have something to clean)",
     )
     parser.add_argument(
         "--http",
@@ -58,7 +61,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _partitions(text: str) -> frozenset[int]:
+def parse_partitions(text: str) -> frozenset[int]:
+    """Return the numbers of a list such as 0,4-7.  Raises ArgumentTypeError."""
     found: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
