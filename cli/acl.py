@@ -17,10 +17,11 @@ from kafka.admin import (
     ResourceType,
 )
 
-from bmq.cli.admin_client import EPILOG, AdminClient, RequestRefused, add_command, describe_code, needs
+from bmq.cli.admin_client import EPILOG, AdminClient, add_command, describe_code, needs
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 from bmq.core.options import meant
 from bmq.core.security import acls
 

@@ -39,6 +39,7 @@ from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError, check_text
 from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused, ServerUnreachable
 
 DEFAULT_SERVER = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 10.0
@@ -134,14 +135,6 @@ Connect = Callable[[str, float, Settings], "contextlib.AbstractContextManager[Ad
 
 class DefaultSeconds(float):
     """A time-out that the command line does not give: the setting ``request.timeout.ms`` takes its place."""
-
-
-class ServerUnreachable(Exception):
-    """No server responds; ``str`` names the servers, and says what to do."""
-
-
-class RequestRefused(Exception):
-    """The server refused the request, or does not have the object that it names."""
 
 
 # ---------------------------------------------------------------------------------------------------- command line

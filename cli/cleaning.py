@@ -9,11 +9,12 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bmq.cli.admin_client import DEFAULT_SERVER, RequestRefused, ServerUnreachable
+from bmq.cli.admin_client import DEFAULT_SERVER
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import DEFAULT_HTTP
 from bmq.cli.output import format_size, format_time, print_table
 from bmq.cli.profile import profiles
+from bmq.core.http_call import RequestRefused, ServerUnreachable
 
 PAGE = 1_000
 """Partitions of one request: the console's largest page."""

@@ -27,7 +27,8 @@ Each is also an application for spark-submit, once the package is installed wher
   spark-submit "$(python -c 'import bmq.spark.jobs.{name} as job; print(job.__file__)')" --root ...
 
 exit status:
-  0  done      1  the audit found something wrong      2  wrong usage, or it cannot be done
+  0  done      1  the audit found something wrong, or a partition was not compacted
+  2  wrong usage, or it cannot be done
 """
 
 
@@ -35,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser, with one for each job."""
     parser = commands.add_parser(
         "job",
-        help="a topic to a Parquet table, or an audit of it, with Spark",
+        help="a topic to a Parquet table, an audit or a compaction of it, with Spark",
         description=_DESCRIPTION,
         epilog=_EPILOG.format(name="audit"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -52,6 +53,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         )
         module.add_arguments(job)
         job.set_defaults(root=None)  # the environment's root must not override that of a profile that is named
+        if hasattr(module, "DEFAULT_HTTP"):
+            job.set_defaults(http=None)
         profiles.add_profile(job)
         add_session_arguments(job)
         job.set_defaults(run=partial(_run, module_name))
@@ -61,6 +64,8 @@ def _run(module_name: str, arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         arguments.root = profiles.value(arguments, "root")
+        if hasattr(arguments, "http"):
+            arguments.http = profiles.value(arguments, "http")
     except UsageError as error:
         return fail(str(error), status=2)
     return run_job(importlib.import_module(module_name), arguments)

@@ -8,9 +8,10 @@ from typing import Any
 
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
-from bmq.cli.admin_client import EPILOG, AdminClient, RequestRefused, add_command, ask, describe_code
+from bmq.cli.admin_client import EPILOG, AdminClient, add_command, ask, describe_code
 from bmq.cli.output import print_json, print_table, printable
 from bmq.cli.usage import UsageError
+from bmq.core.http_call import RequestRefused
 from bmq.meta.security.client_quotas import BOUND_KEYS, CLIENT_ID, CLIENT_KEYS, IP, IP_KEYS, TYPES, USER
 
 _DESCRIPTION = f"""\

@@ -10,22 +10,14 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
-from bmq.cli.admin_client import (
-    EPILOG,
-    AdminClient,
-    RequestRefused,
-    add_command,
-    check,
-    config_pair,
-    describe_code,
-    read_error,
-)
+from bmq.cli.admin_client import EPILOG, AdminClient, add_command, check, config_pair, describe_code, read_error
 from bmq.cli.cleaning import CleaningReader, CleaningUnknown, print_cleaning
 from bmq.cli.cluster.status import DEFAULT_HTTP
 from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
 from bmq.cli.usage import UsageError, partition_count, replication_factor
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 
 SERVER_SHARE = 0.8
 """Part of ``--timeout`` after which the server is to say that a change is not done."""

@@ -14,16 +14,11 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import Checkpoint
+from bmq.storage.cleaning.cleaned_file import ROOM
 from bmq.storage.cleaning.plan import SegmentFacts
 from bmq.storage.filesystem import CorruptData, FileSystem
 from bmq.storage.index import ENTRY
 from bmq.storage.log_segments import ListedSegment, walk
-
-ROOM = 1.125
-"""Bytes of a draft in bytes of its sources: Kafka's codecs and levels may need more than the producers' did, and delete
-horizons take some bytes."""
-MORE_ROOM = 4.0
-"""The same after a draft was full."""
 
 
 class FoundFile(NamedTuple):

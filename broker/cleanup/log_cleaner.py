@@ -16,12 +16,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from bmq.broker.cleanup.cleaned_file import CleanedFileWriter, DraftFull
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
-from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM, ClosedLog, ClosedSegment, ClosedSegments
+from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
-from bmq.broker.cleanup.source_reader import SourceReader, Throttle
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
 from bmq.core.aio.steps import run_in_steps
@@ -32,10 +30,12 @@ from bmq.core.model import cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
+from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
 from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
+from bmq.storage.cleaning.source_reader import SourceReader, Throttle
 from bmq.storage.filesystem import CorruptData, CreateOptions, FileSystem, NoSuchFile, write_once
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import encode_idx_steps
@@ -298,7 +298,9 @@ class LogCleaner:
                 except BaseException:
                     writer.abort()
                     raise
-            index = await run_in_steps(encode_idx_steps(writer.index(segments, facts)))
+            index = await run_in_steps(
+                encode_idx_steps(writer.index([one.name for one in segments], [one.index for one in segments], facts))
+            )
             await write_once(self._fs, swap.draft_index, index, CreateOptions(block_bytes=1 << 20, access=access))
             await self._check_unchanged(state, segments)
         except BaseException:

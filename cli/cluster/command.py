@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bmq.cli.admin_client import EPILOG, AdminClient, RequestRefused, add_command
+from bmq.cli.admin_client import EPILOG, AdminClient, add_command
 from bmq.cli.cluster import add_scram, merge_root, operations, status
 from bmq.cli.doctor import command as doctor
 from bmq.cli.output import print_json, print_table
 from bmq.cli.rebuild import command as rebuild
 from bmq.cli.usage import UsageError
+from bmq.core.http_call import RequestRefused
 
 _DESCRIPTION = """\
 Show a running cluster as a whole, and act on it: drain, balance, move or log-level.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from urllib.parse import SplitResult, quote, unquote
 
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, RequestRefused
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE
 from bmq.cli.output import fail, printable
 from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings
@@ -25,6 +25,7 @@ from bmq.controller.topics.access import access_prefix
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.features import FEATURES
+from bmq.core.http_call import RequestRefused
 from bmq.core.urls import normal_url, split_url, without_userinfo
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import features_key

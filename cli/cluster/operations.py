@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bmq.cli.admin_client import RequestRefused, ServerUnreachable, add_bare_command, exit_status_of
-from bmq.cli.cluster.http_client import Console, ConsoleGone
+from bmq.cli.admin_client import add_bare_command, exit_status_of
+from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.profile import profiles
 from bmq.cli.progress import Progress
 from bmq.cli.usage import partition_number
+from bmq.core.http_call import ConsoleGone, RequestRefused, ServerUnreachable
 from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
 
 ACT_S = 30.0

@@ -11,7 +11,6 @@ from kafka import TopicPartition
 from bmq.cli.admin_client import (
     EPILOG,
     AdminClient,
-    RequestRefused,
     add_command,
     check,
     describe_code,
@@ -25,6 +24,7 @@ from bmq.cli.group import reset_offsets
 from bmq.cli.group.offsets import ends_of
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 
 _DESCRIPTION = """\
 List, describe and delete consumer groups of a running cluster, and set their offsets, over Kafka's protocol.

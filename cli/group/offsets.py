@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from kafka import TopicPartition
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
-from bmq.cli.admin_client import DENIED, AdminClient, RequestRefused, describe_code
+from bmq.cli.admin_client import DENIED, AdminClient, describe_code
+from bmq.core.http_call import RequestRefused
 
 
 class PartitionEnds(NamedTuple):

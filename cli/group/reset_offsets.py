@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.protocol.consumer import OffsetTimestamp
 
-from bmq.cli.admin_client import AdminClient, RequestRefused, add_command, describe_code, needs, of_coordinator
+from bmq.cli.admin_client import AdminClient, add_command, describe_code, needs, of_coordinator
 from bmq.cli.group.offsets import PartitionEnds, ends_of, led_partitions
 from bmq.cli.output import fail, print_json, print_table
 from bmq.cli.records.positions import parse_datetime
 from bmq.cli.usage import UsageError, whole_number
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 
 EMPTY_STATES = ("Empty", "Dead")
 """States of a group whose offsets may be set; Dead is the state of one that does not exist."""

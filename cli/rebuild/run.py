@@ -22,7 +22,7 @@ from bmq.broker.repair.scan import (
     read_partitions,
     read_topics,
 )
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE, RequestRefused
+from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.progress import Progress
 from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
@@ -31,6 +31,7 @@ from bmq.cli.usage import UsageError
 from bmq.controller.topics.topics import internal_configs, internal_partitions
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
+from bmq.core.http_call import RequestRefused
 from bmq.core.urls import without_userinfo
 from bmq.meta.catalog import INTERNAL_TOPICS, Topic
 from bmq.meta.kv import KeyValue, KvError

@@ -21,8 +21,6 @@ from kafka.protocol.consumer import OffsetSpec, OffsetTimestamp
 from bmq.cli.admin_client import (
     COORDINATOR_ERRORS,
     AdminClient,
-    RequestRefused,
-    ServerUnreachable,
     add_command,
     describe_code,
     explain,
@@ -45,6 +43,7 @@ from bmq.cli.records.positions import (
 from bmq.cli.records.text import Encoding, add_encodings, separator
 from bmq.cli.usage import UsageError, positive
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused, ServerUnreachable
 
 FETCH_BYTES_MAX = 16 << 20
 REQUEST_MS_MIN = 30_000

@@ -17,11 +17,12 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import KafkaError, RebalanceInProgressError
 
-from bmq.cli.admin_client import ServerUnreachable, explain, knock
+from bmq.cli.admin_client import explain, knock
 from bmq.cli.kafka_client import Settings
 from bmq.cli.output import fail
 from bmq.cli.progress import Progress
 from bmq.cli.records.output import Consumed, Writer
+from bmq.core.http_call import ServerUnreachable
 
 POLL_MS = 200
 """Longest time, in milliseconds, before a signal, or a reader that has gone, is noticed."""

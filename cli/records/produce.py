@@ -24,7 +24,6 @@ from bmq.cli.admin_client import (
     EXIT_REFUSED,
     AdminClient,
     DefaultSeconds,
-    RequestRefused,
     add_command,
     describe_code,
     explain,
@@ -47,6 +46,7 @@ from bmq.cli.records.positions import parse_time
 from bmq.cli.records.text import NotEncoded, add_encodings, decode, separator
 from bmq.cli.usage import UsageError, partition_number
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S = 30.0

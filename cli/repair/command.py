@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import store_command
-from bmq.cli.admin_client import RequestRefused, exit_status_of
+from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import add_http, http_url
 from bmq.cli.output import print_json, printable
@@ -17,6 +17,7 @@ from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError, partition_number
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
+from bmq.core.http_call import RequestRefused
 
 REPAIR_S = 600.0
 EXIT_DAMAGED = 1

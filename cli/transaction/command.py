@@ -12,7 +12,6 @@ from kafka.protocol.producer import InitProducerIdRequest
 from bmq.cli.admin_client import (
     EPILOG,
     AdminClient,
-    RequestRefused,
     add_command,
     ask,
     check,
@@ -24,6 +23,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators, hanging
 from bmq.cli.usage import whole_number
+from bmq.core.http_call import RequestRefused
 
 STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead"

@@ -7,16 +7,9 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
-from bmq.cli.admin_client import (
-    AdminClient,
-    RequestRefused,
-    ask,
-    check,
-    of_coordinator,
-    of_each_server,
-    raise_if_moving,
-)
+from bmq.cli.admin_client import AdminClient, ask, check, of_coordinator, of_each_server, raise_if_moving
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 
 ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States in which an id has no transaction; a description may still have the start of the last one."""

@@ -16,7 +16,6 @@ from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from bmq.cli.admin_client import (
     AdminClient,
-    RequestRefused,
     add_command,
     ask,
     check,
@@ -30,6 +29,7 @@ from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators
 from bmq.cli.usage import partition_number, whole_number
 from bmq.core.errors import ErrorCode
+from bmq.core.http_call import RequestRefused
 
 MAX_TIMEOUT_S = 900.0
 """Kafka's default of ``transaction.max.timeout.ms``."""

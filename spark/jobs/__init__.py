@@ -6,7 +6,11 @@ imports Spark before ``run``: ``bmq job NAME --help`` works without Spark.
 
 from __future__ import annotations
 
-JOBS = {"to_parquet": "bmq.spark.jobs.to_parquet", "audit": "bmq.spark.jobs.audit"}
+JOBS = {
+    "to_parquet": "bmq.spark.jobs.to_parquet",
+    "audit": "bmq.spark.jobs.audit",
+    "compact": "bmq.spark.jobs.compact",
+}
 
 
 class JobError(Exception):

@@ -30,12 +30,100 @@ _MARKS_BYTES = 4 << 10
 _SCRATCH_BYTES = 64 << 10
 
 
+class CompiledRecords:
+    """The records of a round's batches before the loops: decompressed, judged, and written again.
+
+    Memory: a decompressed batch, and once more the records of it that stay.  Raises ImportError if numba is not
+    installed.
+    """
+
+    def __init__(self, records_bytes_max: int) -> None:
+        import numpy as np
+
+        self.kernels: Any = machine_code.load("bmq.storage.cleaning.kernels")
+        self._np: Any = np
+        self.bytes_max = records_bytes_max
+        self._stays = np.empty(0, np.uint8)
+        self._out: Any = np.empty(0, np.uint8)
+
+    def of(self, batch: Batch) -> Any:
+        """Return the batch's decompressed records as an array.  Raises FormatError."""
+        codec = batch.attributes & CODEC_MASK
+        try:
+            data = decompress(codec, batch.data[HEADER_BYTES : batch.size], self.bytes_max)
+        except FormatError as error:
+            raise _not_cleaned(batch, str(error)) from error
+        return self._np.frombuffer(data, self._np.uint8)
+
+    def count_max(self, batch: Batch, data: Any) -> int:
+        """Return the number of records that the batch has at most, whatever its header says."""
+        return min(int(batch.count), len(data) // int(self.kernels.RECORD_BYTES_MIN) + 1)
+
+    def keep(
+        self,
+        batch: Batch,
+        data: Any,
+        number: int,
+        *,
+        keeps_tombstones: bool,
+        horizon: int,
+        table: Any,
+        state: Any,
+        marks: Any,
+    ) -> Kept:
+        """Return what stays of the batch by the map of ``table``, or by the marks from ``number`` on if it is not -1.
+
+        Raises FormatError.
+        """
+        self._make_scratch(self.count_max(batch, data), len(data), has_horizon=horizon != NO_HORIZON)
+        fault, at, kept, tombstones, max_timestamp, written = self.kernels.keep_records(
+            data,
+            batch.count,
+            batch.base_offset,
+            batch.last_offset_delta,
+            batch.base_timestamp,
+            keeps_tombstones,
+            horizon,
+            number,
+            table,
+            state,
+            marks,
+            self._stays,
+            self._out,
+        )
+        if fault:
+            raise self.error(batch, fault, at)
+        if not kept:
+            return NOTHING
+        if not written:
+            return Kept(kept, tombstones, batch.data[: batch.size])
+        plain = memoryview(self._out)[:written]
+        return Kept(
+            kept, tombstones, pack_records(batch, plain, kept, max_timestamp, horizon if tombstones else NO_HORIZON)
+        )
+
+    def error(self, batch: Batch, fault: int, number: int) -> FormatError:
+        """Return the error of a loop that stopped at the record of this number."""
+        if fault == Fault.BATCH_END:
+            return _not_cleaned(batch, f"{MEANING[Fault.BATCH_END]} of {number}")
+        return _not_cleaned(batch, f"record {number} of {batch.count}: {MEANING[Fault(fault)]}")
+
+    def _make_scratch(self, records: int, size: int, *, has_horizon: bool) -> None:
+        """Have room for the decisions on so many records of ``size`` bytes, and for the records."""
+        if has_horizon:
+            size += records * self.kernels.REBASED_BYTES_MAX
+        if records > len(self._stays):
+            self._stays = self._np.empty(max(records, _SCRATCH_BYTES), self._np.uint8)
+        if size > len(self._out):
+            self._out = self._np.empty(max(size, _SCRATCH_BYTES), self._np.uint8)
+
+
 class CompiledRecordFilter:
     """The filter in compiled code: see ``RecordFilter``.
 
     ``secret``: SECRET_BYTES random bytes of the round, the key of its hashes.  ``offsets``: at least the number of
     records that are mapped.  Memory: the map takes 48 bytes for each offset, and at most ``buffer_bytes``.  Several
-    passes need a bit for each record.  A decompressed batch is in memory, and once more the records of it that stay.
+    passes need a bit for each record.
 
     Raises ImportError if numba is not installed.
     """
@@ -45,21 +133,19 @@ class CompiledRecordFilter:
     ) -> None:
         import numpy as np
 
-        kernels: Any = machine_code.load("bmq.storage.cleaning.kernels")
+        self._records = CompiledRecords(records_bytes_max)
+        kernels = self._records.kernels
         slots = min(buffer_bytes // kernels.ENTRY_BYTES, max(2 * offsets, _SLOTS_MIN), _SLOTS_MAX)
         if slots < _SLOTS_MIN:
             raise ValueError(f"a buffer of {buffer_bytes} bytes: a pass needs room for one key at least")
         self._kernels = kernels
         self._np: Any = np
-        self._records_bytes_max = records_bytes_max
         self._table = np.zeros(slots * kernels.WORDS, np.uint64)
         self._state = np.zeros(kernels.STATE, np.uint64)
         self._state[[kernels.KEY_0, kernels.KEY_1]] = _SECRET.unpack(secret)
         self._state[kernels.COUNT_MAX] = slots * 9 // 10
         self._state[kernels.LAST] = _HASH_MAX
         self._marks = np.zeros(_MARKS_BYTES, np.uint8)
-        self._stays = np.empty(0, np.uint8)
-        self._out: Any = np.empty(0, np.uint8)
         self._was_narrowed = False
 
     @property
@@ -80,7 +166,7 @@ class CompiledRecordFilter:
         if not batch.count:
             return
         fault, number = self._kernels.map_records(
-            self._records_of(batch),
+            self._records.of(batch),
             batch.count,
             batch.base_offset,
             batch.last_offset_delta,
@@ -88,14 +174,16 @@ class CompiledRecordFilter:
             self._table,
             self._state,
         )
+        if fault == self._kernels.FULL:
+            raise MemoryError(f"more than {self._state[self._kernels.COUNT_MAX]} keys share half of their hash")
         if fault:
-            raise self._error(batch, fault, number)
+            raise self._records.error(batch, fault, number)
 
     def mark_batch(self, batch: Batch, number: int) -> None:
         if not batch.count:
             return
-        data = self._records_of(batch)
-        self._make_marks(number + self._records_max(batch, data))
+        data = self._records.of(batch)
+        self._make_marks(number + self._records.count_max(batch, data))
         fault, at = self._kernels.mark_records(
             data,
             batch.count,
@@ -107,7 +195,7 @@ class CompiledRecordFilter:
             self._marks,
         )
         if fault:
-            raise self._error(batch, fault, at)
+            raise self._records.error(batch, fault, at)
 
     def next_pass(self) -> bool:
         if self._is_last:
@@ -123,51 +211,20 @@ class CompiledRecordFilter:
     def keep(self, batch: Batch, number: int, *, keeps_tombstones: bool, horizon: int) -> Kept:
         if not batch.count:
             return NOTHING
-        data = self._records_of(batch)
-        records_max = self._records_max(batch, data)
-        self._make_scratch(records_max, len(data), has_horizon=horizon != NO_HORIZON)
-        fault, at, kept, tombstones, max_timestamp, written = self._kernels.keep_records(
-            data,
-            batch.count,
-            batch.base_offset,
-            batch.last_offset_delta,
-            batch.base_timestamp,
-            keeps_tombstones,
-            horizon,
+        return self._records.keep(
+            batch,
+            self._records.of(batch),
             number if self._was_narrowed else -1,
-            self._table,
-            self._state,
-            self._marks,
-            self._stays,
-            self._out,
-        )
-        if fault:
-            raise self._error(batch, fault, at)
-        if not kept:
-            return NOTHING
-        if not written:
-            return Kept(kept, tombstones, batch.data[: batch.size])
-        plain = memoryview(self._out)[:written]
-        return Kept(
-            kept, tombstones, pack_records(batch, plain, kept, max_timestamp, horizon if tombstones else NO_HORIZON)
+            keeps_tombstones=keeps_tombstones,
+            horizon=horizon,
+            table=self._table,
+            state=self._state,
+            marks=self._marks,
         )
 
     @property
     def _is_last(self) -> bool:
         return bool(self._state[self._kernels.LAST] == _HASH_MAX)
-
-    def _records_of(self, batch: Batch) -> Any:
-        """Return the batch's decompressed records as an array."""
-        codec = batch.attributes & CODEC_MASK
-        try:
-            data = decompress(codec, batch.data[HEADER_BYTES : batch.size], self._records_bytes_max)
-        except FormatError as error:
-            raise _not_cleaned(batch, str(error)) from error
-        return self._np.frombuffer(data, self._np.uint8)
-
-    def _records_max(self, batch: Batch, data: Any) -> int:
-        """Return the number of records that the batch has at most, whatever its header says."""
-        return min(int(batch.count), len(data) // int(self._kernels.RECORD_BYTES_MIN) + 1)
 
     def _make_marks(self, records: int) -> None:
         """Have a bit for so many records."""
@@ -176,22 +233,6 @@ class CompiledRecordFilter:
             marks = self._np.zeros(max(size, len(self._marks) * 3 // 2), self._np.uint8)
             marks[: len(self._marks)] = self._marks
             self._marks = marks
-
-    def _make_scratch(self, records: int, size: int, *, has_horizon: bool) -> None:
-        """Have room for the decisions on so many records of ``size`` bytes, and for the records."""
-        if has_horizon:
-            size += records * self._kernels.REBASED_BYTES_MAX
-        if records > len(self._stays):
-            self._stays = self._np.empty(max(records, _SCRATCH_BYTES), self._np.uint8)
-        if size > len(self._out):
-            self._out = self._np.empty(max(size, _SCRATCH_BYTES), self._np.uint8)
-
-    def _error(self, batch: Batch, fault: int, number: int) -> FormatError | MemoryError:
-        if fault == self._kernels.FULL:
-            return MemoryError(f"more than {self._state[self._kernels.COUNT_MAX]} keys share half of their hash")
-        if fault == Fault.BATCH_END:
-            return _not_cleaned(batch, f"{MEANING[Fault.BATCH_END]} of {number}")
-        return _not_cleaned(batch, f"record {number} of {batch.count}: {MEANING[Fault(fault)]}")
 
 
 class CompiledFilters:

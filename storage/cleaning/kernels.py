@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     Int64 = int
     Word = int
     Words = list[int]
+    Longs = list[int]
 else:
     Int64 = np.int64  # numba makes Python's int of a byte unsigned, and a float of signed and unsigned together
     Word = np.uint64
     Words = npt.NDArray[np.uint64]
+    Longs = npt.NDArray[np.int64]
 
 WORDS = 3
 """Words of an entry."""
@@ -466,6 +468,7 @@ def _judge_group(
 _RECORDS: Any = types.Array(types.uint8, 1, "C", readonly=True)
 _BYTES: Any = types.Array(types.uint8, 1, "C")
 _WORDS: Any = types.Array(types.uint64, 1, "C")
+_LONGS: Any = types.Array(types.int64, 1, "C")
 _LONG: Any = types.int64
 _HEADER: Any = (_LONG, _LONG, _LONG)  # count, base offset, last offset delta
 
@@ -580,6 +583,59 @@ def keep_records(
     elif kept and (kept < count or has_horizon):
         written = _write_runs(data, count, stays, out)
     return _FINE, Int64(count), kept, tombstones, max_timestamp, written
+
+
+@_compiled(types.UniTuple(_LONG, 3)(_RECORDS, *_HEADER, types.uint64, types.uint64, _WORDS, _WORDS, _LONGS))
+def hash_records(
+    data: Bytes,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    key_0: int,
+    key_1: int,
+    firsts: Words,
+    seconds: Words,
+    offsets: Longs,
+) -> tuple[int, int, int]:
+    """Write hash and offset of each record with a key.  Return (fault, number of the record, records written).
+
+    The arrays have a place for each record, of as many as fit into ``data``.
+    """
+    at, due, written = Int64(0), Int64(0), Int64(0)
+    for number in range(count):
+        fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
+        if fault != _FINE:
+            return fault, number, written
+        due = delta + 1
+        if key_size >= 0:
+            firsts[written], seconds[written] = _sip_hash(data, key_at, key_size, key_0, key_1)
+            offsets[written] = base_offset + delta
+            written += 1
+    return _BATCH_END if at != len(data) else _FINE, Int64(count), written
+
+
+@_compiled(types.UniTuple(_LONG, 2)(_RECORDS, *_HEADER, _BYTES, _LONG, _BYTES))
+def mark_others(
+    data: Bytes, count: int, base_offset: int, last_delta: int, lasts: Bytes, first: int, marks: Bytes
+) -> tuple[int, int]:
+    """Mark the records with a key whose offset is not among the last ones.  Return (fault, number of the record).
+
+    ``lasts`` has a bit for each offset from ``first`` on.  ``marks`` has a bit for each record, of as many as fit into
+    ``data``: all are written.
+    """
+    at, due = Int64(0), Int64(0)
+    for place in range(min((count + 7) >> 3, len(marks))):  # the header's count may lie
+        marks[place] = 0
+    for number in range(count):
+        fault, at, _, delta, _, key_size, _ = _record(data, at, due, last_delta)
+        if fault != _FINE:
+            return fault, number
+        due = delta + 1
+        bit = base_offset + delta - first
+        is_last = bit >> 3 < len(lasts) and (lasts[bit >> 3] >> (bit & 7)) & 1
+        if key_size >= 0 and not is_last:
+            marks[number >> 3] |= np.uint8(1 << (number & 7))
+    return _BATCH_END if at != len(data) else _FINE, Int64(count)
 
 
 @_compiled(types.UniTuple(types.uint64, 2)(_RECORDS, types.uint64, types.uint64))

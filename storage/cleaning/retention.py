@@ -27,7 +27,7 @@ stay, and no batch gets a horizon.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -127,14 +127,25 @@ class BatchVerdict(NamedTuple):
 
 
 class Retention:
-    """The judge of the batches of a round, called with all batches in order of offsets."""
+    """The judge of the batches of a round, called with all batches in order of offsets.
 
-    __slots__ = ("_aborted", "_bounds", "_producers", "_with_data")
+    ``open_before``: producers whose transaction may have data before the first batch.
+    """
 
-    def __init__(self, bounds: RoundBounds, aborted: AbortedRanges, producers: Mapping[int, ProducerEnd]) -> None:
+    __slots__ = ("_aborted", "_bounds", "_ended", "_open_before", "_producers", "_with_data")
+
+    def __init__(
+        self,
+        bounds: RoundBounds,
+        aborted: AbortedRanges,
+        producers: Mapping[int, ProducerEnd],
+        open_before: Container[int] = (),
+    ) -> None:
         self._bounds = bounds
         self._aborted = aborted
         self._producers = producers
+        self._open_before = open_before
+        self._ended: set[int] = set()  # producers of ``open_before`` whose transaction's end has been passed
         self._with_data: set[int] = set()  # producers of whose transaction a batch has been passed, but not its end
 
     def judge(self, batch: Batch) -> BatchVerdict:
@@ -162,8 +173,12 @@ class Retention:
         """Return whether a control batch is a marker without data; the end of its transaction is noted."""
         if not batch.count or marker_of(batch) is Marker.OTHER:
             return False
-        has_data = batch.producer_id in self._with_data
-        self._with_data.discard(batch.producer_id)
+        producer_id = batch.producer_id
+        has_data = producer_id in self._with_data
+        self._with_data.discard(producer_id)
+        if producer_id in self._open_before and producer_id not in self._ended:
+            self._ended.add(producer_id)
+            has_data = True
         return not has_data and not self._may_be_needed(batch)
 
     def _may_be_needed(self, batch: Batch) -> bool:

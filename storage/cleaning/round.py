@@ -20,7 +20,7 @@ batches is joined, but not over a change of the leader epoch: headers alone tell
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -80,6 +80,8 @@ class CleaningRound:
 
     ``aborted`` must have every aborted transaction with data below ``bounds.end``, also if its marker lies behind it:
     data that no entry names counts as committed.  ``producers`` are the producers that the partition's owner knows.
+    A round over a part of the log, which a job does beside others, has the producers ``open_before`` its first source:
+    their transactions may have data in the part before.
     Memory: the filter's map and marks, a decompressed batch, and some numbers for an aborted transaction.
 
     A call with batches raises FormatError at a damaged batch, and at a batch with another offset than is due.
@@ -94,13 +96,15 @@ class CleaningRound:
         aborted: Iterable[AbortedTransaction],
         producers: Mapping[int, ProducerEnd],
         records: RecordFilter,
+        open_before: Container[int] = (),
     ) -> None:
         self.bounds = bounds
         self._sources = list(sources)
         self._aborted = list(aborted)
         self._ranges = AbortedRanges(self._aborted)
         self._records = records
-        self._retention = Retention(bounds, self._ranges, producers)
+        self._retention = Retention(bounds, self._ranges, producers, open_before)
+        self._open_before = open_before
         self._state = _State.NEW
         self._walk = _Walk([])
         self._records_passed = 0
@@ -170,9 +174,16 @@ class CleaningRound:
         self._file.finish()
         facts = self._file.facts
         facts.aborted = [
-            each for each in self._aborted if self._file.holds(each.last_offset) and each in self._with_data
+            each
+            for each in self._aborted
+            if self._file.holds(each.last_offset) and (each in self._with_data or self._is_open_before(each))
         ]
         return facts
+
+    def _is_open_before(self, transaction: AbortedTransaction) -> bool:
+        """Return whether a transaction may have data before the round's first source."""
+        is_before = transaction.first_offset < self._sources[0].base
+        return is_before and transaction.producer_id in self._open_before
 
     def _clean_batch(self, batch: Batch) -> None:
         verdict = self._retention.judge(batch)

@@ -13,8 +13,9 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from bmq.cli import admin_client
-from bmq.cli.admin_client import AdminClient, RequestRefused, describe_code, perform, read_error, run
+from bmq.cli.admin_client import AdminClient, describe_code, perform, read_error, run
 from bmq.cli.kafka_client import Settings
+from bmq.core.http_call import RequestRefused
 from tests.unit.cli.fake_admin import FakeAdmin, parse
 
 

@@ -1,4 +1,4 @@
-"""The draft of a cleaned segment (broker/cleanup/cleaned_file.py), and what an owner knows of closed segments."""
+"""The draft of a cleaned segment (storage/cleaning/cleaned_file.py), and what an owner knows of closed segments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup import closed_segments
-from bmq.broker.cleanup.cleaned_file import CleanedFileWriter, DraftFull
-from bmq.broker.cleanup.closed_segments import MORE_ROOM, ROOM
 from bmq.core.file_access import NO_ACCESS
 from bmq.core.records.batch import Record, build_batch
+from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, update
 from tests.unit.broker.cleanup.upkeep import PATH, Owner, World

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pytest
 
 from bmq.broker.cleanup import log_cleaner
-from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.partition.log_size import LogSize
@@ -20,6 +19,7 @@ from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
 from bmq.meta.ownership import Swap
 from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.filesystem import CorruptData, NoSuchFile, write_once
 from bmq.storage.log_reader import LogReader

@@ -102,3 +102,11 @@ def test_a_port_of_which_one_side_speaks_tls_is_named(
     assert "BMQ_HTTP_CA names a file of the authorities that sign the servers' cert" in capsys.readouterr().err
     assert ask("status", "--http", url.replace("http://", "https://")) == 2
     assert "does it speak TLS? Use http:// if `bmq serve` has no http_tls" in capsys.readouterr().err
+
+
+def test_commands_log_in(cluster: FakeCluster, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BMQ_HTTP_USER", "alice")
+    monkeypatch.setenv("BMQ_HTTP_PASSWORD", "wonder:land")
+    assert ask("status", "--http", url) == 0
+    assert ask("balance", "--http", url) == 0
+    assert cluster.authorizations == ["Basic YWxpY2U6d29uZGVyOmxhbmQ="] * 2  # alice, wonder:land

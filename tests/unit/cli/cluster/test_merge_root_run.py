@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bmq.cli.admin_client import RequestRefused
 from bmq.cli.cluster.merge_root_run import bind, check_roots, common_folder, merge
 from bmq.cli.main import main
 from bmq.cli.usage import UsageError
 from bmq.controller.topics.access import Walk, access_key, encode_walk
 from bmq.core.features import Feature, FeatureTable, LevelRange, UnsupportedLevel
 from bmq.core.file_access import Access
+from bmq.core.http_call import RequestRefused
 from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import cluster_id_key
 from bmq.meta.cluster.keys import features_key, member_key

@@ -19,8 +19,8 @@ from kafka.errors import (
     RebalanceInProgressError,
 )
 
-from bmq.cli.admin_client import ServerUnreachable
 from bmq.cli.records import consume_loop
+from bmq.core.http_call import ServerUnreachable
 from tests.unit.cli.fake_admin import FakeAdmin, FakeGroup
 from tests.unit.cli.fake_clients import ONE, OWN_ID, ZERO, FakeConsumer, member_of, records_of
 

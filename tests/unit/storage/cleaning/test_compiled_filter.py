@@ -410,4 +410,4 @@ def test_the_machine_code_is_kept() -> None:
 
 def test_a_filter_has_kafkas_limit_of_a_batch() -> None:
     records: Any = compiled()
-    assert records._records_bytes_max == RECORDS_BYTES_MAX
+    assert records._records.bytes_max == RECORDS_BYTES_MAX

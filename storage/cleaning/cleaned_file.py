@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bmq.broker.cleanup.closed_segments import ClosedSegment
 from bmq.core.file_access import Access
-from bmq.core.model import cleaned_name
+from bmq.core.model import SegmentName, cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.storage.checkpoint import Checkpoint, Cleaned
 from bmq.storage.cleaning.round import CleanedFacts
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, in_time
 from bmq.storage.index import SegmentIndex
 
+ROOM = 1.125
+"""Bytes of a draft in bytes of its sources: Kafka's codecs and levels may need more than the producers' did, and delete
+horizons take some bytes."""
+MORE_ROOM = 4.0
+"""The same after a draft was full."""
 _MB = 1 << 20
 
 
@@ -78,18 +82,18 @@ class CleanedFileWriter:
         """Leave the draft as it is."""
         self._appender.abort()
 
-    def index(self, group: Sequence[ClosedSegment], facts: CleanedFacts) -> Checkpoint:
-        """Return the index of the cleaned segment that replaces the group."""
+    def index(self, names: Sequence[SegmentName], indexes: Sequence[Checkpoint], facts: CleanedFacts) -> Checkpoint:
+        """Return the index of the cleaned segment that replaces the sources of these names and indexes, in order."""
         return replace(
-            group[-1].index,
-            segment=cleaned_name([one.name for one in group]),
+            indexes[-1],
+            segment=cleaned_name(names),
             position=self._position,
             is_full=True,
             is_closed=True,
             max_timestamp=self._index.max_timestamp,
             max_timestamp_offset=self._index.max_timestamp_offset,
             index=self._index.entries,
-            epochs=_epochs(group, facts),
+            epochs=_epochs(indexes, facts),
             aborted=tuple(facts.aborted),
             cleaned=Cleaned(
                 clean_to=facts.cleaned_up_to,
@@ -102,9 +106,9 @@ class CleanedFileWriter:
         )
 
 
-def _epochs(group: Sequence[ClosedSegment], facts: CleanedFacts) -> tuple[tuple[int, int], ...]:
+def _epochs(indexes: Sequence[Checkpoint], facts: CleanedFacts) -> tuple[tuple[int, int], ...]:
     """Return the sources' lists of leader epochs together, also where no batch of an epoch is left."""
     found: list[tuple[int, int]] = []
-    for one in group:
-        found += [epoch for epoch in one.index.epochs if not found or epoch[0] > found[-1][0]]
+    for one in indexes:
+        found += [epoch for epoch in one.epochs if not found or epoch[0] > found[-1][0]]
     return tuple(found or facts.epochs)

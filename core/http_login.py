@@ -1,4 +1,4 @@
-"""The log-in of ``bmq cluster`` at servers' HTTP addresses, from the environment.
+"""The log-in of commands and jobs at servers' HTTP addresses, from the environment.
 
 | variable | is |
 |---|---|
@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bmq.cli.usage import UsageError
-
 SECRET_BYTES_MAX = 64 << 10
+
+
+class HttpLoginError(ValueError):
+    """The environment's log-in is wrong; ``str`` says what to do, without a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +40,30 @@ class HttpLogin:
 
 
 def http_login(environment: Mapping[str, str]) -> HttpLogin:
-    """Return the log-in that the environment gives.  Raises UsageError, which shows no secret, if it is wrong."""
+    """Return the log-in that the environment gives.  Raises HttpLoginError if it is wrong."""
     user, password, token = (
         environment.get("BMQ_HTTP_USER", ""),
         _secret(environment, "BMQ_HTTP_PASSWORD"),
         _secret(environment, "BMQ_HTTP_TOKEN"),
     )
     if bool(user) != bool(password) or (user and token):
-        raise UsageError("give BMQ_HTTP_USER with BMQ_HTTP_PASSWORD (or ..._FILE), or BMQ_HTTP_TOKEN, or none of them")
+        raise HttpLoginError(
+            "give BMQ_HTTP_USER with BMQ_HTTP_PASSWORD (or ..._FILE), or BMQ_HTTP_TOKEN, or none of them"
+        )
     if ":" in user:
-        raise UsageError("BMQ_HTTP_USER has a colon, which no user's name has over HTTP")
+        raise HttpLoginError("BMQ_HTTP_USER has a colon, which no user's name has over HTTP")
     authorization = f"Bearer {token}" if token else ""
     if user:
         authorization = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
     if not authorization.isascii() or not authorization.isprintable():
-        raise UsageError("BMQ_HTTP_TOKEN is not a token: it has characters that no header has")
+        raise HttpLoginError("BMQ_HTTP_TOKEN is not a token: it has characters that no header has")
     return HttpLogin(authorization, _authorities(environment.get("BMQ_HTTP_CA", "")))
 
 
 def _secret(environment: Mapping[str, str], name: str) -> str:
     value, path = environment.get(name, ""), environment.get(f"{name}_FILE", "")
     if value and path:
-        raise UsageError(f"{name} and {name}_FILE are both set; leave one of them out")
+        raise HttpLoginError(f"{name} and {name}_FILE are both set; leave one of them out")
     if not path:
         return value
     try:
@@ -67,7 +71,7 @@ def _secret(environment: Mapping[str, str], name: str) -> str:
             return stream.read(SECRET_BYTES_MAX).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{name}_FILE: cannot read {path}: {reason}") from None
+        raise HttpLoginError(f"{name}_FILE: cannot read {path}: {reason}") from None
 
 
 def _authorities(path: str) -> ssl.SSLContext | None:
@@ -76,4 +80,4 @@ def _authorities(path: str) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=path)
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise UsageError(f"BMQ_HTTP_CA: {path} has no certificates in PEM that can be read: {error}") from None
+        raise HttpLoginError(f"BMQ_HTTP_CA: {path} has no certificates in PEM that can be read: {error}") from None

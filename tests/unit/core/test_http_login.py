@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from bmq.cli.cluster.http_login import HttpLogin, http_login
-from bmq.cli.usage import UsageError
-from tests.unit.cli.fake_console import FakeCluster
-from tests.unit.cli.fake_console import ask_cluster as ask
+from bmq.core.http_login import HttpLogin, HttpLoginError, http_login
 
 ALICE = "Basic YWxpY2U6d29uZGVyOmxhbmQ="  # alice, wonder:land
 
@@ -44,7 +41,7 @@ def test_a_password_or_a_token_is_sent(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_without_the_secret(environment: dict[str, str]) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(HttpLoginError) as caught:
         http_login(environment)
     assert "BMQ_HTTP_" in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -58,11 +55,3 @@ def test_authorities_of_ones_own_are_read(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(file)
     assert http_login({"BMQ_HTTP_CA": str(file)}).authorities is not None
-
-
-def test_commands_log_in(cluster: FakeCluster, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BMQ_HTTP_USER", "alice")
-    monkeypatch.setenv("BMQ_HTTP_PASSWORD", "wonder:land")
-    assert ask("status", "--http", url) == 0
-    assert ask("balance", "--http", url) == 0
-    assert cluster.authorizations == [ALICE, ALICE]

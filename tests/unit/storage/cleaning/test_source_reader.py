@@ -1,12 +1,12 @@
-"""The reader of a source in pieces, and the throttle (broker/cleanup/source_reader.py)."""
+"""The reader of a source in pieces, and the throttle (storage/cleaning/source_reader.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from bmq.broker.cleanup.source_reader import SourceReader, Throttle
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import Record, build_batch
+from bmq.storage.cleaning.source_reader import SourceReader, Throttle
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 

@@ -1,0 +1,91 @@
+"""A round by a job outside the brokers: the facts that a partition's owner hands over, and the drafts that it takes.
+
+The owner plans the round, and swaps; the job reads the sources and writes the drafts, with as many machines as it has::
+
+    owner   plan: the round's bounds, the aborted transactions, the ends of producers       ``RoundPlan``
+    job     drafts in a folder of its own, beside the segments                              ``draft_folder``
+    owner   swap: checks that the sources are the files that the job read, in order         ``sources_digest``
+
+The job names a group of sources by a digest: a group may have thousands of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bmq.core.errors import FormatError
+from bmq.core.model import SegmentName
+from bmq.storage.checkpoint import AbortedTransaction
+from bmq.storage.cleaning.retention import ProducerEnd
+
+DRAFT_FOLDER = ".compact-"
+"""The beginning of the name of a job's folder; the job's id follows."""
+_ABORTED = struct.Struct(">qqqq")
+_PRODUCER = struct.Struct(">qqh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """The plan of a round over a partition's closed segments with offsets [``start``, ``end``).
+
+    Below ``first_dirty`` no key has two records.  ``now_ms`` is the time of the cleaning.  ``aborted`` has every
+    aborted transaction with data below ``end``.  ``segment_bytes``: most bytes of the sources of one cleaned segment,
+    but for a single source.
+    """
+
+    start: int
+    first_dirty: int
+    end: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    clean_bytes: int
+    dirty_bytes: int
+    aborted: tuple[AbortedTransaction, ...]
+    producers: Mapping[int, ProducerEnd]
+
+
+def draft_folder(folder: str, job: str) -> str:
+    """Return the folder of the job's drafts in a partition's folder.  ``job``: letters, digits and "-"."""
+    return f"{folder}/{DRAFT_FOLDER}{job}"
+
+
+def sources_digest(sources: Iterable[tuple[SegmentName, int]]) -> str:
+    """Return the digest of a group's files, from their names and lengths in order: 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, length in sources:
+        digest.update(b"%s %d\n" % (str(name).encode(), length))
+    return digest.hexdigest()
+
+
+def pack_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
+    """Return the transactions as bytes: producer id, first, last and last stable offset, 8 bytes each."""
+    return b"".join(
+        _ABORTED.pack(one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in aborted
+    )
+
+
+def unpack_aborted(data: bytes) -> tuple[AbortedTransaction, ...]:
+    """Do the reverse of ``pack_aborted``.  Raises FormatError."""
+    _require_whole(data, _ABORTED, "aborted transactions")
+    return tuple(AbortedTransaction(*row) for row in _ABORTED.iter_unpack(data))
+
+
+def pack_producers(ends: Mapping[int, ProducerEnd]) -> bytes:
+    """Return the ends as bytes: producer id and last offset of 8 bytes each, epoch of 2."""
+    return b"".join(_PRODUCER.pack(producer_id, end.last_offset, end.epoch) for producer_id, end in ends.items())
+
+
+def unpack_producers(data: bytes) -> dict[int, ProducerEnd]:
+    """Do the reverse of ``pack_producers``.  Raises FormatError."""
+    _require_whole(data, _PRODUCER, "ends of producers")
+    return {producer_id: ProducerEnd(last, epoch) for producer_id, last, epoch in _PRODUCER.iter_unpack(data)}
+
+
+def _require_whole(data: bytes, row: struct.Struct, what: str) -> None:
+    if len(data) % row.size:
+        raise FormatError(f"{len(data)} bytes of {what}: {row.size} are expected for each")
