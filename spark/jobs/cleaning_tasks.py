@@ -38,7 +38,7 @@ HASHES_MAX = 1 << 18
 
 
 class SourceError(Exception):
-    """A source is not as it was planned; ``str`` says which, and what to do."""
+    """A source is not as it was planned; ``str`` names the source, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
-"""Compaction of a topic by Spark: what its brokers would do in a thread each, on many machines.
+"""Compaction of a topic by Spark, on many machines: a broker cleans its logs in a single thread.
 
 The partition's owner plans the round and swaps the files; the job reads the sources and writes the drafts::
 
     sources ─▶ hashes of keys ─▶ last offset of each hash ─▶ the file of each offset ─▶ a draft for each group ─▶ swaps
                (a task a group)   (a shuffle)                 (a shuffle)                (a task a group)
 
-So a job may be killed at any moment: the log is as it was, but for the groups that were swapped, and these are in order
-of offsets, as a round of the owner leaves them when it ends early.
+A job may be killed at any moment: the log is as it was, but for groups that were swapped.  Groups are swapped in order
+of offsets, as in a round of the owner that ends early.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class DraftTask:
                 yield pa.RecordBatch.from_arrays(columns, names=["partition", "first", "second", "offset"])
 
     def places(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the number of the file that each last offset lies in, and the offset."""
+        """Yield the file's number for each last offset, and the offset."""
         numbers: dict[int, list[int]] = {}
         work = self._work
         for number, group in enumerate(work.groups):
@@ -89,7 +89,7 @@ class DraftTask:
             yield pa.RecordBatch.from_arrays([pa.array(files), pa.array(offsets)], names=["file", "offset"])
 
     def files(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the file of each number, whose last offsets come together; yield what was written."""
+        """Write the file of each number; yield its facts.  The last offsets of a file come together."""
         work = self._work
 
         def write(number: int, records: LastOffsetsFilter) -> pa.RecordBatch:

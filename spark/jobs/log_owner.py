@@ -40,7 +40,7 @@ class GroupToSwap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapResult:
-    """The groups that were swapped, those whose records have expired, and why the owner stopped, "" if it did not."""
+    """The number of groups that were swapped, the number that have expired, and the reason of an early end, else ""."""
 
     swapped: int
     expired: int

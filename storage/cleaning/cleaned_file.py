@@ -55,7 +55,7 @@ class CleanedFileWriter:
         self._position += len(data)
 
     def join(self) -> None:
-        """Join the batches that were taken to one piece: in a thread, since the copy of megabytes takes a while."""
+        """Join the batches of ``put`` to one piece: in a thread, since the copy of megabytes takes a while."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
 

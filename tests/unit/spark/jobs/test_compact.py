@@ -44,10 +44,10 @@ GROUP = GroupToSwap(name="a-name", end_offset=50, sources="ab" * 32, draft="/dra
 
 
 class Owners:
-    """A server that gives the answers of a list, one after another, and keeps the requests."""
+    """A server that gives the responses of a list, one after another, and keeps the requests."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[int, Mapping[str, Any]]] = []
+        self.responses: list[tuple[int, Mapping[str, Any]]] = []
         self.requests: list[tuple[str, str, Any]] = []
 
 
@@ -56,17 +56,17 @@ def owners() -> Iterator[tuple[Owners, LogOwners]]:
     fake = Owners()
 
     class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
+        def respond(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.requests.append((self.command, self.path, body))
-            status, content = fake.answers.pop(0)
+            status, content = fake.responses.pop(0)
             data = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-        do_POST = do_PUT = do_DELETE = answer
+        do_POST = do_PUT = do_DELETE = respond
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
@@ -84,7 +84,7 @@ def owners() -> Iterator[tuple[Owners, LogOwners]]:
 
 def test_a_plan_is_read(owners: tuple[Owners, LogOwners]) -> None:
     fake, client = owners
-    fake.answers = [(200, PLAN)]
+    fake.responses = [(200, PLAN)]
     held = client.begin(1)
     assert {name: getattr(held.plan, name) for name in NUMBERS} == NUMBERS
     assert (held.plan.aborted, held.plan.producers) == (ABORTED, PRODUCERS)
@@ -95,7 +95,7 @@ def test_a_plan_is_read(owners: tuple[Owners, LogOwners]) -> None:
 def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, LogOwners]) -> None:
     fake, client = owners
     done = {"swapped": 1, "expired": 0, "stopped": None}
-    fake.answers = [(200, done), (200, {**done, "swapped": 0, "stopped": "its sources have changed"}), (200, {})]
+    fake.responses = [(200, done), (200, {**done, "swapped": 0, "stopped": "its sources have changed"}), (200, {})]
     assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=1, expired=0, stopped="")
     assert client.swap(1, 90, []) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
     client.end(1)
@@ -123,7 +123,7 @@ def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, Lo
 
 def test_a_refusal_is_told_with_the_owners_text(owners: tuple[Owners, LogOwners]) -> None:
     fake, client = owners
-    fake.answers = [(409, {"error": "not_possible", "message": "nothing to clean"})]
+    fake.responses = [(409, {"error": "not_possible", "message": "nothing to clean"})]
     with pytest.raises(NotCleaned, match=r"^nothing to clean$"):
         client.begin(1)
 
@@ -134,22 +134,22 @@ def test_a_server_that_does_not_respond_is_asked_again(
     fake, client = owners
     pauses: list[float] = []
     monkeypatch.setattr("bmq.spark.jobs.log_owner.time.sleep", pauses.append)
-    fake.answers = [(500, {"no": "error of ours"})] * 2 + [(200, PLAN)]
+    fake.responses = [(500, {"no": "error of ours"})] * 2 + [(200, PLAN)]
     client.begin(1)
     assert pauses == [log_owner.PAUSE_S] * 2
-    fake.answers = [(500, {"no": "error of ours"})] * log_owner.TRIES
+    fake.responses = [(500, {"no": "error of ours"})] * log_owner.TRIES
     with pytest.raises(JobError, match="is it the HTTP address of `bmq serve`"):
         client.begin(1)
-    assert fake.answers == []
+    assert fake.responses == []
 
 
 @pytest.mark.parametrize(
     "changed", [{"end": "x"}, {"aborted": "!"}, {"producers": "AAAA"}, {"hold_ms": None}, {"topic_id": ...}]
 )
-def test_an_answer_of_something_else_is_refused(owners: tuple[Owners, LogOwners], changed: dict[str, Any]) -> None:
+def test_a_response_of_something_else_is_refused(owners: tuple[Owners, LogOwners], changed: dict[str, Any]) -> None:
     fake, client = owners
     content = {name: value for name, value in {**PLAN, **changed}.items() if value is not ...}
-    fake.answers = [(200, content)]
+    fake.responses = [(200, content)]
     with pytest.raises(JobError, match="not as a `bmq serve` of this version"):
         client.begin(1)
 
