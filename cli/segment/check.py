@@ -145,7 +145,12 @@ class SegmentCheck:
 
     @property
     def opened(self) -> dict[int, int] | None:
-        """The transactions that are open at the segment's end, as ``opened`` of the next check; None if unknown."""
+        """The transactions that are open at the segment's end, as ``opened`` of the next check; None if unknown.
+
+        The batches of a cleaned segment do not tell: data of such a transaction may be gone.
+        """
+        if self.segment.name.cleaning:
+            return None
         is_whole = self.segment.limit is None or self.end_offset >= self.segment.limit
         return dict(self._transactions.opened) if self._transactions is not None and is_whole else None
 

@@ -50,7 +50,10 @@ class IndexCheck:
         self._max_timestamp_offset = -1
         self._epochs: list[tuple[int, int]] = []
         self._opened = opened
-        self._transactions = Transactions(_open_at_start(index) if opened is None else opened.items())
+        if segment.name.cleaning:  # transactions with data in this segment: an index also has transactions without
+            self._transactions = Transactions()
+        else:
+            self._transactions = Transactions(_open_at_start(index) if opened is None else opened.items())
         self._is_decidable = True  # every marker so far could be read
         self._end: tuple[int, int] | None = (0, segment.name.base) if index.position == 0 else None
         self._check_head()
@@ -68,7 +71,8 @@ class IndexCheck:
         elif not self._epochs or self._epochs[-1][0] != batch.leader_epoch:
             self._epochs.append((batch.leader_epoch, batch.base_offset))
         try:
-            self._transactions.pass_batch(batch)
+            if batch.count or not self._segment.name.cleaning:  # an emptied batch has no data of its transaction
+                self._transactions.pass_batch(batch)
         except FormatError:
             self._is_decidable = False  # `--records` reports the batch
         if found.end >= self._index.position:
@@ -130,7 +134,9 @@ class IndexCheck:
                 None,
                 None,
             )
-        if self._is_decidable:
+        if self._is_decidable and self._segment.name.cleaning:
+            self._check_transactions_left()
+        elif self._is_decidable:
             self._check_transactions()
 
     def _check_epoch(self, found: FoundBatch) -> None:
@@ -170,6 +176,34 @@ class IndexCheck:
             self._fault(
                 f"open transactions {opened}, the oldest from offset {index.first_open_txn} on; in the log they are"
                 f" {dict(self._transactions.opened)}",
+                "A takeover that reads on from here shows undecided records, or holds committed records back.",
+                None,
+                None,
+            )
+
+    def _check_transactions_left(self) -> None:
+        """Check that a cleaned segment's index has every transaction that has data in the segment.
+
+        It has more: a round takes aborted data, and lists its transactions once more for readers of the old files.
+        """
+        index, found = self._index, self._transactions.take_aborted()
+        said = {one.last_offset: one for one in index.aborted}
+        ends = [one.last_offset for one in index.aborted]
+        is_inside = all(index.segment.base <= end < index.end_offset for end in ends) and ends == sorted(said)
+        if not is_inside or not all(_covers(said.get(seen.last_offset), seen) for seen in found):
+            self._fault(
+                f"aborted transactions {_shown(index.aborted)}; in the log data is left of {_shown(found)}",
+                "Readers of committed records see records that were taken back, or miss records that were committed.",
+                None,
+                None,
+            )
+        opened = {producer.producer_id: producer.txn_start for producer in index.producers if producer.txn_start >= 0}
+        left = dict(self._transactions.opened)
+        is_known = all(producer_id in opened and opened[producer_id] <= first for producer_id, first in left.items())
+        if not is_known or index.first_open_txn != min(opened.values(), default=-1):
+            self._fault(
+                f"open transactions {opened}, the oldest from offset {index.first_open_txn} on; in the log data is left"
+                f" of {left}",
                 "A takeover that reads on from here shows undecided records, or holds committed records back.",
                 None,
                 None,
@@ -232,6 +266,10 @@ def _agree(said: AbortedTransaction, seen: AbortedTransaction, base: int) -> boo
     if said.last_stable_offset < base:
         seen = replace(seen, last_stable_offset=said.last_stable_offset)
     return said == seen
+
+
+def _covers(said: AbortedTransaction | None, seen: AbortedTransaction) -> bool:
+    return said is not None and said.producer_id == seen.producer_id and said.first_offset <= seen.first_offset
 
 
 def _shown(aborted: Sequence[AbortedTransaction]) -> str:

@@ -13,7 +13,7 @@ from bmq.cli.segment.targets import TargetSegment
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import Marker
-from bmq.storage.checkpoint import AbortedTransaction, ProducerState
+from bmq.storage.checkpoint import AbortedTransaction, Cleaned, ProducerState
 from bmq.storage.damage_reader import DamagedPart, FoundBatch
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.cli.segment.roots import FIRST, NOW, SIZE, THREE, Root, batch, described
@@ -130,3 +130,60 @@ def test_the_transactions_of_an_index_are_those_of_the_log() -> None:
 )
 def test_each_fault_of_an_indexs_transactions_is_named(changes: dict[str, Any], what: str) -> None:
     assert any(what in fault for fault in of_transactions(**changes)), of_transactions(**changes)
+
+
+CLEANED_LOG = [
+    data(0, pid=7, base=10), marker(Marker.ABORT, pid=7, base=11), marker(Marker.ABORT, pid=8, base=12),
+    data(1, pid=9, base=13),
+]  # fmt: skip
+"""What a round left: data of 8 is gone, and a part of 9's open transaction may be."""
+LEFT: dict[str, Any] = {
+    "segment": SegmentName(10, 1, 0, 1),
+    "aborted": (AbortedTransaction(7, 5, 11, 4), AbortedTransaction(8, 3, 12, 4)),
+    "first_open_txn": 4,
+    "producers": (ProducerState(9, 0, 0, 0, 12, ()), ProducerState(6, 0, 0, 0, 4, ())),
+    "cleaned": Cleaned(clean_to=14),
+}
+
+
+def of_cleaned(**changes: Any) -> list[str]:
+    """Check an index of that log; return the faults."""
+    for each in CLEANED_LOG:
+        each.leader_epoch = 1
+    raw = [bytes(each.data) for each in CLEANED_LOG]
+    name = SegmentName(10, 1, 0, 1)
+    index = described(name, *raw, **{**LEFT, "epochs": ((1, 10),), **changes})
+    found: list[Finding] = []
+    check = IndexCheck(TargetSegment("/f", name, None, has_log=True, has_idx=True), index, index.position, found.append)
+    position = 0
+    for each in CLEANED_LOG:
+        check.on_batch(FoundBatch(position, each))
+        position += each.size
+    check.finish(None)
+    return [finding.what for finding in found]
+
+
+def test_an_index_of_a_cleaned_segment_has_more_transactions_than_have_data_left() -> None:
+    """Its round lists aborted transactions whose data it took, for readers of the old files."""
+    assert of_cleaned() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"aborted": ()}, "aborted transactions []; in the log data is left of [7: 10 to 11, stable to 12]"),
+        ({"aborted": LEFT["aborted"][1:]}, "aborted transactions [8: 3 to 12"),
+        ({"aborted": LEFT["aborted"][::-1]}, "aborted transactions [8: 3 to 12"),
+        ({"aborted": (AbortedTransaction(6, 5, 11, 4), LEFT["aborted"][1])}, "aborted transactions [6: 5 to 11"),
+        ({"aborted": (*LEFT["aborted"], AbortedTransaction(8, 3, 14, 4))}, "8: 3 to 14"),
+        ({"aborted": (AbortedTransaction(4, 3, 9, 4), *LEFT["aborted"])}, "4: 3 to 9"),
+        ({"first_open_txn": -1}, "the oldest from offset -1 on"),
+        (
+            {"producers": LEFT["producers"][1:]},
+            "open transactions {6: 4}, the oldest from offset 4",
+        ),
+        ({"producers": (ProducerState(9, 0, 0, 0, 14, ()), LEFT["producers"][1])}, "open transactions {9: 14"),
+    ],
+)
+def test_each_fault_of_a_cleaned_segments_transactions_is_named(changes: dict[str, Any], what: str) -> None:
+    assert any(what in fault for fault in of_cleaned(**changes)), of_cleaned(**changes)
