@@ -26,6 +26,7 @@ class SourceReader:
         self._fs = fs
         self._path = path
         self._length = length
+        self._end_offset = end_offset
         self._piece_bytes = piece_bytes
         self._cursor = BatchCursor(0, base, check=BatchCheck.CRC, limit=end_offset, length=length)
         self._piece = memoryview(b"")
@@ -52,6 +53,9 @@ class SourceReader:
             raise FormatError(cursor.fault)
         if step is CursorStep.MORE and is_short:
             raise FormatError(f"the file ends at {start + len(piece)}, but its index covers {self._length} bytes")
+        if self.is_over and cursor.next_offset != self._end_offset:
+            text = f"its bytes end at offset {cursor.next_offset}"
+            raise FormatError(f"{text}, but its index ends at {self._end_offset}")
 
 
 class Throttle:

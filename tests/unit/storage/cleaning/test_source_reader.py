@@ -71,6 +71,18 @@ async def test_a_damaged_batch_is_an_error_behind_the_batches_before_it(piece_by
 
 
 @pytest.mark.parametrize("piece_bytes", [61, 500, 1 << 20])
+async def test_bytes_that_end_before_the_segments_end_are_an_error(piece_bytes: int) -> None:
+    """An index that is wrong ends a round before its segment, and not the whole round."""
+    data = segment()
+    fs = MemoryFileSystem(MemoryStorage(), "reader")
+    await write_once(fs, "/log", data)
+    end_offset = BASE + len(SIZES) + 1
+    reader = SourceReader(fs, "/log", base=BASE, end_offset=end_offset, length=len(data), piece_bytes=piece_bytes)
+    with pytest.raises(FormatError, match="its bytes end at offset 13, but its index ends at 14"):
+        await walk(reader)
+
+
+@pytest.mark.parametrize("piece_bytes", [61, 500, 1 << 20])
 async def test_a_file_that_ends_before_its_index_says_is_an_error(piece_bytes: int) -> None:
     data = segment()
     reader = await reader_of(data[:-5], piece_bytes, length=len(data))
