@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
@@ -21,6 +21,7 @@ from kafka import TopicPartition as KafkaPartition
 
 from bmq.core.records.cursor import read_batches
 from tests.harness.cleaned import clean_segment
+from tests.integration.clients.drivers.program import Franz, Java, KafkaJs, Program, Sarama
 from tests.services.bmq import BmqServer
 from tests.services.processes import wait_for
 from tests.services.spark import frame, readable, start_spark
@@ -57,7 +58,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
     """Yield a server with the cleaned log."""
     folder = tmp_path_factory.mktemp("cleaned")
     root = folder / "log"
-    settings = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "1", "BMQ_CACHE_BYTES": str(64 << 20)}
+    settings = {
+        "BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
+        "BMQ_CACHE_BYTES": str(64 << 20),
+        "BMQ_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+    }
     server = BmqServer(f"file://{root}", f"sqlite://{folder}/meta.db", environment=settings, folder=folder)
     try:
         server.start()
@@ -118,6 +123,24 @@ def test_librdkafka(server: BmqServer) -> None:
                 assert at.offset == next(offset for offset in SURVIVORS if offset >= start)
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize("kind", [Java, Franz, Sarama, KafkaJs])
+def test_clients_of_other_languages(server: BmqServer, kind: type[Program]) -> None:
+    """Let a group whose committed offset is each offset of the log read to the end."""
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    client = kind(server.bootstrap)
+    try:
+        for start in range(COUNT):
+            group = f"{client.name}-{start}"
+            committed = [ConsumerGroupTopicPartitions(group, [TopicPartition(TOPIC, 0, start)])]
+            admin.alter_consumer_group_offsets(committed)[group].result(30)
+            wanted = [(offset, time_of(offset)) for offset in SURVIVORS if offset >= start]
+            found = client.consume([TOPIC], group, len(wanted))
+            assert [(record.offset, record.message.timestamp) for record in found] == wanted
+            assert client.offsets_for_time(TOPIC, time_of(start)) == {0: wanted[0][0]}
+    finally:
+        client.close()
 
 
 def test_kafka_python(server: BmqServer) -> None:
