@@ -127,6 +127,7 @@ class JobRounds(Generic[L]):
         self._context = context
         self._fs: FileSystem = context.fs
         self._queue = queue
+        self._failed = queue.report
         self._cleaning = cleaning
         self._former_owners = former_owners
         self._retry_ms = retry_ms
@@ -196,7 +197,7 @@ class JobRounds(Generic[L]):
         state = self._queue.states.get(key)
         if state is None or not self._queue.is_held(state):
             text = "the partition is not open at this broker, or was opened some seconds ago"
-            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{text}; try again")
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         return state
 
     def _hold(self, state: L, job: str) -> JobHold:
@@ -419,7 +420,7 @@ class JobRounds(Generic[L]):
             REFUSALS.note(path, error)
 
     async def _index(self, path: str) -> Checkpoint | None:
-        return await read_idx(self._fs, path, partial(self._queue.report, "an index is damaged, and not used"))
+        return await read_idx(self._fs, path, partial(self._failed, "an index is damaged, and not used"))
 
     def _ended(self, request: _SwapRequest[L], group: DraftGroup) -> None:
         """Show the round as the log's last if this was its last group."""
