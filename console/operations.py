@@ -223,7 +223,7 @@ class RoundFacts(TypedDict):
     clean_bytes: int
     dirty_bytes: int
     hold_ms: int
-    """Time for which the partition is held for the job after each of its requests."""
+    """Time of the hold after each request of the job."""
     aborted: str
     """Aborted transactions with data below the end: base64 of producer id, first, last and last stable offset, 8 bytes
     each."""

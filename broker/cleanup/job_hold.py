@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HOLD_MS = 600_000
-"""Time of a hold after each request of its job: a job that ended without notice stops local rounds no longer."""
+"""Time of a hold after each request of its job: a dead job stops local rounds no longer."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,9 +7,9 @@
     end     the hold ends
 
 While a job holds the partition, no local round and no merge begins there; retention, DeleteRecords and a takeover go
-on.  A hold is in memory: after a takeover the job's next request makes another.  Correctness does not need it.  The
-digest of a group's sources shows whether they are the files that the job read: a log that was cleaned, merged or cut
-meanwhile has other files, so a late request of a dead job finds nothing to replace.
+on.  A hold is in memory: after a takeover the job's next request makes another.  Correctness does not need the hold.
+A digest names the sources of a group.  Once the log was cleaned, merged or cut, it has other files.  So a late request
+of a dead job finds nothing to replace.
 
 The order of groups counts.  A round removes a tombstone when it has removed all older records of the key, and they lie
 in earlier groups.  So the first group that cannot be swapped ends the round.
@@ -74,9 +74,9 @@ class DraftGroup(NamedTuple):
 
 
 class SwapResult(NamedTuple):
-    """The numbers of groups that are swapped, and that the log start has passed; and why the rest is not, "" if all is.
+    """The numbers of swapped and of expired groups, and the reason for which the others are not swapped, "" without it.
 
-    A group that an earlier request had swapped counts as swapped.
+    The log start has passed an expired group.  A group swapped by an earlier request counts as swapped.
     """
 
     swapped: int
@@ -278,7 +278,7 @@ class JobRounds(Generic[L]):
     # -------------------------------------------------------------------------------------------------------- the swap
 
     async def _prepare(self, state: L, groups: Sequence[DraftGroup]) -> Sequence[ListedSegment]:
-        """Do what an owner does before a round; return the live segments that no record names, in order of offsets.
+        """Prepare the log as for a round; return the live segments that no record names, in order of offsets.
 
         The swap of the record is completed, and the drafts of former owners are settled: no source changes any more.
         Without groups do nothing.
@@ -339,7 +339,7 @@ class JobRounds(Generic[L]):
             raise _Stopped(why_not)
 
     async def _check_done(self, request: _SwapRequest[L], group: DraftGroup) -> None:
-        """Check that the cleaned segment which has the name already is of this round, or cleaner.  Raises _Stopped.
+        """Check that the present segment of the group's name is of this round, or cleaner.  Raises _Stopped.
 
         A local round gives the same name, after a hold that was over: records below the job's end may be left in it.
         """
@@ -448,7 +448,7 @@ def _refused(text: str) -> RequestError:
 
 
 def _check_sources(group: DraftGroup, sources: Sequence[ListedSegment]) -> None:
-    """Check that the live segments of the group are the files that the job read.  Raises _Stopped."""
+    """Compare the live segments of the group with the files of the job's plan.  Raises _Stopped."""
     digest = sources_digest((one.name, one.length) for one in sources)
     if not sources or sources[-1].end != group.end_offset or digest != group.sources:
         raise _Stopped(f"its sources are not the files that the job read: the log has changed; {PLAN_AGAIN}")

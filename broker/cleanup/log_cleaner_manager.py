@@ -55,8 +55,8 @@ class CleaningState(UpkeepState):
     ``last_cleaning``: the last round that is known.  ``waits_for``: the last stable offset from which on the log may be
     cleaned further, -1 if no transaction holds it up.
 
-    ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the monotonic times
-    from which on the sources of a job's swaps are deleted, each with the offset below which they lie, in order.
+    ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the ends of the
+    delays of deletes (monotonic) after a job's swaps, with the end offsets of the sources, in order.
     """
 
     __slots__ = ("_names_lock", "cleaning", "closed", "hidden", "hold", "last_cleaning", "waits_for")

@@ -9,7 +9,7 @@ from bmq.core.rpc.peers import PeerLost
 from bmq.server.cluster_member import ClusterMember
 
 ANSWER_S = 120.0
-"""Time-out of the request: an owner that has just opened the partition reads the index of each segment."""
+"""Time-out of the request: a new owner of the partition reads the indexes of all its segments."""
 
 
 async def ask_owner(joined: ClusterMember, key: PartitionKey, request: InternalRequest[R]) -> R:

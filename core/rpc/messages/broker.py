@@ -435,7 +435,7 @@ CleanedGroups = Annotated[tuple[CleanedGroup, ...], Array(Row.of(CleanedGroup))]
 
 @dataclass(frozen=True, slots=True)
 class SwapCleanedResponse(InternalResponse):
-    """Numbers of groups that are swapped, and that the log start has passed; why the rest is not swapped, or ""."""
+    """The result of the swaps, see ``broker.cleanup.job_rounds.SwapResult``."""
 
     message: Text = ""
     swapped: Int32 = 0

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 TEMPLATE = "/api/v1/topics/{name}/partitions/{partition}/cleaning"
 PATH = "/api/v1/topics/orders/partitions/1/cleaning"
 GROUP = {"name": "n", "end_offset": 9, "sources": "ab", "draft": "/d", "draft_index": "/i"}
-SWAP = {"job": "j-1", "end": 9, "groups": [GROUP, {**GROUP, "end_offset": 12}]}
+GROUPS = [GROUP, {**GROUP, "end_offset": 12}]
+SWAP = {"job": "j-1", "end": 9, "groups": GROUPS}
 BODIES: dict[str, Any] = {"POST": {"job": "j-1"}, "PUT": SWAP, "DELETE": {"job": "j-1"}}
 
 
@@ -50,9 +51,9 @@ async def ask(
         ("POST", ("begin_cleaning", "orders", 1, "j-1"), CLEANING_ROUND),
         (
             "PUT",
-            ("swap_cleaned", "orders", 1, "j-1", 9, *SWAP["groups"]),
+            ("swap_cleaned", "orders", 1, "j-1", 9, *GROUPS),
             {"swapped": 2, "expired": 0, "stopped": None},
-        ),  # type: ignore[misc]
+        ),
         ("DELETE", ("end_cleaning", "orders", 1, "j-1"), {"job": "j-1"}),
     ],
 )

@@ -369,7 +369,7 @@ async def test_a_group_of_which_sources_are_gone_ends_the_round() -> None:
 
 
 async def test_a_dead_job_that_asks_late_changes_nothing() -> None:
-    """Its hold was over, and the owner has cleaned the log, and deleted the sources."""
+    """Ask after the end of the hold, when the owner has cleaned the log and deleted the sources."""
     story = await Story.of(replace(COMPACT, cleaning=replace(COMPACT.cleaning, segment_bytes=3_000)))
     zombie = story.job
     await story.drafted()
@@ -390,7 +390,7 @@ def replace_cleaning(name: SegmentName) -> SegmentName:
 
 
 async def test_a_local_round_over_fewer_records_does_not_count_as_the_jobs() -> None:
-    """It gives the first cleaned segment the same name; records stay that a later group of the job replaces."""
+    """Give the first cleaned segment the same name, with records that a later group of the job replaces."""
     story = await Story.of(replace(COMPACT, cleaning=replace(COMPACT.cleaning, segment_bytes=1_000)))
     await story.drafted()
     await asyncio.sleep(HOLD_MS / 1000)
@@ -531,16 +531,16 @@ async def test_the_index_of_a_draft_is_as_an_owner_would_write_it(change: str) -
     group, fs = story.job.groups[0], story.job.fs
     index = decode_idx(await fs.read(group.draft_index, 0, 1 << 20))
     assert index.cleaned is not None
-    changes: dict[str, Any] = {
+    by_name: dict[str, dict[str, Any]] = {
         "is_closed": {"is_closed": False},
         "is_full": {"is_full": False},
         "position": {"position": index.position + 1},
         "cleaned": {"cleaned": None},
         "key": {"key": PartitionKey(KEY.topic_id, 1)},
         "clean_to": {"cleaned": replace(index.cleaned, clean_to=story.job.plan.end - 1)},
-    }[change]
+    }
     try:
-        data = encode_idx(replace(index, **changes))
+        data = encode_idx(replace(index, **by_name[change]))
     except (AssertionError, ValueError):
         pytest.skip("no index file can say this")
     await fs.delete(group.draft_index)

@@ -22,20 +22,20 @@ RESPONSE = BeginCleaningResponse(start=5)
 
 
 class Cluster:
-    """A cluster in which ``owner`` owns the partition, and responds with ``answer`` or raises it."""
+    """A cluster in which ``owner`` owns the partition, and responds with ``response`` or raises it."""
 
-    def __init__(self, owner: str, answer: BeginCleaningResponse | Exception = RESPONSE) -> None:
+    def __init__(self, owner: str, response: BeginCleaningResponse | Exception = RESPONSE) -> None:
         self.asked: list[tuple[str, object, float]] = []
-        self._answer = answer
+        self._response = response
         members = {name: Member(incarnation=name, roles=frozenset({BROKER})) for name in ("own", "other")}
         view = SimpleNamespace(own="own", members=members, owner_of=lambda key: owner if key == KEY else "")
         self.joined: Any = SimpleNamespace(view=view, peers=SimpleNamespace(ask=self.ask))
 
     async def ask(self, member: Member, request: object, timeout_s: float) -> BeginCleaningResponse:
         self.asked.append((member.incarnation, request, timeout_s))
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
+        if isinstance(self._response, Exception):
+            raise self._response
+        return self._response
 
 
 @pytest.mark.parametrize("owner", ["own", "other"])
@@ -46,7 +46,7 @@ async def test_the_owner_is_asked_also_if_it_is_this_process(owner: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("owner", "answer", "code", "text"),
+    ("owner", "response", "code", "text"),
     [
         ("", RESPONSE, ErrorCode.NOT_LEADER_OR_FOLLOWER, "no owner"),
         ("gone", RESPONSE, ErrorCode.NOT_LEADER_OR_FOLLOWER, "no owner"),
@@ -61,8 +61,8 @@ async def test_the_owner_is_asked_also_if_it_is_this_process(owner: str) -> None
         ("other", RequestError(ErrorCode.OPERATION_NOT_ATTEMPTED, "not now"), ErrorCode.OPERATION_NOT_ATTEMPTED, "not"),
     ],
 )
-async def test_a_refusal_says_what_is_wrong(owner: str, answer: Any, code: ErrorCode, text: str) -> None:
+async def test_a_refusal_says_what_is_wrong(owner: str, response: Any, code: ErrorCode, text: str) -> None:
     with pytest.raises(RequestError) as caught:
-        await ask_owner(Cluster(owner, answer).joined, KEY, REQUEST)
+        await ask_owner(Cluster(owner, response).joined, KEY, REQUEST)
     assert caught.value.code is code
     assert text in caught.value.message
