@@ -1,6 +1,6 @@
 """Handlers of ``/api/v1/topics/{name}/partitions/{partition}/cleaning``: the round of a job that cleans the log.
 
-The job is ``bmq job compact``; ``storage.cleaning.job_round`` has its contract with the partition's owner.
+``storage.cleaning.job_round`` has the contract of the job with the partition's owner.
 """
 
 from __future__ import annotations
