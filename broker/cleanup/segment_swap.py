@@ -104,7 +104,7 @@ class SegmentSwapper:
             self.files_deleted += 1
         return is_more
 
-    async def _hidden(self, driver: PartitionDriver, below: int | None) -> tuple[Sequence[SegmentName], bool]:
+    async def _hidden(self, driver: PartitionDriver, below: int | None = None) -> tuple[Sequence[SegmentName], bool]:
         """Return the first files within the ranges of cleaned segments, and whether more may follow."""
         entries = driver.machine.record.segments
         if not entries:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.closed_segments import ClosedSegment, FoundFile
+from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.cleanup.job_rounds import DraftGroup, SwapResult
 from bmq.broker.cleanup.retention import read_idx
 from bmq.core.file_access import NO_ACCESS
-from bmq.core.model import cleaned_name
+from bmq.core.model import PartitionKey, cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
@@ -21,22 +23,39 @@ from bmq.storage.cleaning.plan import group_segments
 from bmq.storage.cleaning.retention import RoundBounds
 from bmq.storage.cleaning.round import CleaningRound, Source
 from bmq.storage.filesystem import write_once
+from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import walk
-from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
 from tests.unit.broker.cleanup.compacted_logs import COMPACT
-from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
+from tests.unit.broker.cleanup.upkeep import KEY, PATH
 
 JOB = "job-1"
 NEVER_DUE = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=1.0, segment_bytes=1_000))
 """No local round begins; about five segments are the sources of one cleaned segment."""
 
 
-class CleaningJob:
-    """A job that cleans the log of ``PATH``, with a client of storage of its own."""
+class Owning(Protocol):
+    """An owner of the partition: a broker, or one of the tests of upkeep."""
 
-    def __init__(self, world: World, name: str = JOB) -> None:
+    @property
+    def janitor(self) -> Janitor: ...
+
+
+class Stored(Protocol):
+    """A world with a storage."""
+
+    @property
+    def storage(self) -> MemoryStorage: ...
+
+
+class CleaningJob:
+    """A job that cleans a partition's log, with a client of storage of its own."""
+
+    def __init__(self, world: Stored, name: str = JOB, path: PartitionPath = PATH, key: PartitionKey = KEY) -> None:
         self.name = name
+        self.path = path
+        self.key = key
         self.fs = MemoryFileSystem(world.storage, f"{name}-executor")
         self.plan: RoundPlan
         self.groups: list[DraftGroup] = []
@@ -44,21 +63,21 @@ class CleaningJob:
     @property
     def folder(self) -> str:
         """The folder of the drafts."""
-        return draft_folder(PATH.folder, self.name)
+        return draft_folder(self.path.folder, self.name)
 
-    async def begin(self, owner: Owner) -> RoundPlan:
+    async def begin(self, owner: Owning) -> RoundPlan:
         """Get the plan from the owner."""
-        self.plan = await owner.janitor.job_rounds.begin(KEY, self.name)
+        self.plan = await owner.janitor.job_rounds.begin(self.key, self.name)
         return self.plan
 
-    async def swap(self, owner: Owner, groups: Sequence[DraftGroup] | None = None) -> SwapResult:
+    async def swap(self, owner: Owning, groups: Sequence[DraftGroup] | None = None) -> SwapResult:
         """Have the owner swap these groups, or all."""
         chosen = self.groups if groups is None else groups
-        return await owner.janitor.job_rounds.swap(KEY, self.name, self.plan.end, chosen)
+        return await owner.janitor.job_rounds.swap(self.key, self.name, self.plan.end, chosen)
 
-    async def end(self, owner: Owner) -> None:
+    async def end(self, owner: Owning) -> None:
         """End the round."""
-        await owner.janitor.job_rounds.end(KEY, self.name)
+        await owner.janitor.job_rounds.end(self.key, self.name)
 
     async def write(self) -> None:
         """Read the plan's sources, and write the drafts of all groups."""
@@ -106,15 +125,15 @@ class CleaningJob:
 
     async def _sources(self) -> list[ClosedSegment]:
         found: list[ClosedSegment] = []
-        async for listed in walk(self.fs, PATH):
+        async for listed in walk(self.fs, self.path):
             if listed.is_live and self.plan.start <= listed.name.base < self.plan.end:
-                index = await read_idx(self.fs, PATH.idx(listed.name), _raise)
+                index = await read_idx(self.fs, self.path.idx(listed.name), _raise)
                 assert index is not None
                 found.append(ClosedSegment.of(FoundFile.of(listed), index))
         return found
 
     async def _batches(self, segment: ClosedSegment) -> list[Batch]:
-        data = await self.fs.read(PATH.log(segment.name), 0, segment.index.position)
+        data = await self.fs.read(self.path.log(segment.name), 0, segment.index.position)
         return list(read_batches(memoryview(data)))
 
 
