@@ -1,7 +1,7 @@
 """Bytes on storage by topic, of the partitions that this broker has open: Kafka's ``Log,name=Size``, for metrics.
 
 A partition's size is known without a call to storage until one of its segments is registered or closed
-(``broker.partition.owner.LogSize``), so a refresh lists few folders.  After the broker's start all folders must be
+(``broker.partition.log_size.LogSize``), so a refresh lists few folders.  After the broker's start all folders must be
 listed, ``LISTINGS_MAX`` per refresh.
 """
 

@@ -323,6 +323,7 @@ class NodeConfig(SecuritySettings):
         "memory for the keys of a compacted log while it is cleaned, 24 bytes a key; more keys take several passes",
         kafka="log.cleaner.dedupe.buffer.size",
     )
+    log_cleaner_enable: bool = _option(True, "whether compacted logs are cleaned", kafka="log.cleaner.enable")
     log_cleaner_io_max_bytes_per_second: int = _option(
         9_223_372_036_854_775_807,
         "most bytes that the cleaner of compacted logs reads and writes in a second",

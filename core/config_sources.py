@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -178,9 +179,11 @@ def _of_listeners(values: Mapping[str, object], names: Sequence[str], where: str
 
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable of ``environment`` that looks like a misspelt setting.
+    """Return a line for each variable of ``environment`` that looks like a misspelt or missing setting.
 
-    Other variables that begin with BMQ_ are ignored: some commands use BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
+    A variable looks like a setting if it is similar to a setting, or if it begins with the first two words of a longer
+    setting, as BMQ_LOG_CLEANER_THREADS does.  Other variables that begin with BMQ_ are ignored: some commands use
+    BMQ_ROOT, and Kubernetes sets BMQ_PORT_9092_TCP.
     Raises ConfigError if the name may mean a setting of security, by likeness or by one of its words: a process must
     not start unprotected because of a mistyped name.
     """
@@ -199,4 +202,12 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
             raise ConfigError(f"unknown setting {name}{guess or meant(upper, names, likeness=_FAR)}")
         if guess:
             lines.append(f"unknown setting {name}{guess}")
+        elif nearest := difflib.get_close_matches(upper, _family(upper, names), n=1, cutoff=0.0):
+            lines.append(f"unknown setting {name}, which has no effect; the nearest setting is {nearest[0]}")
     return lines
+
+
+def _family(name: str, names: Sequence[str]) -> list[str]:
+    """Return the settings' variables of three words or more after BMQ whose first two words are those of ``name``."""
+    first = name.split("_")[:3]
+    return [each for each in names if len(words := each.split("_")) > 3 and words[:3] == first]

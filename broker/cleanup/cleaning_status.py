@@ -16,6 +16,8 @@ LOG_BYTES_MAX = 64 << 20
 class Obstacle(Enum):
     """The reason why a log is not cleaned although it may be dirty; the text is for operators."""
 
+    DISABLED = "log.cleaner.enable is false at its owner"
+    COMPILING = "compiled code is loaded; on a new machine it is compiled first, which takes half a minute"
     LEVEL = "compaction.version is 0: not all processes support cleaned segments"
     LARGE = f"its closed segments have more than {LOG_BYTES_MAX >> 20} MB, which needs compiled code: the extra fast"
     DAMAGED = "a segment or its index cannot be read"
@@ -23,6 +25,8 @@ class Obstacle(Enum):
 
 
 NOT_CLEANED = (
+    Obstacle.DISABLED,
+    Obstacle.COMPILING,
     Obstacle.LEVEL,
     Obstacle.LARGE,
     Obstacle.DAMAGED,

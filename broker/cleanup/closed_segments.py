@@ -64,13 +64,16 @@ class ClosedSegment:
 
     @property
     def facts(self) -> SegmentFacts:
-        """The facts that a plan needs."""
+        """The facts that a plan needs.
+
+        The file's time stands for records without timestamps, as in Kafka's ``LogSegment.largestTimestamp``.
+        """
         index, cleaned = self.index, self.index.cleaned
         return SegmentFacts(
             base=self.name.base,
             end_offset=index.end_offset,
             bytes=index.position,
-            max_timestamp=index.max_timestamp,
+            max_timestamp=index.max_timestamp if index.max_timestamp >= 0 else self.file.modified_ms,
             first_timestamp=self.first_timestamp,
             cleaned_up_to=-1 if cleaned is None else cleaned.clean_to,
             earliest_horizon=-1 if cleaned is None else cleaned.horizon,
@@ -83,8 +86,8 @@ class ClosedLog:
 
     ``later``: indexes of later segments, which have the ends of transactions.  ``recent``: the aborted transactions
     that no index has yet.  ``damaged_at``: the base of the first segment that no round may take, None without any.
-    ``lacks_markers``: an index that cannot be read may have the end of a transaction.  ``has_hidden``: sources of an
-    earlier cleaned segment are left.
+    ``lacks_markers``: an index that cannot be read may have the end of a transaction; the record may name its segment.
+    ``has_hidden``: sources of an earlier cleaned segment are left.
     """
 
     segments: list[ClosedSegment]
@@ -169,7 +172,10 @@ class ClosedSegments:
                     if found.damaged_at is None and segment.file != self.damaged:
                         found.segments.append(segment)
                         continue
-                found.lacks_markers |= segment is None and not is_behind
+                if segment is None:
+                    # Of a segment that is behind, the owner has the markers until an index has them.
+                    is_known = is_behind and _knows_markers(listed, index, found.recent[0])
+                    found.lacks_markers |= not is_known
                 if not is_behind and found.damaged_at is None:
                     found.damaged_at = listed.name.base
                 found.later += [index] if index is not None else []
@@ -200,3 +206,12 @@ class ClosedSegments:
         except CorruptData as error:
             self._failed(path, error)
             return None
+
+
+def _knows_markers(listed: ListedSegment, index: Checkpoint | None, recent: RecentAborted) -> bool:
+    """Return whether the aborted transactions with their markers in a segment are known.
+
+    Its index has them, or ``recent``, from the oldest segment without an index on.
+    """
+    has_index = index is not None and listed.end in (None, index.end_offset)
+    return has_index or listed.name.base >= recent.since

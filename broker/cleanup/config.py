@@ -36,6 +36,8 @@ class JanitorConfig:
     """Merges, and repairs of interrupted ones, done by one job; the others follow in later rounds."""
     merge_sources_max: int = 32
     """Files appended by one concat."""
+    clean_enabled: bool = True
+    """Kafka's log.cleaner.enable: if False no compacted log is cleaned, and started swaps are completed."""
     clean_ms: int = 15_000
     """Kafka's log.cleaner.backoff.ms: the least time between two looks whether a compacted log is due."""
     clean_buffer_bytes: int = 128 << 20

@@ -135,6 +135,7 @@ class Janitor:
             ),
             swapper=swapper,
             former_owners=self._former_owners,
+            is_enabled=self.config.clean_enabled,
             clean_ms=self.config.clean_ms,
             wait_ms=self.config.clean_wait_ms,
             retry_ms=self.config.retry_ms,

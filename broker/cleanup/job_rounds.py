@@ -287,8 +287,7 @@ class JobRounds(Generic[L]):
         if not groups:
             return found
         if driver.machine.record.swap is not None:
-            await self._cleaning.swapper.complete(driver)
-            self._cleaning.swapped(state)
+            await self._cleaning.finish_swap(state)
         await self._settle(state)
         floor = min((entry.name.order for entry in driver.machine.record.segments), default=None)
         async with aclosing(walk(self._fs, driver.path)) as listing:
@@ -319,7 +318,8 @@ class JobRounds(Generic[L]):
         self._check_state(state)
         swap = Swap(name=group.name, draft=group.draft, draft_index=group.draft_index)
         try:
-            is_done = await self._cleaning.swapper.swap(driver, swap)
+            with state.swapping():
+                is_done = await self._cleaning.swapper.swap(driver, swap)
         except BaseException:
             self._queue.schedule(state, Job.SWAP, self._context.now_ms() + self._retry_ms)
             raise

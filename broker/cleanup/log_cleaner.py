@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -56,7 +56,8 @@ class DamagedSource(Exception):
 
 
 class CleaningStopped(Exception):
-    """A round was given up: the process ends, the partition is not open here any more, or a source has changed."""
+    """A round was given up: the process ends, the partition is not open here any more, a source has changed, or a draft
+    is gone."""
 
 
 class LogCleaner:
@@ -84,6 +85,8 @@ class LogCleaner:
         self._throttle = Throttle(bytes_s)
         self._piece_bytes = piece_bytes
         self._is_stopped = False
+        self.is_compiling = False
+        """Compiled filters are being loaded, or compiled on a new machine: no log is cleaned meanwhile."""
         self.rounds = 0
         """Rounds that were completed."""
         self.bytes_before = 0
@@ -177,6 +180,7 @@ class LogCleaner:
         filters = self._context.filters
         if filters.is_loaded:
             return
+        self.is_compiling = True
         try:
             await self._context.offload(filters.load)
         except (ImportError, OSError, RuntimeError) as error:
@@ -190,6 +194,8 @@ class LogCleaner:
                     "compacted logs are cleaned in Python, slowly, and large logs are not; install numba: %s",
                     how_to_install("fast"),
                 )
+        finally:
+            self.is_compiling = False
 
     async def _pass(
         self,
@@ -264,15 +270,15 @@ class LogCleaner:
     ) -> CleanedFacts:
         """Write the drafts of a cleaned segment and its index, then swap the sources for it.
 
-        A failed write leaves no draft.
+        A failed write leaves no draft.  The draft has a place among the broker's open files while it is written.
         """
         driver = state.driver
         swap = self._swapper.drafts(driver, cleaned_name([one.name for one in segments]))
         access = driver.segments.access
         await self._drop(swap.draft, swap.draft_index)  # of an earlier attempt by this process that failed
-        writer: CleanedFileWriter | None = None
-        try:
-            writer = await CleanedFileWriter.create(
+
+        def create() -> Awaitable[CleanedFileWriter]:
+            return CleanedFileWriter.create(
                 self._fs,
                 swap.draft,
                 sources_bytes=sum(one.index.position for one in segments),
@@ -280,21 +286,28 @@ class LogCleaner:
                 interval_bytes=state.config.index_interval_bytes,
                 access=access,
             )
-            cleaning.begin_file(group, writer.put)
-            for one in segments:
-                await self._pass(state, one, cleaning.clean, writer)
-            facts = cleaning.end_file()
-            await writer.close()
+
+        try:
+            async with self._context.open_files.place(create) as writer:
+                try:
+                    cleaning.begin_file(group, writer.put)
+                    for one in segments:
+                        await self._pass(state, one, cleaning.clean, writer)
+                    facts = cleaning.end_file()
+                    await writer.close()
+                except BaseException:
+                    writer.abort()
+                    raise
             index = await run_in_steps(encode_idx_steps(writer.index(segments, facts)))
             await write_once(self._fs, swap.draft_index, index, CreateOptions(block_bytes=1 << 20, access=access))
             await self._check_unchanged(state, segments)
         except BaseException:
-            if writer is not None:
-                writer.abort()
             await self._drop(swap.draft, swap.draft_index)
             raise
-        await self._swapper.swap(driver, swap)
-        state.forget_count()  # bytes have moved to other names
+        with state.swapping():
+            is_swapped = await self._swapper.swap(driver, swap)
+        if not is_swapped:  # the next file may lack a tombstone whose older record is in this file
+            raise CleaningStopped
         self.bytes_before += facts.bytes_before
         self.bytes_after += facts.bytes_after
         return facts

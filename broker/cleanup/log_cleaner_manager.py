@@ -46,6 +46,8 @@ SWAPS_MAX = 64
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 _FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
+_DISABLED = Outcome(plan=None, obstacle=Obstacle.DISABLED)
+_COMPILING = Outcome(plan=None, obstacle=Obstacle.COMPILING)
 
 
 class CleaningState(UpkeepState):
@@ -92,8 +94,8 @@ L = TypeVar("L", bound=CleaningState)
 class LogCleanerManager(Generic[L]):
     """Cleaning of one broker's compacted logs, as jobs of the janitor's ``queue``.
 
-    ``clean_ms``: the least time between two looks at a log.  ``wait_ms``: the time after which other jobs go on beside
-    a round.  ``retry_ms``: the pause after a round that was given up.
+    ``is_enabled``: logs are cleaned at all.  ``clean_ms``: the least time between two looks at a log.  ``wait_ms``:
+    the time after which other jobs go on beside a round.  ``retry_ms``: the pause after a round that was given up.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class LogCleanerManager(Generic[L]):
         cleaner: LogCleaner,
         swapper: SegmentSwapper,
         former_owners: FormerOwners,
+        is_enabled: bool,
         clean_ms: int,
         wait_ms: int,
         retry_ms: int,
@@ -116,6 +119,7 @@ class LogCleanerManager(Generic[L]):
         self._queue = queue
         self._failed = queue.report
         self._former_owners = former_owners
+        self._is_enabled = is_enabled
         self._clean_ms = clean_ms
         self._wait_ms = wait_ms
         self._retry_ms = retry_ms
@@ -138,9 +142,9 @@ class LogCleanerManager(Generic[L]):
     def totals(self) -> CleaningTotals:
         """Return the numbers of the compacted logs, as of the last look at each."""
         logs = (
-            (state.cleaning, state.config.cleaning.max_compaction_lag_ms)
+            (outcome, state.config.cleaning.max_compaction_lag_ms)
             for state in self._queue.states.values()
-            if state.cleaning is not None and state.config.cleaning.is_compacted
+            if state.config.cleaning.is_compacted and (outcome := self._outcome(state)) is not None
         )
         return count_logs(logs, self._context.clock.now_ms())
 
@@ -149,7 +153,11 @@ class LogCleanerManager(Generic[L]):
         state = self._queue.states.get(key)
         if state is None or not state.config.cleaning.is_compacted or not self._queue.is_held(state):
             return None
-        return cleaning_state(state.cleaning, state.last_cleaning)
+        return cleaning_state(self._outcome(state), state.last_cleaning)
+
+    def _outcome(self, state: L) -> Outcome | None:
+        """Return the result of the last look; while the filters are compiled, all logs wait for them."""
+        return _COMPILING if self.cleaner.is_compiling else state.cleaning
 
     # --------------------------------------------------------------------------------------- when a log is looked at
 
@@ -173,6 +181,9 @@ class LogCleanerManager(Generic[L]):
         if outcome is None or outcome.obstacle is Obstacle.LEVEL:
             self.look_now(state, now_ms + self._retry_ms)
             return
+        if outcome.damaged_at is not None:
+            # No change of the record tells that an index was written late, or that a datanode has come back.
+            self.look_now(state, now_ms + HOUR_MS)
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes
@@ -191,7 +202,13 @@ class LogCleanerManager(Generic[L]):
 
     async def complete_swap(self, state: L, wall_ms: int) -> None:
         """Complete the swap of the partition's record.  Raises as ``SegmentSwapper.complete``."""
-        async with state.names_lock:
+        if not self.is_cleaning(state):  # else its round completes the swap, and has swaps of its own later
+            async with state.names_lock:
+                await self.finish_swap(state)
+
+    async def finish_swap(self, state: L) -> None:
+        """Complete the swap of the partition's record, as ``complete_swap``; the caller sees to other steps."""
+        with state.swapping():
             await self.swapper.complete(state.driver)
         self.swapped(state)
 
@@ -201,9 +218,11 @@ class LogCleanerManager(Generic[L]):
         A job that cleans the log is waited for.
         """
         now_ms = self._context.now_ms()
-        held_until = state.held_until(now_ms)
-        if held_until is not None:
+        if (held_until := state.held_until(now_ms)) is not None:
             self.look_now(state, held_until)
+            return
+        if not self._is_enabled:
+            self._leave(state)
             return
         if self._round is not None or state.names_lock.locked():
             self.look_soon(state, now_ms)
@@ -212,6 +231,12 @@ class LogCleanerManager(Generic[L]):
         task = self._round = asyncio.create_task(self._clean_log(state, wall_ms))
         task.add_done_callback(self._ended)
         await asyncio.wait({task}, timeout=self._wait_ms / 1000)
+
+    def _leave(self, state: L) -> None:
+        """Leave a log as it is, but for sources that a swap of an earlier owner left."""
+        if state.cleaning is None:
+            self._queue.schedule(state, Job.HIDDEN, self._context.now_ms() + state.config.file_delete_delay_ms)
+        state.cleaning = _DISABLED
 
     async def delete_hidden(self, state: L, wall_ms: int) -> None:
         """Delete sources of cleaned segments.  Raises as ``SegmentSwapper.delete_hidden``.
@@ -264,7 +289,7 @@ class LogCleanerManager(Generic[L]):
     async def _clean_once(self, state: L, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
         if state.driver.machine.record.swap is not None:
-            await self.complete_swap(state, wall_ms)
+            await self.finish_swap(state)
         if not await self._former_owners.settle(state):
             self.look_now(state, now_ms + self._retry_ms)
             return

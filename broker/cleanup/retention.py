@@ -10,8 +10,8 @@ The ``Janitor`` keeps the queue; retention asks it for the next call.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -35,7 +35,10 @@ log.retention.check.interval.ms."""
 class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
-    __slots__ = ("config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "total")
+    __slots__ = (
+        "config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "swaps_begun", "swaps_ended",
+        "total",
+    )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:
         self.driver = driver
@@ -45,10 +48,26 @@ class RetentionState:
         self.has_leftovers = False  # files below the log start that must not be deleted yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
+        self.swaps_begun = 0  # swaps of cleaned segments by this owner, also the swaps that failed
+        self.swaps_ended = 0
 
     def forget_count(self) -> None:
         """Count from the log start again."""
         self.counted_to, self.total = None, 0
+
+    @contextmanager
+    def swapping(self) -> Iterator[None]:
+        """Note that the log's files are swapped meanwhile, and count the bytes again behind the swap."""
+        self.swaps_begun += 1
+        try:
+            yield
+        finally:
+            self.swaps_ended += 1
+            self.forget_count()
+
+    def is_swapped_since(self, swaps_ended: int) -> bool:
+        """Return whether a swap was under way since ``swaps_ended`` swaps had ended, or may take effect late."""
+        return self.swaps_begun != swaps_ended or self.driver.machine.record.swap is not None
 
 
 L = TypeVar("L", bound=RetentionState)
@@ -93,8 +112,14 @@ class Retention(Generic[L]):
         driver, config = state.driver, state.config
         machine = driver.machine
         log_start, watermark = machine.log_start, machine.high_watermark
-        total = await self._count(state) if config.retention_bytes != FOR_EVER else 0
+        by_size, swaps = config.retention_bytes != FOR_EVER, state.swaps_ended
+        total = await self._count(state) if by_size else 0
         oldest = await self._oldest(state, total, wall_ms)
+        if by_size and state.is_swapped_since(swaps):
+            # The total has the sources' bytes, and the listing the cleaned segment: nearly all would seem surplus.
+            state.forget_count()
+            self._retain_at(state, self._now_ms() + self._interval_ms)
+            return
         rest = Retained(watermark, None, total - sum(segment.size for segment in oldest), None)
         new_start = expired(
             [*oldest, rest],

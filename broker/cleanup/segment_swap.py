@@ -52,10 +52,10 @@ class SegmentSwapper:
         )
 
     async def swap(self, driver: PartitionDriver, swap: Swap) -> bool:
-        """Register the swap and complete it; both drafts are complete and closed.  Return as ``complete``.
+        """Register the swap and complete it; both drafts are complete and closed.
 
-        Raises RequestError if this broker is not the owner any more, and StorageError. The partition's next owner
-        completes a swap that is registered.
+        Return False if a draft is gone: the log is as it was. Raises RequestError if this broker is not the owner any
+        more, and StorageError. The partition's next owner completes a swap that is registered.
         """
         await driver.store_swap(swap)
         return await self.complete(driver)

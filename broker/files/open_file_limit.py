@@ -19,10 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeVar
 
 from bmq.core.logging.fields import Report
+from bmq.storage.filesystem import OutOfSpace
+
+F = TypeVar("F")
 
 BEAT_S = 0.1
 """Seconds between two calls of ``make_room``: closing a segment takes about 20 ms."""
@@ -172,6 +176,28 @@ class OpenFileLimit:
                 self.failed()
             raise
         return since
+
+    @asynccontextmanager
+    async def place(self, create: Callable[[], Awaitable[F]]) -> AsyncIterator[F]:
+        """Create a file once it may be opened, and hold its place; the caller closes the file, or gives it up, inside.
+
+        Raises what ``create`` raises.
+        """
+        await self.enter()
+        try:
+            file = await create()
+        except OutOfSpace as error:
+            self.refused(str(error))
+            raise
+        except BaseException:
+            self.failed()
+            raise
+        self.opened()
+        try:
+            yield file
+        finally:
+            self.leaves()
+            self.left()
 
     def try_enter(self) -> bool:
         """Reserve a place for a file that is opened ahead of its time, unless a file waits for one.

@@ -161,6 +161,7 @@ def _janitor_config(config: NodeConfig) -> JanitorConfig:
     interval_ms = default.interval_ms if backoff_ms >= default.clean_ms else max(1_000, backoff_ms)
     return replace(
         default,
+        clean_enabled=config.log_cleaner_enable,
         clean_ms=backoff_ms,
         interval_ms=interval_ms,
         clean_buffer_bytes=config.log_cleaner_dedupe_buffer_size,

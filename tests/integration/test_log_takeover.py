@@ -25,7 +25,7 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.storage.filesystem import FileSystem, StorageError
+from bmq.storage.filesystem import Appender, FileSystem, StorageError
 from bmq.storage.open import open_filesystem
 from tests.integration.driver import WINDOW, DriverProcess, partition_of, watched
 from tests.integration.history import Ack, Transcript, broker_on, check_partition, report, segment_names, spread
@@ -171,14 +171,19 @@ async def delete_the_empty_file(root: str) -> None:
                 writer = await heir.open(path, key)
             assert late not in [name async for name in segment_names(writer_fs, path)]
             acks += await append_some(writer, len(acks))
-            appender.write(b"late")
             with pytest.raises(StorageError):
-                await appender.flush()
+                await write_late(appender)
             appender.abort()
             await check_partition(root, path, writer.machine.high_watermark, acks)
             assert not heir.reports
     finally:
         await writer_fs.close()
+
+
+async def write_late(appender: Appender) -> None:
+    """Write and flush: the write raises already if the datanodes have ended the connection by now."""
+    appender.write(b"late")
+    await appender.flush()
 
 
 async def append_some(writer: PartitionDriver, first: int, count: int = 20) -> list[Ack]:

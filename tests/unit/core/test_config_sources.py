@@ -172,3 +172,19 @@ def test_a_misspelt_variable_is_told() -> None:
     assert unknown_names({"bmq_num_partitions": "3"}) == [
         "unknown setting bmq_num_partitions; did you mean BMQ_NUM_PARTITIONS?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("BMQ_LOG_CLEANER_THREADS", "BMQ_LOG_CLEANER_"),
+        ("bmq_log_cleaner_threads", "BMQ_LOG_CLEANER_"),
+        ("BMQ_LOG_RETENTION_CHECK_INTERVAL_MS", "BMQ_LOG_RETENTION_MS"),
+    ],
+)
+def test_an_unknown_variable_of_a_family_of_settings_is_reported_with_the_nearest_setting(
+    name: str, nearest: str
+) -> None:
+    """Kafka has settings which have no effect here; in the file, such a name is refused."""
+    (line,) = unknown_names({name: "1"})
+    assert line.startswith(f"unknown setting {name}, which has no effect; the nearest setting is {nearest}")

@@ -15,6 +15,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.log_reader import LogReader
 from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted
+from tests.unit.broker.cleanup.test_log_cleaner import put_again
 from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -93,3 +94,30 @@ async def test_an_open_transaction_bounds_the_round() -> None:
         await owner.rounds(30)
     found = await offsets(world, owner.driver.machine.high_watermark)
     assert found[0] == 5, "the last committed value of the key"
+
+
+async def test_aborted_data_replaces_nothing_though_the_index_with_its_marker_cannot_be_read() -> None:
+    """The record names the segment of the marker, so no round takes it: only its index tells of the marker."""
+    world = World()
+    owner = await compacted(world)
+    await write(owner, b"k", b"committed")
+    await write(owner, b"k", b"aborted", sequence=0)
+    await write(owner, *FILLER)
+    await owner.driver.end_transaction(TransactionMarker(PRODUCER, 0, 0, Marker.ABORT, 1))
+    await asyncio.sleep(1_000)
+    assert owner.driver.machine.is_all_closed
+    newest = owner.driver.machine.record.segments[-1].name
+    assert newest.base == 3, "the segment of the marker"
+    idx = PATH.idx(newest)
+    sound = await world.reading.read(idx, 0, 1 << 20)
+    await put_again(world, idx, b"no index")
+    for _ in range(5):
+        await owner.rounds(30)
+    assert owner.janitor.failures > 0, "the damaged index was read"
+    assert 0 in await offsets(world, 4), "the committed value is gone"
+    await put_again(world, idx, sound)
+    owner.configure(index_interval_bytes=owner.driver.machine.config.index_interval_bytes)
+    for _ in range(5):
+        await owner.rounds(30)
+    assert (await offsets(world, 4))[0] == 0, "the committed value is gone"
+    assert 1 not in await offsets(world, 4), "aborted data is there after a round"

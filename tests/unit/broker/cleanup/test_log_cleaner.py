@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
 from bmq.broker.cleanup import log_cleaner
+from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.cleaning_status import Obstacle
-from bmq.broker.partition.owner import LogSize
+from bmq.broker.cleanup.retention import RetentionState
+from bmq.broker.partition.log_size import LogSize
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
+from bmq.meta.ownership import Swap
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.filesystem import CorruptData, NoSuchFile, write_once
@@ -24,6 +28,7 @@ from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
 from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
+    COMPACT,
     KEYS,
     compacted,
     contents,
@@ -329,3 +334,168 @@ async def test_a_draft_of_a_process_that_stood_still_gets_no_name() -> None:
     with pytest.raises(NoSuchFile):
         await world.reading.rename(swap.draft, PATH.log(swap.name))
     assert (await contents(world, 0, 28))[0] == last
+
+
+async def test_a_draft_takes_a_place_under_the_bound_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is at its bound with the open segment of its partition: that is closed before the draft is opened."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    places = owner.broker.context.open_files
+    assert places.held == 1
+    places.share(1, 3_600.0)
+    create, drafts = CleanedFileWriter.create, list[tuple[int, int]]()
+
+    async def counted(*args: Any, **options: Any) -> CleanedFileWriter:
+        drafts.append((places.opening, places.held + places.closing))
+        return await create(*args, **options)
+
+    monkeypatch.setattr(CleanedFileWriter, "create", counted)
+    await owner.rounds()
+    for _ in range(3):
+        await owner.rounds(10)
+    assert owner.janitor.cleaning.cleaner.rounds > 0
+    assert drafts == [(1, 0)] * len(drafts)
+    assert len(drafts) > 0
+    last |= await update(owner, 1)
+    assert (places.held, places.waiting) == (1, 0), "the draft's place is free again"
+    assert (await contents(world, 0, 21))[0] == last
+
+
+async def test_retention_by_size_beside_a_swap_judges_no_old_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sources' bytes with the cleaned segment's offsets would look like a log that is far too large."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate = asyncio.Event()
+
+    async def slow(call: Callable[[], T]) -> T:
+        await gate.wait()
+        return call()
+
+    owner.janitor.cleaning.cleaner._context.offload = slow
+    await owner.rounds()
+    retention = owner.janitor._retention
+    count = retention._count
+
+    async def count_before_the_swap(state: RetentionState) -> int:
+        total = await count(state)
+        gate.set()
+        await asyncio.sleep(1)
+        return total
+
+    monkeypatch.setattr(retention, "_count", count_before_the_swap)
+    owner.configure(retention_bytes=2_000)
+    await owner.round(60)
+    assert owner.janitor.cleaning.cleaner.rounds == 1, "the swap came between the count and the listing"
+    monkeypatch.undo()
+    for _ in range(3):
+        await owner.rounds(60)
+    size = sum([one.length async for one in walk(world.reading, PATH) if one.is_live])
+    assert size < 2_000
+    assert owner.log_start == 0, "the cleaned log is smaller than retention.bytes"
+    assert (await contents(world, 0, 20))[0] == last
+
+
+@pytest.mark.parametrize("kind", ["log", "idx"])
+async def test_a_quiet_log_is_cleaned_once_its_damage_is_gone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A datanode with a sound replica comes back: neither the record nor a file changes."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    await asyncio.sleep(1_000)
+    assert owner.driver.machine.is_all_closed
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    path = PATH.log(names[9]) if kind == "log" else PATH.idx(names[9])
+    read = owner.steps.read
+
+    async def unsound(place: str, position: int, length: int) -> bytes:
+        if place == path:
+            raise CorruptData(f"{place}: a checksum does not match")
+        return await read(place, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", unsound)
+        for _ in range(10):
+            await owner.rounds(30)
+    assert owner.janitor.cleaning.totals().uncleanable == 1
+    for _ in range(10):
+        await owner.rounds(600)
+    assert owner.janitor.cleaning.totals().uncleanable == 0
+    found, count = await contents(world, 0, 20)
+    assert (found, count) == (last, KEYS + 1)
+
+
+async def test_a_swap_of_a_round_is_not_ended_by_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job that completes a former owner's swap may be tried again late, beside a round that swaps."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    gate, rename, is_renaming = asyncio.Event(), owner.steps.rename, asyncio.Event()
+
+    async def slow(source: str, target: str) -> None:
+        if not is_renaming.is_set():
+            is_renaming.set()
+            await gate.wait()
+        await rename(source, target)
+
+    monkeypatch.setattr(owner.steps, "rename", slow)
+    await owner.rounds()
+    assert is_renaming.is_set()
+    (care,) = owner.janitor.queue.states.values()
+    await owner.janitor.cleaning.complete_swap(care, 0)
+    assert owner.driver.machine.record.swap is not None, "a successor would not know of the rename"
+    gate.set()
+    await owner.rounds(60)
+    assert owner.janitor.cleaning.swapper.swaps_done == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_no_file_is_swapped_behind_a_file_whose_draft_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later file may lack a tombstone that is past its horizon, and whose older record is in an earlier file."""
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, segment_bytes=1_000, delete_retention_ms=1))
+    owner = await compacted(world, config=config)
+    last = await update(owner, 20)
+    store = owner.driver.store_swap
+
+    async def lose_the_draft(swap: Swap | None) -> None:
+        await store(swap)
+        if swap is not None:
+            await world.reading.delete(swap.draft)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.driver, "store_swap", lose_the_draft)
+        await owner.rounds()
+        assert owner.driver.machine.record.swap is None
+    assert (
+        owner.janitor.cleaning.cleaner.rounds,
+        owner.janitor.cleaning.swapper.swaps_done,
+        owner.janitor.cleaning.cleaner.bytes_before,
+    ) == (
+        0,
+        0,
+        0,
+    )
+    await owner.rounds(BRISK.retry_ms / 1000 + 1)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_records_without_a_time_are_as_young_as_their_file() -> None:
+    """Let min.compaction.lag.ms hold for them too, as Kafka's ``LogSegment.largestTimestamp`` does."""
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_compaction_lag_ms=200_000))
+    owner = await compacted(world, config=config)
+    for number in range(20):
+        data = build_batch([Record(key=b"k", value=b"%d" % number + b"." * 100)], base_timestamp=-1)
+        await owner.driver.append(memoryview(data))
+    for _ in range(9):
+        await owner.round(20)
+        assert owner.janitor.cleaning.cleaner.rounds == 0
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.why_not is Reason.MIN_LAG
+    for _ in range(5):
+        await owner.round(20)
+    assert owner.janitor.cleaning.cleaner.rounds == 1

@@ -12,6 +12,7 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
 from bmq.storage.cleaning.round import CleaningRound
 from bmq.storage.filesystem import OutOfSpace
@@ -23,6 +24,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     allow,
     compacted,
     contents,
+    hidden,
     update,
 )
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, World
@@ -283,3 +285,59 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
     assert line.levelname == "ERROR"
     await owner.rounds(BRISK.retry_ms * 61 / 1000)
     assert owner.janitor.cleaning.totals().uncleanable == 0
+
+
+async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
+    """On a new machine numba compiles for half a minute before the first round."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    gate = asyncio.Event()
+    filters = Loading()
+
+    async def slow(call: Callable[[], T]) -> T:
+        if not filters.is_loaded:
+            await gate.wait()
+        return call()
+
+    context = owner.janitor.cleaning.cleaner._context
+    context.offload, context.filters = slow, filters
+    await owner.rounds()
+    waiting = LogCleaning(reason="compiling", dirty_percent=None, last=None)
+    assert owner.janitor.cleaning.state_of(KEY) == waiting
+    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 1
+    gate.set()
+    await asyncio.sleep(1)
+    state = owner.janitor.cleaning.state_of(KEY)
+    assert state is not None
+    assert state.reason != "compiling"
+    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 0
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+
+
+class Loading(RecordFilters):
+    """Filters in Python that have to be loaded first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_loaded = False
+
+
+async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_earlier_owner() -> None:
+    """Kafka's log.cleaner.enable is false."""
+    world = World()
+    first = await compacted(world)
+    last = await update(first, 20)
+    await first.round()
+    assert await hidden(world) > 0
+    first.die()
+    second = await world.owner("b", COMPACT, replace(BRISK, clean_enabled=False))
+    allow(second)
+    last |= await update(second, 20)
+    for _ in range(5):
+        await second.rounds(10)
+    assert second.janitor.cleaning.cleaner.rounds == 0
+    assert second.janitor.cleaning.state_of(KEY) == LogCleaning(reason="disabled", dirty_percent=None, last=None)
+    assert second.janitor.cleaning.totals().not_cleaned["disabled"] == 1
+    assert await hidden(world) == 0, "the sources of the earlier owner's cleaned segment are deleted"
+    assert (await contents(world, 0, 40))[0] == last

@@ -12,7 +12,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.files.open_file_limit import BEAT_S, BEATS_A_LOOK, OpenFileLimit
 from bmq.broker.partition.states import PartitionState
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.storage.filesystem import CreateOptions, OutOfSpace
+from bmq.storage.filesystem import CreateOptions, OutOfSpace, StorageError, StorageUnavailable
 from bmq.storage.memory import Faults
 from tests.harness.waiting import until
 from tests.simulation.world import read_log
@@ -547,3 +547,36 @@ async def test_a_partition_that_storage_refuses_goes_first_when_there_is_room() 
         crowded.files_max = 1_000
         await asyncio.gather(first, *others)
         assert w.broker.longest_wait_for_place_s == 0.0
+
+
+async def test_a_place_is_held_until_its_file_is_closed() -> None:
+    places = OpenFileLimit(1, 1, lambda _: None, lambda *_, **__: None)
+
+    async def create() -> str:
+        assert places.opening == 1
+        return "/f"
+
+    async with places.place(create) as file:
+        assert (file, places.held, places.opening) == ("/f", 1, 0)
+        assert not places.try_enter()
+    assert (places.held, places.closing) == (0, 0)
+    with pytest.raises(ZeroDivisionError):
+        async with places.place(create):
+            raise ZeroDivisionError
+    assert places.try_enter()
+    places.failed()
+    places.close()
+
+
+@pytest.mark.parametrize(("error", "refusals"), [(OutOfSpace("full"), 1), (StorageUnavailable("away"), 0)])
+async def test_a_file_that_cannot_be_created_leaves_no_place_behind(error: StorageError, refusals: int) -> None:
+    places = OpenFileLimit(1, 1, lambda _: None, lambda *_, **__: None)
+
+    async def create() -> str:
+        raise error
+
+    with pytest.raises(type(error)):
+        async with places.place(create):
+            pass
+    assert (places.opening, places.held, places.refusals) == (0, 0, refusals)
+    places.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.protocol.admin import (
@@ -22,15 +20,11 @@ from kafka.protocol.consumer import (
 )
 
 from bmq.broker.config import LogConfig
-from bmq.broker.partition.driver import PartitionDriver
-from bmq.broker.partition.owner import LogSize, PartitionOwner
+from bmq.broker.partition.owner import PartitionOwner
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.model import SegmentName
 from bmq.meta.kv_memory import KvFaults
-from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.proxy.handlers.delete_records import TRIED_S
-from bmq.storage.filesystem import FileStatus
-from bmq.storage.memory import Faults, MemoryFileSystem
+from bmq.storage.memory import Faults
 from tests.unit.broker.partition.logs import ROLLING, SLOW, T0, fill, offsets
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.broker.world import World, batch, idempotent, world
@@ -324,43 +318,6 @@ async def test_log_bytes_are_counted_as_the_log_grows(rolls_every: int) -> None:
         await owner.delete_before(7)
         newest = {0: 7, 1: 1, 3: 3}[rolls_every]  # batches of the last segment: it stays, empty as the log is
         assert await owner.log_bytes() == newest * size
-
-
-async def test_bytes_of_segments_that_are_not_closed_are_counted_again() -> None:
-    """The namespace does not know an open file's length (HDFS: until the block ends), also when the next is open."""
-    lengths = {0: 0, 5: 0}
-    listings = 0
-
-    class Namespace(MemoryFileSystem):
-        async def list(self, folder: str, *, after: str = "") -> AsyncIterator[FileStatus]:
-            nonlocal listings
-            listings += 1
-            for base, length in lengths.items():
-                name = f"{folder}/{SegmentName(base, 1, base)}.log"
-                if name.rpartition("/")[2] > after:
-                    yield FileStatus(path=name, length=length, is_dir=False, modified_ms=0)
-
-    def entry(base: int, length: int = -1) -> SegmentEntry:
-        return SegmentEntry(name=SegmentName(base, 1, base), spare="", holder="", file_id=1, length=length)
-
-    async with world() as w:
-        w.topic()
-        fs = Namespace(w.storage, "n")
-        partition = SimpleNamespace(
-            record=PartitionRecord(segments=(entry(0), entry(5))), current=SimpleNamespace(flushed=70)
-        )
-        driver = cast(PartitionDriver, SimpleNamespace(machine=partition, path=w.path(), swaps_stored=0))
-        size = LogSize(0)
-        assert await size.count(fs, driver) == 70
-        lengths[0] = 1000
-        partition.record = PartitionRecord(segments=(entry(0, 1000), entry(5)))
-        assert await size.count(fs, driver) == 1070
-        partition.current.flushed = 80
-        assert await size.count(fs, driver) == 1080
-        assert listings == 2, "nothing was registered or closed"
-        partition.current = None
-        lengths[5] = 90
-        assert await size.count(fs, driver) == 1090
 
 
 async def test_a_config_reaches_the_open_partition() -> None:

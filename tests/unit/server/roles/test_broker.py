@@ -17,3 +17,7 @@ def test_a_short_backoff_of_the_cleaner_shortens_the_rounds_of_upkeep(backoff_ms
 
 def test_the_default_backoff_changes_nothing() -> None:
     assert _janitor_config(NodeConfig()) == JanitorConfig()
+
+
+def test_the_cleaner_can_be_disabled() -> None:
+    assert _janitor_config(NodeConfig(log_cleaner_enable=False)) == JanitorConfig(clean_enabled=False)
