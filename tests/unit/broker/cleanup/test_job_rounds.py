@@ -144,6 +144,27 @@ async def test_a_round_goes_on_at_the_next_owner() -> None:
     assert state.last.bytes_before == job.plan.dirty_bytes, "as the indexes show it"
 
 
+async def test_the_next_owner_settles_former_owners_before_it_swaps() -> None:
+    """A late concat would put records into a source, which the cleaned segment hides."""
+    story = await Story.of()
+    await story.drafted()
+    await story.owner.broker.move(KEY)
+    second = await compacted(story.world, "b", NEVER_DUE)
+    await second.janitor._notice(second.broker.context.now_ms())
+    settle, is_settled = second.janitor._former_owners.settle, False
+
+    async def settled(state: Any) -> bool:
+        return await settle(state) and is_settled
+
+    second.janitor._former_owners.settle = settled  # type: ignore[method-assign]
+    code, text = await refused(story.job.swap(second))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert "not settled" in text
+    assert await story.cleaned() == []
+    is_settled = True
+    assert await story.job.swap(second) == SwapResult(len(story.job.groups), 0)
+
+
 async def test_sources_wait_for_the_delay_of_their_own_swap() -> None:
     """A job swaps for longer than the delay; readers know the sources of a later swap for as long as of the first."""
     story = await Story.of()
