@@ -28,6 +28,7 @@ from bmq.console.access.access import ACCESS
 from bmq.console.access.config import NOBODY_ASKED, AccessConfig
 from bmq.console.access.gate import gate
 from bmq.console.access.login_api import LoginApi
+from bmq.console.cleaning_api import CleaningApi
 from bmq.console.cluster_api import ClusterApi
 from bmq.console.groups_api import GroupsApi
 from bmq.console.http_connection import Connections, HttpConnection, bounded, track
@@ -180,7 +181,7 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConf
     pages, cluster = _Pages(state), ClusterApi(state.operations)
     static = StaticFiles()
     topics, records, groups = TopicsApi(state), RecordsApi(state), GroupsApi(state)
-    transactions = TransactionsApi(state)
+    transactions, cleaning = TransactionsApi(state), CleaningApi(state)
     is_own = hosts.is_own if hosts is not None else bool
     app = web.Application(
         middlewares=[
@@ -224,6 +225,10 @@ def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConf
     app.router.add_get("/api/v1/topics/{name}/partitions/{partition}/segments", _as_json(topics.segments))
     of_partition = _as_json(transactions.of_partition)
     app.router.add_get("/api/v1/topics/{name}/partitions/{partition}/transactions", of_partition)
+    cleaned = "/api/v1/topics/{name}/partitions/{partition}/cleaning"
+    app.router.add_post(cleaned, _as_json(cleaning.begin))
+    app.router.add_put(cleaned, _as_json(cleaning.swap))
+    app.router.add_delete(cleaned, _as_json(cleaning.end))
     app.router.add_get("/api/v1/topics/{name}/records", _as_json(records.read))
     app.router.add_post("/api/v1/topics/{name}/records", _as_json(records.produce, status=201))
     app.router.add_get("/api/v1/groups", _as_json(groups.list_groups))

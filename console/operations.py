@@ -1,4 +1,4 @@
-"""Interface behind ``/api/v1/cluster/...``: the cluster's status, and operators' commands."""
+"""Interface behind ``/api/v1/cluster/...`` and jobs that clean a log: the cluster's status, and operators' commands."""
 
 from __future__ import annotations
 
@@ -203,6 +203,44 @@ class LogLevelFacts(LoggerFacts):
     member: str
 
 
+class RoundFacts(TypedDict):
+    """The plan of a job's round over the closed segments of a compacted log."""
+
+    topic_id: str
+    partition: int
+    start: int
+    """First offset of the sources."""
+    first_dirty: int
+    """Offset below which no key has two records."""
+    end: int
+    """Offset behind the last source."""
+    now_ms: int
+    """Time of the cleaning."""
+    delete_retention_ms: int
+    segment_bytes: int
+    """Most bytes of the sources of one cleaned segment, but for a single source."""
+    index_interval_bytes: int
+    clean_bytes: int
+    dirty_bytes: int
+    hold_ms: int
+    """Time of the hold after each request of the job."""
+    aborted: str
+    """Aborted transactions with data below the end: base64 of producer id, first, last and last stable offset, 8 bytes
+    each."""
+    producers: str
+    """Ends of the producers: base64 of producer id and last offset of 8 bytes each, epoch of 2."""
+
+
+class SwappedFacts(TypedDict):
+    """The result of a job's request to swap groups of sources for its drafts."""
+
+    swapped: int
+    expired: int
+    """Groups that the log start has passed."""
+    stopped: str | None
+    """Reason why the next group, and all behind it, are not swapped."""
+
+
 class NotPossible(Exception):
     """Refusal of an HTTP request: ``status``, a code for programs in ``error``, and a ``str`` that says what to do."""
 
@@ -235,6 +273,18 @@ class ClusterOperations(Protocol):
 
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the damage of a partition's files, and repair them if ``wanted["apply"]``."""
+
+    async def begin_cleaning(self, topic: str, partition: int, job: str) -> RoundFacts:
+        """Plan a job's round over an existing partition, and hold the partition for the job."""
+
+    async def swap_cleaned(
+        self, topic: str, partition: int, job: str, end: int, groups: Sequence[Mapping[str, Any]]
+    ) -> SwappedFacts:
+        """Swap groups of a job's round, with the fields ``name``, ``end_offset``, ``sources``, ``draft`` and
+        ``draft_index``, in order.  Renew the hold."""
+
+    async def end_cleaning(self, topic: str, partition: int, job: str) -> None:
+        """End a job's hold."""
 
     async def log_levels(self, member: str) -> LogLevelsFacts:
         """Return every logger of a member, the root first."""

@@ -29,9 +29,15 @@ class ConsoleGone(ServerUnreachable):
 
 
 def call(
-    url: str, body: Mapping[str, Any] | None, timeout_s: float, login: HttpLogin, method: str | None = None
+    url: str,
+    body: Mapping[str, Any] | None,
+    timeout_s: float,
+    login: HttpLogin,
+    method: str | None = None,
+    *,
+    bytes_max: int = ANSWER_BYTES_MAX,
 ) -> Mapping[str, Any]:
-    """GET, or send ``body`` by POST or ``method``, and return the response.
+    """GET, or send ``body`` by POST or ``method``, and return the response, of ``bytes_max`` at most.
 
     Raises RequestRefused with the server's text, or ServerUnreachable.
     """
@@ -40,7 +46,7 @@ def call(
     request = urllib.request.Request(url, data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s, context=login.authorities) as response:
-            content = json.loads(response.read(ANSWER_BYTES_MAX))
+            content = json.loads(response.read(bytes_max))
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error
     except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP

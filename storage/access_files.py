@@ -105,7 +105,8 @@ class AccessFiles:
         is_whole = await self._give(folder, access)
         if folder.is_dir:
             async for file in self._fs.list(folder.path):
-                is_whole &= await self._give(file, access)
+                if not file.is_dir:  # a job's folder is the job's
+                    is_whole &= await self._give(file, access)
         return is_whole
 
     async def _give(self, entry: FileStatus, access: Access) -> bool:

@@ -13,6 +13,7 @@ This module finds what is to be done, and the queue orders it:
 | ``SegmentMerger`` | merge small neighbours into one file |
 | ``FormerOwners`` | settle the drafts of former owners, before files are merged, cleaned or swept |
 | ``LogCleanerManager`` | look at compacted logs, and have ``LogCleaner`` rewrite closed segments of one at a time |
+| ``JobRounds`` | plan rounds for jobs outside the brokers, and swap their results |
 | ``SegmentSwapper`` | complete swaps of cleaned segments, and delete their sources |
 
 Deadlines are on the monotonic clock.  Wall time (``wall_ms``) is only compared with the times of records and files;
@@ -29,6 +30,7 @@ from functools import partial
 
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.former_owners import FormerOwners
+from bmq.broker.cleanup.job_rounds import JobRounds
 from bmq.broker.cleanup.log_cleaner import LogCleaner
 from bmq.broker.cleanup.log_cleaner_manager import CleaningState, LogCleanerManager
 from bmq.broker.cleanup.orphans import Sweeper
@@ -139,6 +141,14 @@ class Janitor:
             retry_ms=self.config.retry_ms,
         )
         """The cleaning of compacted logs."""
+        self.job_rounds: JobRounds[_PartitionCare] = JobRounds(
+            context,
+            self.queue,
+            cleaning=self.cleaning,
+            former_owners=self._former_owners,
+            retry_ms=self.config.retry_ms,
+        )
+        """The cleaning of compacted logs by jobs outside the brokers."""
         self._perform = {
             Job.RETAIN: self._retention.retain,
             Job.DELETE: self._retention.delete,
@@ -288,10 +298,14 @@ class Janitor:
     async def _sweep(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
         # A round has settled the drafts at its beginning; now its own are there.
-        if not self.cleaning.is_cleaning(care) and not await self._former_owners.settle(care):
-            self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
-            return
-        if await self._sweeper.sweep(care.driver, wall_ms):
+        if not self.cleaning.is_cleaning(care):
+            async with care.names_lock:
+                is_settled = await self._former_owners.settle(care)
+            if not is_settled:
+                self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
+                return
+        job = care.hold.job if care.hold is not None and care.held_until(now_ms) is not None else None
+        if await self._sweeper.sweep(care.driver, wall_ms, job):
             self.queue.schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
         self.queue.schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
 
@@ -299,14 +313,18 @@ class Janitor:
         care.registered = 0
         if not care.driver.machine.record.segments:
             return
-        if care.driver.machine.record.swap is not None or self.cleaning.is_cleaning(care):
-            # A merged file might have a source's name: the cleaned segment would hide what was appended.
-            care.registered = self.config.merge_after
+        # A merged file might have a source's name: the cleaned segment would hide what was appended.
+        if (held_until := care.held_until(self._context.now_ms())) is not None:
+            self.queue.schedule(care, Job.MERGE, held_until)
             return
-        if not await self._former_owners.settle(care):
-            care.registered = self.config.merge_after
-            return
-        care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
+        async with care.names_lock:
+            if care.driver.machine.record.swap is not None or self.cleaning.is_cleaning(care):
+                care.registered = self.config.merge_after
+                return
+            if not await self._former_owners.settle(care):
+                care.registered = self.config.merge_after
+                return
+            care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
         if is_more:
             self.queue.schedule(care, Job.MERGE, self._context.now_ms())
         elif is_blocked:

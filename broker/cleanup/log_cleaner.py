@@ -111,7 +111,7 @@ class LogCleaner:
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
         closed = await known.look()
         while True:
-            plan = plan_cleaning(_facts(state, closed), config, wall_ms)
+            plan = plan_cleaning(log_facts(state, closed), config, wall_ms)
             if not plan.is_due:
                 return Outcome(plan=plan, damaged_at=closed.damaged_at, last=closed.last_cleaning)
             taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
@@ -161,7 +161,7 @@ class LogCleaner:
         cleaning = CleaningRound(
             bounds,
             [source for group in groups for source in group],
-            aborted=_aborted([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end),
+            aborted=aborted_below([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end),
             producers=ProducerEnd.of(state.driver.machine.producers.snapshot()),
             records=self._context.filters.new(
                 os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty, partial(self._pace, state)
@@ -352,7 +352,8 @@ class LogCleaner:
 # ------------------------------------------------------------------------------------------------- plain functions
 
 
-def _facts(state: RetentionState, closed: ClosedLog) -> LogFacts:
+def log_facts(state: RetentionState, closed: ClosedLog) -> LogFacts:
+    """Return the facts of a partition's log that the plan of a round needs."""
     machine = state.driver.machine
     return LogFacts(
         segments=[segment.facts for segment in closed.segments],
@@ -364,7 +365,7 @@ def _facts(state: RetentionState, closed: ClosedLog) -> LogFacts:
     )
 
 
-def _aborted(indexes: Iterable[Checkpoint], recent: Iterable[RecentAborted], end: int) -> list[AbortedTransaction]:
+def aborted_below(indexes: Iterable[Checkpoint], recent: Iterable[RecentAborted], end: int) -> list[AbortedTransaction]:
     """Return the aborted transactions that began below ``end``, wherever their markers are.
 
     ``recent`` was taken before and after the indexes were read.

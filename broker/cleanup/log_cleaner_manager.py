@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -22,6 +23,7 @@ from bmq.broker.cleanup.cleaning_status import (
 )
 from bmq.broker.cleanup.closed_segments import ClosedSegments
 from bmq.broker.cleanup.former_owners import FormerOwners
+from bmq.broker.cleanup.job_hold import JobHold
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.retention import HOUR_MS
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
@@ -39,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 END_S = 2.0
 """Time for a stopped round to delete its drafts; the sweeper deletes the rest."""
+SWAPS_MAX = 64
+"""Most swaps of a partition whose sources are waited for apart; more of them wait for the last."""
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
 _FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
@@ -52,9 +56,12 @@ class CleaningState(UpkeepState):
     ``cleaning``: the result of the last look, None before the first.  ``closed``: the segments that looks have found.
     ``last_cleaning``: the last round that is known.  ``waits_for``: the last stable offset from which on the log may be
     cleaned further, -1 if no transaction holds it up.
+
+    ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the ends of the
+    delays of deletes (monotonic) after a job's swaps, with the end offsets of the sources, in order.
     """
 
-    __slots__ = ("cleaning", "closed", "last_cleaning", "waits_for")
+    __slots__ = ("_names_lock", "cleaning", "closed", "hidden", "hold", "last_cleaning", "waits_for")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
@@ -62,6 +69,23 @@ class CleaningState(UpkeepState):
         self.closed: ClosedSegments | None = None
         self.last_cleaning: LastCleaning | None = None
         self.waits_for = -1
+        self.hold: JobHold | None = None
+        self.hidden: deque[tuple[int, int]] = deque()
+        self._names_lock: asyncio.Lock | None = None
+
+    @property
+    def names_lock(self) -> asyncio.Lock:
+        """The lock of steps that change names or contents of closed segments: of the janitor, and of jobs' requests.
+
+        Every partition has a state, and few have such steps, so the lock is made at its first use.
+        """
+        if self._names_lock is None:
+            self._names_lock = asyncio.Lock()
+        return self._names_lock
+
+    def held_until(self, now_ms: int) -> int | None:
+        """Return the time until which a job holds the partition; None without a hold."""
+        return self.hold.until_ms if self.hold is not None and self.hold.until_ms > now_ms else None
 
 
 L = TypeVar("L", bound=CleaningState)
@@ -105,8 +129,15 @@ class LogCleanerManager(Generic[L]):
         """The partition of this round."""
 
     def is_cleaning(self, state: L) -> bool:
-        """Return whether a round of this partition is under way."""
+        """Return whether a round of this process is under way in this partition."""
         return state is self._cleaned
+
+    def closed_segments(self, state: L) -> ClosedSegments:
+        """Return the closed segments of the partition, with the indexes that are known."""
+        if state.closed is None:
+            failed = partial(self._failed, "an index is damaged, and not used")
+            state.closed = ClosedSegments(self._context.fs, state.driver, failed)
+        return state.closed
 
     def totals(self) -> CleaningTotals:
         """Return the numbers of the compacted logs, as of the last look at each."""
@@ -172,20 +203,29 @@ class LogCleanerManager(Generic[L]):
     async def complete_swap(self, state: L, wall_ms: int) -> None:
         """Complete the swap of the partition's record.  Raises as ``SegmentSwapper.complete``."""
         if not self.is_cleaning(state):  # else its round completes the swap, and has swaps of its own later
-            await self._finish_swap(state)
+            async with state.names_lock:
+                await self.finish_swap(state)
 
-    async def _finish_swap(self, state: L) -> None:
+    async def finish_swap(self, state: L) -> None:
+        """Complete the swap of the partition's record, as ``complete_swap``; the caller sees to other steps."""
         with state.swapping():
             await self.swapper.complete(state.driver)
-        self._swapped(state)
+        self.swapped(state)
 
     async def clean(self, state: L, wall_ms: int) -> None:
-        """Clean the log if it is due.  A long round goes on behind other jobs; no other round begins meanwhile."""
+        """Clean the log if it is due.  A long round goes on behind other jobs; no other round begins meanwhile.
+
+        A job that cleans the log is waited for.
+        """
+        now_ms = self._context.now_ms()
+        if (held_until := state.held_until(now_ms)) is not None:
+            self.look_now(state, held_until)
+            return
         if not self._is_enabled:
             self._leave(state)
             return
-        if self._round is not None:
-            self.look_soon(state, self._context.now_ms())
+        if self._round is not None or state.names_lock.locked():
+            self.look_soon(state, now_ms)
             return
         self._cleaned = state
         task = self._round = asyncio.create_task(self._clean_log(state, wall_ms))
@@ -199,10 +239,21 @@ class LogCleanerManager(Generic[L]):
         state.cleaning = _DISABLED
 
     async def delete_hidden(self, state: L, wall_ms: int) -> None:
-        """Delete sources of cleaned segments.  Raises as ``SegmentSwapper.delete_hidden``."""
-        now_ms = self._context.now_ms()
-        if await self.swapper.delete_hidden(state.driver):
+        """Delete sources of cleaned segments.  Raises as ``SegmentSwapper.delete_hidden``.
+
+        A job swaps for as long as the delay of deletes and longer: sources of its later swaps stay for a later call.
+        """
+        now_ms, below, following_ms = self._context.now_ms(), None, FAR_MS
+        while len(state.hidden) > 1 and state.hidden[1][0] <= now_ms:
+            state.hidden.popleft()
+        if state.hidden and state.hidden[-1][0] > now_ms:
+            is_due = state.hidden[0][0] <= now_ms
+            below = state.hidden[0][1] if is_due else 0
+            following_ms = state.hidden[is_due][0]
+        if await self.swapper.delete_hidden(state.driver, below):
             self._queue.schedule(state, Job.HIDDEN, now_ms)
+        elif following_ms < FAR_MS:
+            self._queue.schedule(state, Job.HIDDEN, following_ms)
         else:
             self.look_soon(state, now_ms)
 
@@ -238,20 +289,17 @@ class LogCleanerManager(Generic[L]):
     async def _clean_once(self, state: L, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
         if state.driver.machine.record.swap is not None:
-            await self._finish_swap(state)
+            await self.finish_swap(state)
         if not await self._former_owners.settle(state):
             self.look_now(state, now_ms + self._retry_ms)
             return
         before = self.swapper.swaps_done
         last = state.cleaning
-        if state.closed is None:
-            failed = partial(self._failed, "an index is damaged, and not used")
-            state.closed = ClosedSegments(self._context.fs, state.driver, failed)
         try:
-            state.cleaning = await self.cleaner.clean(state, state.closed, wall_ms)
+            state.cleaning = await self.cleaner.clean(state, self.closed_segments(state), wall_ms)
         finally:
             if self.swapper.swaps_done != before:
-                self._swapped(state)
+                self.swapped(state)
         if state.cleaning.has_cleaned or state.last_cleaning is None:
             state.last_cleaning = state.cleaning.last
         damaged_at = state.cleaning.damaged_at
@@ -260,8 +308,16 @@ class LogCleanerManager(Generic[L]):
             _log.warning(text, damaged_at, extra=fields(**state.driver.path.log_fields))
         self._schedule_lags(state, now_ms, wall_ms)
 
-    def _swapped(self, state: L) -> None:
-        """Have the sources deleted after file.delete.delay.ms; upkeep begins at the log's first name again."""
+    def swapped(self, state: L, below: int | None = None) -> None:
+        """Have the sources deleted after file.delete.delay.ms; upkeep begins at the log's first name again.
+
+        ``below``: the end of the last source of a job's swaps; swaps that follow have a delay of their own.
+        """
         state.merge_from = None
         state.forget_count()
-        self._queue.schedule(state, Job.HIDDEN, self._context.now_ms() + state.config.file_delete_delay_ms)
+        due_ms = self._context.now_ms() + state.config.file_delete_delay_ms
+        if below is not None:
+            if len(state.hidden) == SWAPS_MAX:
+                state.hidden.pop()
+            state.hidden.append((due_ms, below))
+        self._queue.schedule(state, Job.HIDDEN, due_ms)

@@ -1,24 +1,30 @@
-"""Removal of orphaned files: temporary files of earlier epochs, and journals that no partition's record names any more.
+"""Removal of orphans: temporary files of earlier epochs, jobs' folders, and journals that no record names any more.
 
 Each file is *fenced* before it is deleted: datanodes acknowledge an open file's writer even after its name is deleted.
+The folder of a job that cleaned a log is not: the owner takes a draft by its name, and none is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import FormatError
 from bmq.meta import ownership
 from bmq.storage import layout
+from bmq.storage.cleaning.job_round import DRAFT_FOLDER, draft_folder
 from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
 
 _DRAFT = re.compile(r"\.(?:idx|join|repair|clean|cleanidx)-\d{20}-\d{8}-\d{4,}(?:-\d{8}(?=-.+-))?-(.+)")
 """A draft's name: the segment's name, then the incarnation, which has a "-" itself."""
 _CONCAT = re.compile(r"\..+\.concat")
+JOB_GRACE_MS = 86_400_000
+"""Age of the newest file in a job's folder from which on the job counts as dead: a job writes, or asks, far more often.
+"""
 FENCED_AT_ONCE = 16
 """Files removed at once: a fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait
 for the sweep."""
@@ -44,28 +50,49 @@ class Sweeper:
         self._journals_per_sweep = journals_per_sweep
         self.files_swept = 0
 
-    async def sweep(self, driver: PartitionDriver, now_ms: int) -> bool:
+    async def sweep(self, driver: PartitionDriver, now_ms: int, job: str | None = None) -> bool:
         """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
-        a spare or has given it up.  Its successor deletes them.  ``now_ms`` is wall time.  Raises RequestError if the
-        partition is not owned any more, StorageError, KvError.
+        a spare or has given it up.  Its successor deletes them.  Folders of jobs are deleted ``JOB_GRACE_MS`` after
+        their last change, but for the folder of ``job``, which holds the partition.  ``now_ms`` is wall time.  Raises
+        RequestError if the partition is not owned any more, StorageError, KvError.
         """
         machine = driver.machine
         named = {entry.spare for entry in machine.record.segments}
         if machine.record.swap is not None:
             named.update(machine.record.swap.drafts)
+        listed = await temporary_files(self._fs, driver.path.folder, self._names_per_job)
+        if job is not None:
+            named.add(f"{draft_folder(driver.path.folder, job)}/")
         old = [
             (status, holder)
-            for status in await temporary_files(self._fs, driver.path.folder, self._names_per_job)
+            for status in listed
             if now_ms - status.modified_ms > self._grace_ms
             and status.path not in named
+            and not status.is_dir
             and (holder := self._left_by(status, machine.epoch)) is not None
         ]
-        if old:
+        folders = [status for status in listed if await self._is_left_by_job(status, named, now_ms)]
+        if old or folders:
             await driver.prove()
         await self._remove_all(old)
+        for folder in folders:
+            self.files_swept += await self._fs.delete(folder.path, recursive=True)
         return bool(old)
+
+    async def _is_left_by_job(self, status: FileStatus, named: Collection[str], now_ms: int) -> bool:
+        """Return whether this is the folder of a job that is over: all in it is old, and ``named`` has none of it."""
+        if not status.is_dir or not layout.base_name(status.path).startswith(DRAFT_FOLDER):
+            return False
+        oldest_ms = now_ms - JOB_GRACE_MS
+        if status.modified_ms >= oldest_ms or any(path.startswith(f"{status.path}/") for path in named):
+            return False
+        async with aclosing(_files(self._fs, status.path)) as files:
+            async for file in files:
+                if file.modified_ms >= oldest_ms:
+                    return False
+        return True
 
     def _left_by(self, status: FileStatus, epoch: int) -> str | None:
         """Return the lease holder of a file that cannot be of use any more, "" if it has none; None: it must stay."""
@@ -138,19 +165,26 @@ class Sweeper:
         return found
 
 
+async def _files(fs: FileSystem, folder: str) -> AsyncGenerator[FileStatus, None]:
+    """Give the children of a folder.  Raises StorageError."""
+    listing = fs.list(folder)
+    try:
+        async for status in listing:
+            yield status
+    finally:
+        if isinstance(listing, AsyncGenerator):
+            await listing.aclose()
+
+
 async def temporary_files(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:
-    """Return up to ``count_max`` files of the folder whose names begin with a dot: temporary files of owners.
+    """Return up to ``count_max`` entries of the folder whose names begin with a dot: temporary files, jobs' folders.
 
     They sort before all others, so no segment is listed.  Raises StorageError.
     """
     found: list[FileStatus] = []
-    listing = fs.list(folder)
-    try:
+    async with aclosing(_files(fs, folder)) as listing:
         async for status in listing:
             if not layout.base_name(status.path).startswith(".") or len(found) >= count_max:
                 break
             found.append(status)
-    finally:
-        if isinstance(listing, AsyncGenerator):
-            await listing.aclose()
     return found

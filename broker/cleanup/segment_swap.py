@@ -86,13 +86,14 @@ class SegmentSwapper:
         self.swaps_done += is_done
         return is_done
 
-    async def delete_hidden(self, driver: PartitionDriver) -> bool:
+    async def delete_hidden(self, driver: PartitionDriver, below: int | None = None) -> bool:
         """Delete files that a cleaned segment hides, in order of names; return whether more are left.
 
         A file that the record names stays, and so do later registrations: they may be open, or a successor needs
-        them. Raises RequestError or KvError if the ownership cannot be proven, and StorageError.
+        them.  With ``below``, files from this offset on stay too, and do not count.  Raises RequestError or KvError if
+        the ownership cannot be proven, and StorageError.
         """
-        hidden, is_more = await self._hidden(driver)
+        hidden, is_more = await self._hidden(driver, below)
         if not hidden:
             return False
         await driver.prove()
@@ -103,7 +104,7 @@ class SegmentSwapper:
             self.files_deleted += 1
         return is_more
 
-    async def _hidden(self, driver: PartitionDriver) -> tuple[Sequence[SegmentName], bool]:
+    async def _hidden(self, driver: PartitionDriver, below: int | None = None) -> tuple[Sequence[SegmentName], bool]:
         """Return the first files within the ranges of cleaned segments, and whether more may follow."""
         entries = driver.machine.record.segments
         if not entries:
@@ -115,7 +116,7 @@ class SegmentSwapper:
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:
                 count += 1
-                if listed.name.order >= floor:
+                if listed.name.order >= floor or (below is not None and listed.name.base >= below):
                     break
                 found += hidden.take(listed)
                 is_long = count >= self._names_per_job and len(found) > 0

@@ -30,6 +30,7 @@ BY_ROUTE: frozenset[Route] = frozenset(
         ("POST", "/api/v1/cluster/move"),
         ("POST", "/api/v1/cluster/repair"),
         ("PUT", "/api/v1/members/{member}/log-level"),
+        *((method, "/api/v1/topics/{name}/partitions/{partition}/cleaning") for method in ("POST", "PUT", "DELETE")),
         *_RESETS,
     }
 )
@@ -51,7 +52,7 @@ NOT_ADMINISTRATIVE: frozenset[Route] = frozenset(
 """Log-ins and log-outs, which are events of their own, and records, which are never in the audit log."""
 _TOLD = (
     "member", "topic", "partition", "logger", "level", "choice", "records", "all", "unreadable_is_lost",
-    "abort_hanging", "apply", "to", "dry_run", "topics",
+    "abort_hanging", "apply", "to", "dry_run", "topics", "job", "end",
 )  # fmt: skip
 """Fields of a request's body that the act has: names and numbers, all of them."""
 
@@ -112,8 +113,8 @@ class HttpAudit:
         right = right_of(*route)
         assert right.operation is not None
         assert right.resource is not None
-        group = request.match_info.get("id") or request.query.get("id")
-        name = CLUSTER_NAME if right.resource is ResourceType.CLUSTER else group
+        named = request.match_info.get("name") or request.match_info.get("id") or request.query.get("id")
+        name = CLUSTER_NAME if right.resource is ResourceType.CLUSTER else named
         changed = {**_told(request.match_info), **_told(request.get(BODY, {}))}
         if outcome is AuditOutcome.ALLOWED and (changed.get("dry_run") is True or changed.get("apply") is False):
             outcome = AuditOutcome.CHECKED

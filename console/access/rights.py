@@ -89,6 +89,12 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("GET", "/api/v1/topics/{name}/partitions/{partition}/transactions"): _topic(
         AclOperation.READ, "as by DescribeProducers; transactional ids only with DESCRIBE on them"
     ),
+    **{
+        (method, "/api/v1/topics/{name}/partitions/{partition}/cleaning"): _topic(
+            _ALTER, "the job needs the right to write into the partition's folder on storage, too"
+        )
+        for method in ("POST", "PUT", "DELETE")
+    },
     ("GET", "/api/v1/topics/{name}/records"): _topic(AclOperation.READ),
     ("POST", "/api/v1/topics/{name}/records"): _topic(AclOperation.WRITE),
     ("GET", "/api/v1/groups"): Right(

@@ -7,6 +7,7 @@ often need it just when there is no leader.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -25,15 +26,23 @@ from bmq.console.operations import (
     NotPossible,
     PastMoveFacts,
     ProcessFacts,
+    RoundFacts,
     ShardFacts,
     StatusFacts,
+    SwappedFacts,
 )
 from bmq.controller.admin.messages import LOAD_SHARES, NOT_FINISHED, ClusterStatusResponse, MemberStatus, MoveStatus
 from bmq.core.aio.turns import Turns, next_turn
-from bmq.core.errors import FormatError, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.features import UNKNOWN, Ranges
 from bmq.core.logging.levels import LoggerLevel
 from bmq.core.model import PartitionKey
+from bmq.core.rpc.messages.broker import (
+    BeginCleaningRequest,
+    CleanedGroup,
+    SwapCleanedRequest,
+    SwapCleanedResponse,
+)
 from bmq.meta.cluster.assignment import count_without_owner
 from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.cluster.member import Member, decode_member
@@ -42,6 +51,7 @@ from bmq.meta.maintenance import AFTER_ROOM, MAKE_ROOM, Maintained
 from bmq.meta.shard_kinds import SHARD_KINDS, ShardId, shard_count, shard_of_code
 from bmq.server.log_levels_api import log_levels
 from bmq.server.node import Node
+from bmq.server.queries.job_rounds import ask_owner
 from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
 from bmq.server.queries.partitions_not_served import partitions_not_served
 from bmq.server.queries.shards_not_loaded import shards_not_loaded
@@ -161,6 +171,60 @@ class Operations:
             raise NotPossible(409, "not_repaired", str(error)) from None
         except (StorageError, KvError, FormatError) as error:
             raise NotPossible(503, "not_repaired", f"{error or type(error).__name__}: run it again") from None
+
+    async def begin_cleaning(self, topic: str, partition: int, job: str) -> RoundFacts:
+        key = self._key(topic, partition)
+        request = BeginCleaningRequest(topic_id=key.topic_id, partition=partition, job=job)
+        plan = await ask_owner(self._node.joined, key, request)
+        return RoundFacts(
+            topic_id=str(key.topic_id),
+            partition=partition,
+            start=plan.start,
+            first_dirty=plan.first_dirty,
+            end=plan.end,
+            now_ms=plan.now_ms,
+            delete_retention_ms=plan.delete_retention_ms,
+            segment_bytes=plan.segment_bytes,
+            index_interval_bytes=plan.index_interval_bytes,
+            clean_bytes=plan.clean_bytes,
+            dirty_bytes=plan.dirty_bytes,
+            hold_ms=plan.hold_ms,
+            aborted=b64encode(plan.aborted).decode(),
+            producers=b64encode(plan.producers).decode(),
+        )
+
+    async def swap_cleaned(
+        self, topic: str, partition: int, job: str, end: int, groups: Sequence[Mapping[str, Any]]
+    ) -> SwappedFacts:
+        rows = tuple(CleanedGroup(**each) for each in groups)
+        response = await self._swap(topic, partition, job, end, rows)
+        return SwappedFacts(swapped=response.swapped, expired=response.expired, stopped=response.stopped or None)
+
+    async def end_cleaning(self, topic: str, partition: int, job: str) -> None:
+        await self._swap(topic, partition, job, -1, (), ends_hold=True)
+
+    async def _swap(
+        self,
+        topic: str,
+        partition: int,
+        job: str,
+        end: int,
+        groups: tuple[CleanedGroup, ...],
+        *,
+        ends_hold: bool = False,
+    ) -> SwapCleanedResponse:
+        key = self._key(topic, partition)
+        request = SwapCleanedRequest(
+            topic_id=key.topic_id, partition=partition, job=job, end=end, groups=groups, ends_hold=ends_hold
+        )
+        return await ask_owner(self._node.joined, key, request)
+
+    def _key(self, topic: str, partition: int) -> PartitionKey:
+        """Return the partition's key.  Raises RequestError if there is no such partition."""
+        found = self._node.catalog.topics.get(topic)
+        if found is None or not 0 <= partition < found.partitions:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
+        return PartitionKey(found.topic_id, partition)
 
     async def log_levels(self, member: str) -> LogLevelsFacts:
         incarnation, found = await self._log_levels(member, "", "")

@@ -13,6 +13,7 @@ from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
+from bmq.broker.job_rounds_api import JobRoundsApi
 from bmq.broker.log_cleaning_api import LogCleaningApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
@@ -20,7 +21,12 @@ from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.pace import Pace
 from bmq.core.config import NodeConfig
 from bmq.core.features import COMPACTION_VERSION, TRANSACTION_VERSION
-from bmq.core.rpc.messages.broker import LogCleaningRequest, PartitionsNotServedRequest
+from bmq.core.rpc.messages.broker import (
+    BeginCleaningRequest,
+    LogCleaningRequest,
+    PartitionsNotServedRequest,
+    SwapCleanedRequest,
+)
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.scopes import ListenerView
@@ -105,6 +111,9 @@ class BrokerRole:
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor.cleaning).handle)
+        jobs = JobRoundsApi(self.broker.janitor.job_rounds, context.offload)
+        joined.endpoint.register(BeginCleaningRequest, jobs.begin)
+        joined.endpoint.register(SwapCleanedRequest, jobs.swap)
         return inside
 
     async def start(self) -> None:

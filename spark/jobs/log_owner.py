@@ -18,6 +18,8 @@ from bmq.storage.cleaning.job_round import RoundPlan, unpack_aborted, unpack_pro
 
 TIMEOUT_S = 120.0
 """Time of one request: a swap of many groups lists the folder, and renames."""
+PLAN_BYTES_MAX = 128 << 20
+"""Most bytes of a response: a million aborted transactions and a million producers are 67 MB."""
 TRIES = 5
 PAUSE_S = 5.0
 """Pause before the next try after a server that did not respond: a new owner opens a moved partition meanwhile."""
@@ -106,7 +108,7 @@ class LogOwners:
         url = f"{self._url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
         for left in reversed(range(TRIES)):
             try:
-                return call(url, body, TIMEOUT_S, self._login, method)
+                return call(url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX)
             except RequestRefused as error:
                 raise NotCleaned(str(error)) from error
             except ServerUnreachable as error:

@@ -1,4 +1,4 @@
-"""A round by a job outside the brokers: the facts from a partition's owner, and the drafts for it.
+"""A round by a job outside the brokers: facts from a partition's owner for the job, and drafts for the owner.
 
 The owner plans the round, and swaps; the job reads the sources and writes the drafts, with as many machines as it has::
 

@@ -43,6 +43,8 @@ LATER_APIS = (
     InternalKey.GROUP_LAG,
     InternalKey.QUOTA_SHARES,
     InternalKey.LOG_CLEANING,
+    InternalKey.BEGIN_CLEANING,
+    InternalKey.SWAP_CLEANED,
 )
 """The version before does not serve these."""
 LATER_TAG = 99

@@ -14,6 +14,7 @@ from bmq.core.rpc.message_fields import (
     BYTES,
     Added,
     Array,
+    Bool,
     Bytes,
     Fixed,
     Float64,
@@ -387,6 +388,73 @@ class LogCleaningRequest(InternalRequest[LogCleaningResponse]):
     topic_id: Id
     first: Int32
     count: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCleaningResponse(InternalResponse):
+    """The plan of a job's round, see ``storage.cleaning.job_round.RoundPlan``, and the time of the hold."""
+
+    message: Text = ""
+    start: Int64 = -1
+    first_dirty: Int64 = -1
+    end: Int64 = -1
+    now_ms: Int64 = -1
+    delete_retention_ms: Int64 = -1
+    segment_bytes: Int64 = -1
+    index_interval_bytes: Int64 = -1
+    clean_bytes: Int64 = -1
+    dirty_bytes: Int64 = -1
+    hold_ms: Int64 = -1
+    aborted: Bytes = b""
+    producers: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCleaningRequest(InternalRequest[BeginCleaningResponse]):
+    """A request for the plan of a round by ``job``, which holds the partition from then on."""
+
+    KEY = InternalKey.BEGIN_CLEANING
+
+    topic_id: Id
+    partition: Int32
+    job: Text
+
+
+class CleanedGroup(NamedTuple):
+    """A group of sources and its drafts, see ``broker.cleanup.job_rounds.DraftGroup``."""
+
+    name: Text
+    end_offset: Int64
+    sources: Text
+    draft: Text
+    draft_index: Text
+
+
+CleanedGroups = Annotated[tuple[CleanedGroup, ...], Array(Row.of(CleanedGroup))]
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCleanedResponse(InternalResponse):
+    """The result of the swaps, see ``broker.cleanup.job_rounds.SwapResult``."""
+
+    message: Text = ""
+    swapped: Int32 = 0
+    expired: Int32 = 0
+    stopped: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCleanedRequest(InternalRequest[SwapCleanedResponse]):
+    """A request to swap groups of a job's round up to ``end``; without groups the hold is renewed, or ended."""
+
+    KEY = InternalKey.SWAP_CLEANED
+
+    topic_id: Id
+    partition: Int32
+    job: Text
+    end: Int64
+    groups: CleanedGroups
+    ends_hold: Bool
 
 
 @dataclass(frozen=True, slots=True)

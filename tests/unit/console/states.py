@@ -21,7 +21,9 @@ from bmq.console.operations import (
     NotLoadedFacts,
     ProcessFacts,
     RateFacts,
+    RoundFacts,
     StatusFacts,
+    SwappedFacts,
 )
 from bmq.console.state import (
     GROUP_COLUMNS,
@@ -161,6 +163,24 @@ REPAIRED = {
 MOVE = MoveFacts({"topic": "orders", "partition": 0, "from": "a", "to": "b", "why": "asked"})
 
 
+CLEANING_ROUND: RoundFacts = {
+    "topic_id": "00000000-0000-0000-0000-000000000007",
+    "partition": 1,
+    "start": 0,
+    "first_dirty": 10,
+    "end": 90,
+    "now_ms": NOW_MS,
+    "delete_retention_ms": 86_400_000,
+    "segment_bytes": 1 << 30,
+    "index_interval_bytes": 65_536,
+    "clean_bytes": 100,
+    "dirty_bytes": 800,
+    "hold_ms": 600_000,
+    "aborted": "",
+    "producers": "",
+}
+
+
 class FakeOperations:
     """Operations that record each request in ``asked``; ``fails`` is raised by the next one."""
 
@@ -227,6 +247,19 @@ class FakeOperations:
     async def repair(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         self._ask("repair", *wanted.values())
         return REPAIRED
+
+    async def begin_cleaning(self, topic: str, partition: int, job: str) -> RoundFacts:
+        self._ask("begin_cleaning", topic, partition, job)
+        return CLEANING_ROUND
+
+    async def swap_cleaned(
+        self, topic: str, partition: int, job: str, end: int, groups: Sequence[Mapping[str, Any]]
+    ) -> SwappedFacts:
+        self._ask("swap_cleaned", topic, partition, job, end, *groups)
+        return {"swapped": len(groups), "expired": 0, "stopped": None}
+
+    async def end_cleaning(self, topic: str, partition: int, job: str) -> None:
+        self._ask("end_cleaning", topic, partition, job)
 
     async def move(self, topic: str, partition: int, member: str) -> MovedFacts:
         self._ask("move", topic, partition, member)

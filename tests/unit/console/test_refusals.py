@@ -20,7 +20,7 @@ from bmq.core.errors import ErrorCode, RequestError
         (ErrorCode.INVALID_CONFIG, "soon is not a number", 400, "soon is not a number"),
         (ErrorCode.INVALID_CONFIG, "", 400, "INVALID_CONFIG"),
         (ErrorCode.NOT_CONTROLLER, "", 503, "the leader is changing, try again"),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", 503, "moved; the log of the leader may say more"),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", 503, "moved; try again"),
         (ErrorCode.UNKNOWN_SERVER_ERROR, "odd", 500, "odd; the log of the leader may say more"),
     ],
     ids=[

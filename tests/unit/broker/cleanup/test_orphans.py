@@ -11,6 +11,7 @@ from bmq.broker.cleanup import orphans
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
 from bmq.core.model import SegmentName
+from bmq.meta.ownership import Swap
 from bmq.storage import layout
 from bmq.storage.filesystem import (
     Lease,
@@ -97,6 +98,47 @@ async def test_the_sweeper_takes_temporary_files_of_earlier_epochs_after_a_grace
     assert layout.base_name(young) in await world.names()
     await owner.round(7 * 3600)
     assert layout.base_name(young) not in await world.names()
+
+
+DAY_MS = 24 * HOUR_MS
+
+
+async def test_the_folder_of_a_job_is_deleted_a_day_after_its_last_change() -> None:
+    world = World()
+    owner = await world.owner("a")
+    now_ms = owner.broker.context.clock.now_ms()
+    folder, other = f"{PATH.folder}/.compact-old", f"{PATH.folder}/.compact-busy"
+    for path in (f"{folder}/part-0.log", f"{folder}/sub/part-1.log", f"{other}/part-0.log"):
+        await write_once(world.reading, path, b"draft")
+    await world.reading.make_folder(f"{PATH.folder}/.somebody-elses")
+    sweeper = owner.janitor._sweeper
+    await sweeper.sweep(owner.driver, now_ms + DAY_MS - HOUR_MS)
+    assert await world.names(folder) == ["part-0.log", "sub"]
+    await asyncio.sleep(20 * HOUR_MS / 1000)
+    await write_once(world.reading, f"{other}/part-1.log", b"draft")
+    await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + 5 * HOUR_MS)
+    assert await world.names() == [".compact-busy", ".somebody-elses"], "a young file keeps the old beside it"
+    assert sweeper.files_swept == 1
+    await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "busy")
+    assert await world.names() == [".compact-busy", ".somebody-elses"], "its job holds the partition"
+    await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "bus")
+    assert await world.names() == [".somebody-elses"]
+
+
+async def test_a_jobs_folder_stays_while_the_record_names_a_draft_of_it() -> None:
+    world = World()
+    owner = await world.owner("a")
+    folder = f"{PATH.folder}/.compact-old"
+    drafts = f"{folder}/part-0.log", f"{folder}/part-0.idx"
+    for path in drafts:
+        await write_once(world.reading, path, b"draft")
+    now_ms = owner.broker.context.clock.now_ms()
+    await owner.driver.store_swap(Swap(name=S(0, 1, 0, 1), draft=drafts[0], draft_index=drafts[1]))
+    await owner.janitor._sweeper.sweep(owner.driver, now_ms + 10 * DAY_MS)
+    assert len(await world.names(folder)) == 2
+    await owner.driver.store_swap(None)
+    await owner.janitor._sweeper.sweep(owner.driver, now_ms + 10 * DAY_MS)
+    assert await world.names() == []
 
 
 async def test_an_open_spare_is_fenced_before_it_is_deleted() -> None:

@@ -102,6 +102,18 @@ async def test_an_administrative_request_is_an_act_with_what_it_named() -> None:
         assert (event.outcome.value, event.error) == ("failed", "wrong_fields")
 
 
+async def test_a_jobs_request_is_an_act_on_its_topic_without_the_groups() -> None:
+    body = {"job": "j-1", "end": 9, "groups": []}
+    path = "/api/v1/topics/{name}/partitions/{partition}/cleaning"
+    async with audited(("alice", AclOperation.ALTER, ResourceType.TOPIC, "orders")) as (browser, audit):
+        filled = path.format(name="orders", partition=1)
+        assert (await browser("PUT", filled, body, basic=ALICE)).status == 200
+        _, act = audit.events
+        assert (act.kind.value, act.act, act.outcome.value) == ("act", f"PUT {path}", "allowed")
+        assert (act.operation, act.resource_type, act.resource) == ("ALTER", "TOPIC", "orders")
+        assert act.changed == {"partition": "1", "job": "j-1", "end": 9}
+
+
 async def test_reading_writes_nothing() -> None:
     async with audited(DESCRIBE) as (browser, audit):
         await browser("GET", "/api/v1/cluster", basic=ALICE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -66,6 +67,21 @@ def sets(**configs: str) -> list[ConfigChange]:
 
 async def records(w: AdminWorld) -> int:
     return len([entry async for entry in MemoryKeyValue(w.store).list(access_prefix("c"))])
+
+
+async def test_a_jobs_folder_in_a_partition_is_left_as_the_job_made_it() -> None:
+    """Storage may refuse to change it, since it is another user's."""
+    async with world() as w:
+        partition = f"/topics/t/{UUID(int=1)}/0"
+        for path in (f"{partition}/x.log", f"{partition}/.compact-job/part-0.log"):
+            await write_once(w.fs, path, b"data")
+        before = await tree(w, f"{partition}/.compact-job")
+        folder = (await tree(w, partition))[f"{partition}/.compact-job"]
+        assert await AccessFiles(w.fs).give_some("t", UUID(int=1), Access("", "readers", 0o750), "", 10)
+        found = await tree(w, partition)
+        assert found[f"{partition}/x.log"] == ("readers", 0o640)
+        assert found[f"{partition}/.compact-job"] == folder
+        assert await tree(w, f"{partition}/.compact-job") == before
 
 
 async def test_a_new_topics_folder_has_its_rights_before_it_exists() -> None:

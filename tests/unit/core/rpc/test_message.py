@@ -19,6 +19,7 @@ from bmq.core.rpc.message import InternalRequest, InternalResponse, Message
 from bmq.core.rpc.message_fields import APART_LEAST
 from bmq.core.rpc.messages import broker, controller, coordinator, markers, member, proxy
 from bmq.core.rpc.messages.broker import (
+    CleanedGroup,
     CleaningRow,
     HandedOverRequest,
     NotServedPartition,
@@ -96,6 +97,9 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     broker.OwnerAnswers: st.lists(
         st.builds(OwnerAnswer, int16, st.integers(-1, 4), int64, int64, int64, int64), max_size=5
     ).map(tuple),
+    broker.CleanedGroups: st.lists(
+        st.builds(CleanedGroup, st.text(), int64, st.text(), st.text(), st.text()), max_size=5
+    ).map(tuple),
     coordinator.LagSamples: st.lists(st.tuples(int64, int64), max_size=5).map(tuple),
     broker.Asked: st.sampled_from(Question),
     markers.MarkerRows: st.lists(st.builds(MarkerRow, int64, int16, int32, int8, int8, int32), max_size=5).map(tuple),
@@ -163,7 +167,7 @@ def test_every_api_has_one_request_of_its_name_and_a_response() -> None:
     assert {kind.KEY: kind.__name__ for kind in REQUESTS} == {key: f"{name}Request" for key, name in names.items()}
     assert len(REQUESTS) == len(InternalKey)
     assert {kind.RESPONSE for kind in REQUESTS} | {ErrorResponse} == set(RESPONSES)
-    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_040)), "10008 was another one"
+    assert sorted({*InternalKey, 10_008}) == list(range(10_000, 10_042)), "10008 was another one"
 
 
 def test_responses_begin_with_their_error() -> None:
