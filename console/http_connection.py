@@ -49,6 +49,7 @@ SEND_S = 30.0
 SEND_BYTES_A_SECOND = 32 << 10
 SENDING_BYTES_MAX = 64 << 20
 """Most bytes of responses that clients have not read: eight of the largest, or several scrapes of a large cluster."""
+_HEAD_END = b"\r\n\r\n"
 _TEXT_MAX = 200
 _HEALTH = ("/healthz", "/readyz")
 
@@ -153,7 +154,7 @@ class Connections:
 class HttpConnection(web.RequestHandler):
     """One connection of the HTTP server, with its time-outs."""
 
-    __slots__ = ("_connections", "_deadline", "_head_bytes", "_is_idle", "_is_in_head", "_socket")
+    __slots__ = ("_connections", "_deadline", "_head_bytes", "_head_end", "_is_idle", "_is_in_head", "_socket")
 
     def __init__(self, manager: Any, connections: Connections, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -164,6 +165,7 @@ class HttpConnection(web.RequestHandler):
         self._is_idle = False  # no byte of the next request has arrived
         self._is_in_head = True  # the end of the next request's head has not been seen
         self._head_bytes = 0
+        self._head_end = b""  # the last bytes of the head so far
         self._deadline: asyncio.TimerHandle | None = None
         self._socket: asyncio.Transport | None = None  # kept here: aiohttp drops its own before all bytes are sent
 
@@ -190,9 +192,13 @@ class HttpConnection(web.RequestHandler):
         super().data_received(data)
         if self._is_in_head:
             self._head_bytes += len(data)
-            is_read = self._messages or self._current_request is not None  # the bytes may be a body's
+            self._head_end += data[: HEAD_BYTES_MAX + len(_HEAD_END)]
+            # With a large body behind it, aiohttp has the head before it has a message.
+            is_read = self._messages or self._current_request is not None or _HEAD_END in self._head_end
             if self._head_bytes > HEAD_BYTES_MAX and not is_read:
                 self.drop()
+            if _HEAD_END not in self._head_end:
+                self._head_end = self._head_end[1 - len(_HEAD_END) :]
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -205,7 +211,7 @@ class HttpConnection(web.RequestHandler):
     def begin_request(self) -> None:
         """Note that the head of a request has arrived."""
         self._is_in_head = False
-        self._head_bytes = 0
+        self._head_bytes, self._head_end = 0, b""
         self._connections.requests += 1
         self.begin_answer()
 

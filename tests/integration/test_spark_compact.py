@@ -201,7 +201,7 @@ def check_storage(story: Story) -> None:
         check=False,
     )
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    assert json.loads(verified.stdout)
+    assert json.loads(verified.stdout.splitlines()[-1])["faults"] == 0
     spark = start_spark()
     try:
         rows = frame(spark, story.root, topic=TOPIC).select("partition", "key", "value", "offset").collect()

@@ -16,6 +16,7 @@ from bmq.console.http import Hosts, HttpServer
 from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.console.state import ConsoleState
 from bmq.core.logging.limit import BURST
+from tests.harness.waiting import until
 from tests.unit.console.states import state
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
@@ -98,6 +99,23 @@ async def test_a_body_behind_its_head_is_not_a_part_of_it() -> None:
         head = f"POST /api/v1/topics/orders/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
         writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         assert b" 201 " in await reader.readline()
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [100_000, 130_000, 300_000, 1_900_000])
+@pytest.mark.parametrize("pieces", ["all at once", "a head in two pieces"])
+async def test_a_large_body_may_come_with_its_head(size: int, pieces: str) -> None:
+    async with serving() as server:
+        reader, writer = await connect(server)
+        head = b"POST /api/v1/topics/orders/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += b"Connection: close\r\nContent-Length: %d\r\n\r\n" % size
+        if pieces != "all at once":
+            writer.write(head[:-1])
+            await until(lambda: any(connection._head_bytes for connection in server.connections._waiting))
+            head = head[-1:]
+        writer.write(head + b"{" + b" " * (size - 2) + b"}")
+        assert b" 201 " in await reader.readline()
+        await reader.read()
         writer.close()
 
 
