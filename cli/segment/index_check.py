@@ -182,7 +182,7 @@ class IndexCheck:
             )
 
     def _check_transactions_left(self) -> None:
-        """Check that a cleaned segment's index has every transaction that has data in the segment.
+        """Check that a cleaned segment's index has every transaction with data in the segment.
 
         It has more: a round takes aborted data, and lists its transactions once more for readers of the old files.
         """

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bmq.broker.cleanup.cleaned_file import CleanedFileWriter
 from bmq.broker.cleanup.closed_segments import ClosedSegment, FoundFile
 from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.cleanup.job_rounds import DraftGroup, SwapResult
@@ -16,6 +15,7 @@ from bmq.core.file_access import NO_ACCESS
 from bmq.core.model import PartitionKey, cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
+from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.job_round import RoundPlan, draft_folder, sources_digest
@@ -114,7 +114,11 @@ class CleaningJob:
             cleaning.clean(await self._batches(one))
         facts = cleaning.end_file()
         await writer.close()
-        await write_once(self.fs, draft_index, encode_idx(writer.index(segments, facts)))
+        await write_once(
+            self.fs,
+            draft_index,
+            encode_idx(writer.index([one.name for one in segments], [one.index for one in segments], facts)),
+        )
         return DraftGroup(
             name=cleaned_name([one.name for one in segments]),
             end_offset=group[-1].end_offset,

@@ -164,7 +164,7 @@ def of_cleaned(**changes: Any) -> list[str]:
 
 
 def test_an_index_of_a_cleaned_segment_has_more_transactions_than_have_data_left() -> None:
-    """Its round lists aborted transactions whose data it took, for readers of the old files."""
+    """Transactions are listed whose aborted data the round took, for readers of the old files."""
     assert of_cleaned() == []
 
 
