@@ -85,12 +85,12 @@ def run(arguments: Namespace, on_step: Callable[[str], None] = lambda step: None
     from bmq.storage.filesystem import StorageError
 
     try:
-        return _Compaction(arguments, on_step).run()
+        return Compaction(arguments, on_step).run()
     except (StorageError, SourceError) as error:
         raise JobError(str(error)) from error
 
 
-class _Compaction:
+class Compaction:
     """One run over some partitions of a topic."""
 
     def __init__(self, arguments: Namespace, on_step: Callable[[str], None]) -> None:
@@ -133,13 +133,15 @@ class _Compaction:
     def _begin(self, paths: dict[int, PartitionPath], topic_id: str) -> dict[int, HeldRound]:
         """Return the rounds that the owners have planned, by partition."""
         from bmq.spark.jobs.log_owner import NotCleaned
+        from bmq.storage.cleaning.job_round import NOTHING_TO_CLEAN
 
         rounds: dict[int, HeldRound] = {}
         for number in paths:
             try:
                 held = self._owners.begin(number)
             except NotCleaned as refusal:
-                self._failed += self._arguments.partitions is not None
+                is_clean = str(refusal).startswith(NOTHING_TO_CLEAN)
+                self._failed += not is_clean or self._arguments.partitions is not None
                 _say(f"partition {number}: not cleaned: {refusal}")
                 continue
             if held.topic_id != topic_id:

@@ -63,7 +63,7 @@ class LogOwners:
 
     def __init__(self, url: str, topic: str, job: str) -> None:
         """Ask the server at ``url``; ``http://`` may be left out.  Raises JobError if the log-in is wrong."""
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         self._topic = topic
         self._job = job
         try:
@@ -77,7 +77,7 @@ class LogOwners:
         try:
             return HeldRound(plan=_plan(found), topic_id=str(found["topic_id"]), hold_ms=int(found["hold_ms"]))
         except (KeyError, TypeError, ValueError, FormatError) as error:
-            raise JobError(f"{self._url} answers, but not as a `bmq serve` of this version: {error!r}") from error
+            raise JobError(f"{self.url} answers, but not as a `bmq serve` of this version: {error!r}") from error
 
     def swap(self, partition: int, end: int, groups: Sequence[GroupToSwap]) -> SwapResult:
         """Have groups swapped, in order; without groups only hold the partition longer.
@@ -105,7 +105,7 @@ class LogOwners:
 
     def _ask(self, partition: int, body: Mapping[str, Any], method: str) -> Mapping[str, Any]:
         topic = urllib.parse.quote(self._topic, safe="")
-        url = f"{self._url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
+        url = f"{self.url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
         for left in reversed(range(TRIES)):
             try:
                 return call(url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX)

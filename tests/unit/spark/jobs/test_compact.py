@@ -5,19 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bmq.spark.jobs import JobError, log_owner
-from bmq.spark.jobs.compact import parse_partitions
+from bmq.spark.jobs.compact import Compaction, parse_partitions
 from bmq.spark.jobs.log_owner import GroupToSwap, LogOwners, NotCleaned, SwapResult
+from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.cleaning.job_round import pack_aborted, pack_producers
 from bmq.storage.cleaning.retention import ProducerEnd
+from tests.unit.spark.storing import Store
 
 NUMBERS = {
     "start": 3,
@@ -166,3 +169,37 @@ def test_partitions_are_a_list_of_numbers_and_ranges(text: str, expected: set[in
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError):
         parse_partitions(text)
+
+
+NOTHING = "nothing can be cleaned now: all closed segments are clean"
+HELD = "job another cleans the log; if it is dead, try again in 60 s"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "partitions", "status"),
+    [
+        ([NOTHING, NOTHING], None, 0),
+        ([NOTHING, HELD], None, 1),
+        ([HELD, "cleanup.policy does not have compact"], None, 1),
+        ([NOTHING], frozenset({1}), 1),
+    ],
+)
+def test_only_clean_partitions_that_nobody_named_are_no_failure(
+    owners: tuple[Owners, LogOwners],
+    tmp_path: Path,
+    refusals: list[str],
+    partitions: frozenset[int] | None,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake, client = owners
+    fake.responses = [(409, {"error": "not_possible", "message": text}) for text in refusals]
+    loop = storage_loop()
+    loop.run(Store(loop.filesystem(tmp_path.as_uri(), must_exist=False)).create(2, is_compacted=True))
+    arguments = Namespace(topic="orders", partitions=partitions, http=client.url, root=tmp_path.as_uri())
+    assert Compaction(arguments, lambda step: None).run() == status
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"compact: partition {number}: not cleaned: {text}"
+        for number, text in zip(sorted(partitions or range(2)), refusals, strict=True)
+    ]
