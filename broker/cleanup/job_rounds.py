@@ -41,7 +41,7 @@ from bmq.core.model import PartitionKey, SegmentName, cleaned_name
 from bmq.meta.ownership import Swap
 from bmq.storage.access import REFUSALS
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned
-from bmq.storage.cleaning.job_round import RoundPlan, draft_folder, sources_digest
+from bmq.storage.cleaning.job_round import NOTHING_TO_CLEAN, RoundPlan, draft_folder, sources_digest
 from bmq.storage.cleaning.plan import CleaningPlan, Reason, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd
 from bmq.storage.filesystem import FileSystem, Lease, NoSuchFile, Unsupported
@@ -257,7 +257,7 @@ class JobRounds(Generic[L]):
             text = f"they are deleted {delay_s} s after it (file.delete.delay.ms); try again then"
             raise _refused(f"{Reason.SWAP_PENDING.value}: {text}")
         if not plan.dirty_bytes:
-            raise _refused(f"nothing can be cleaned now: {plan.reason.value}")
+            raise _refused(f"{NOTHING_TO_CLEAN}: {plan.reason.value}")
         aborted = aborted_below([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end)
         producers = ProducerEnd.of(machine.producers.snapshot())
         for what, count, most in (
