@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Owners:
     """A server that gives the responses of a list, one after another, and keeps the requests."""
 
     def __init__(self) -> None:
-        self.responses: list[tuple[int, Mapping[str, Any]]] = []
+        self.responses: list[tuple[int, Any]] = []
         self.requests: list[tuple[str, str, Any]] = []
 
 
