@@ -8,6 +8,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from bmq.core.http_login import HttpLogin
@@ -21,7 +22,14 @@ class ServerUnreachable(Exception):
 
 
 class RequestRefused(Exception):
-    """The server refused the request, or does not have the object that it names."""
+    """The server refused the request, or does not have the object that it names.
+
+    ``is_passing``: the server has the same request sent again later (503).
+    """
+
+    def __init__(self, text: str, *, is_passing: bool = False) -> None:
+        super().__init__(text)
+        self.is_passing = is_passing
 
 
 class ConsoleGone(ServerUnreachable):
@@ -73,7 +81,7 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> RequestRefused | Server
         return RequestRefused(f"{message}: BMQ_HTTP_USER and BMQ_HTTP_PASSWORD_FILE, or BMQ_HTTP_TOKEN_FILE, log in")
     if code == "not_found":
         return ServerUnreachable(f"{url}: {error.reason}: is it the HTTP address of a `bmq serve` of this version?")
-    return RequestRefused(message)
+    return RequestRefused(message, is_passing=error.code == HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _advice(url: str, error: Exception) -> str:

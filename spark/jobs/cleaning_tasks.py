@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Container, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -119,15 +119,16 @@ def hashes_of(io: StorageLoop, work: CompactionWork, group: SourceGroup) -> Iter
     found: list[tuple[Any, Any, Any]] = []
     count = 0
     for source in group.sources:
-        for batches in _pieces(io, fs, path, source, _index(io, fs, path, source)):
-            for batch in batches:
-                if not has_keys(batch, aborted):
-                    continue
-                found.append(hashes.of(batch))
-                count += len(found[-1][2])
-            if count >= HASHES_MAX:
-                yield tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[misc]
-                found, count = [], 0
+        with _named(path, source.name):
+            for batches in _pieces(io, fs, path, source, _index(io, fs, path, source)):
+                for batch in batches:
+                    if not has_keys(batch, aborted):
+                        continue
+                    found.append(hashes.of(batch))
+                    count += len(found[-1][2])
+                    if count >= HASHES_MAX:
+                        yield tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[misc]
+                        found, count = [], 0
     if found:
         yield tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[misc]
 
@@ -213,7 +214,8 @@ class _Writing:
         cleaning.begin_file(sources, writer.put)
         for source, index in zip(group.sources, indexes, strict=True):
             for batches in _pieces(self._io, self._fs, self._path, source, index):
-                cleaning.clean(batches)
+                with _named(self._path, source.name):
+                    cleaning.clean(batches)
                 writer.join()
                 self._io.run(writer.flush())
         return cleaning.end_file()
@@ -254,11 +256,20 @@ def _pieces(
     while not reader.is_over:
         try:
             io.run(reader.read())
-            yield reader.batches()
         except NoSuchFile as error:
             raise _lost(path, source.name, "it is gone") from error
-        except FormatError as error:
-            raise _lost(path, source.name, str(error)) from error
+        yield reader.batches()
+
+
+@contextmanager
+def _named(path: PartitionPath, name: SegmentName) -> Iterator[None]:
+    """Raise SourceError, which names the segment, for a damaged batch: another run would find it again."""
+    try:
+        yield
+    except FormatError as error:
+        text = f"topic {path.topic}, partition {path.partition}, segment {name}: {error}"
+        advice = "`bmq segment verify` shows the damage; --partitions leaves the partition out"
+        raise SourceError(f"{text}. Nothing was changed by this: {advice}") from error
 
 
 def _index(io: StorageLoop, fs: FileSystem, path: PartitionPath, source: SourceFile) -> Checkpoint:

@@ -76,7 +76,7 @@ def parse_partitions(text: str) -> frozenset[int]:
 
 
 def run(arguments: Namespace, on_step: Callable[[str], None] = lambda step: None) -> int:
-    """Clean the topic; return 1 if a partition could not be cleaned, else 0.
+    """Clean the topic; return 1 if a partition could not be cleaned to its plan's end, else 0.
 
     ``on_step`` is called with "planned", "written" and "swapped", for tests.  Raises JobError.
     """
@@ -85,12 +85,12 @@ def run(arguments: Namespace, on_step: Callable[[str], None] = lambda step: None
     from bmq.storage.filesystem import StorageError
 
     try:
-        return Compaction(arguments, on_step).run()
+        return _Compaction(arguments, on_step).run()
     except (StorageError, SourceError) as error:
         raise JobError(str(error)) from error
 
 
-class Compaction:
+class _Compaction:
     """One run over some partitions of a topic."""
 
     def __init__(self, arguments: Namespace, on_step: Callable[[str], None]) -> None:
@@ -114,31 +114,29 @@ class Compaction:
         if wanted[-1] >= count:
             raise JobError(f"the topic {self._topic} has {count} partition(s): there is no partition {wanted[-1]}")
         paths = {number: PartitionPath(self._topic, topic_id, number) for number in wanted}
-        rounds = self._begin(paths, topic_id)
-        holds = _Holds(self._owners, {number: held.plan.end for number, held in rounds.items()}, _pause_s(rounds))
+        rounds: dict[int, HeldRound] = {}
         try:
-            groups = [
-                group
-                for number, held in rounds.items()
-                for group in self._io.run(find_groups(self._fs, paths[number], held.plan))
-            ]
-            self._on_step("planned")
-            if groups:
-                self._clean(rounds, tuple(groups), topic_id)
+            self._begin(rounds, paths, topic_id)
+            holds = _Holds(self._owners, {number: held.plan.end for number, held in rounds.items()}, _pause_s(rounds))
+            try:
+                groups = self._find_groups(rounds, paths)
+                self._on_step("planned")
+                if groups:
+                    self._clean(rounds, groups, topic_id)
+            finally:
+                holds.stop()
         finally:
-            holds.stop()
             self._let_go(paths, rounds)
         return 1 if self._failed else 0
 
-    def _begin(self, paths: dict[int, PartitionPath], topic_id: str) -> dict[int, HeldRound]:
-        """Return the rounds that the owners have planned, by partition."""
+    def _begin(self, rounds: dict[int, HeldRound], paths: dict[int, PartitionPath], topic_id: str) -> None:
+        """Add the rounds that the owners have planned, by partition.  Raises JobError."""
         from bmq.spark.jobs.log_owner import NotCleaned
         from bmq.storage.cleaning.job_round import NOTHING_TO_CLEAN
 
-        rounds: dict[int, HeldRound] = {}
         for number in paths:
             try:
-                held = self._owners.begin(number)
+                held = rounds[number] = self._owners.begin(number)
             except NotCleaned as refusal:
                 is_clean = str(refusal).startswith(NOTHING_TO_CLEAN)
                 self._failed += not is_clean or self._arguments.partitions is not None
@@ -146,8 +144,17 @@ class Compaction:
                 continue
             if held.topic_id != topic_id:
                 raise JobError(f"the topic {self._topic} has another id at the HTTP address: is it of another cluster?")
-            rounds[number] = held
-        return rounds
+
+    def _find_groups(self, rounds: dict[int, HeldRound], paths: dict[int, PartitionPath]) -> tuple[SourceGroup, ...]:
+        """Return the groups of all rounds; a partition whose log has changed has none."""
+        groups: list[SourceGroup] = []
+        for number, held in rounds.items():
+            try:
+                groups += self._io.run(find_groups(self._fs, paths[number], held.plan))
+            except JobError as error:
+                self._failed += 1
+                _say(f"not cleaned: {error}")
+        return tuple(groups)
 
     def _clean(self, rounds: dict[int, HeldRound], groups: tuple[SourceGroup, ...], topic_id: str) -> None:
         from bmq.spark.jobs.cleaning_tasks import CompactionWork
@@ -163,15 +170,16 @@ class Compaction:
             groups=groups,
         )
         total = sum(source.length for group in groups for source in group.sources)
-        _say(f"{len(rounds)} partition(s), {sum(len(one.sources) for one in groups):,} segments, {total:,} bytes")
+        partitions = len({group.partition for group in groups})
+        _say(f"{partitions} partition(s), {sum(len(one.sources) for one in groups):,} segments, {total:,} bytes")
         spark = start_session("compact", self._arguments)
         try:
             written = write_drafts(spark, work, self._io.run(plan_token(self._arguments.root)))
         finally:
             spark.stop()
         self._on_step("written")
-        for number, held in rounds.items():
-            self._swap(number, held.plan, work, written)
+        for number in sorted({group.partition for group in groups}):
+            self._swap(number, rounds[number].plan, work, written)
         self._on_step("swapped")
 
     def _swap(self, number: int, plan: RoundPlan, work: CompactionWork, written: dict[int, WrittenFile]) -> None:
@@ -199,15 +207,15 @@ class Compaction:
                 if found.stopped:
                     stopped = found.stopped
                     break
-        except NotCleaned as refusal:
-            stopped = str(refusal)
+        except (NotCleaned, JobError) as error:  # the drafts of other partitions are as good as before
+            stopped = str(error)
         done = own[: swapped + expired]
         before, after = sum(written[at].bytes_before for at in done), sum(written[at].bytes_after for at in done)
         gone = sum(written[at].records_before - written[at].records_after for at in done)
         _say(
-            f"partition {number}: {len(done)} of {len(own)} files swapped up to offset"
-            f" {work.groups[done[-1]].end_offset if done else plan.start}: {before:,} bytes became {after:,},"
-            f" {gone:,} records are gone"
+            f"partition {number}: {swapped} of {len(own)} files swapped{f', {expired} expired' if expired else ''},"
+            f" up to offset {work.groups[done[-1]].end_offset if done else plan.start}: {before:,} bytes became"
+            f" {after:,}, {gone:,} records are gone"
         )
         if stopped:
             self._failed += 1
@@ -254,7 +262,7 @@ class _Holds:
                 if self._stopped.is_set():
                     return
                 try:
-                    self._owners.swap(number, end, [])
+                    self._owners.hold(number, end)
                 except (NotCleaned, JobError) as error:
                     # The round is not lost by this: the owner looks at the sources when it swaps.
                     _say(f"partition {number}: the owner may not hold it any longer: {error}")

@@ -38,7 +38,10 @@ def write_drafts(spark: SparkSession, work: CompactionWork, token: StorageToken 
     hashes = numbers.mapInArrow(task.hashes, "partition int, first bigint, second bigint, offset bigint")
     lasts = hashes.groupBy("partition", "first", "second").agg(sql.max("offset").alias("offset"))
     placed = lasts.mapInArrow(task.places, "file int, offset bigint")
-    every = numbers.select(sql.col("id").cast("int").alias("file"), sql.lit(-1).cast("bigint").alias("offset"))
+    # A single task: each task before a shuffle writes a file with a place for each task behind it.
+    every = spark.range(0, count, 1, 1).select(
+        sql.col("id").cast("int").alias("file"), sql.lit(-1).cast("bigint").alias("offset")
+    )
     # More partitions than files: few of them have two files then.
     spread = min(4 * count, WRITE_PARTITIONS_MAX)
     rows = placed.unionByName(every).repartition(spread, "file").sortWithinPartitions("file")

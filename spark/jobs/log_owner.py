@@ -21,8 +21,10 @@ TIMEOUT_S = 120.0
 PLAN_BYTES_MAX = 128 << 20
 """Most bytes of a response: a million aborted transactions and a million producers are 67 MB."""
 TRIES = 5
+SWAP_TRIES = 25
+"""Tries of a swap, over two minutes: drafts are the work of hours, and a moved partition is open again in seconds."""
 PAUSE_S = 5.0
-"""Pause before the next try after a server that did not respond: a new owner opens a moved partition meanwhile."""
+"""Pause before the next try after a server that did not respond, or could not yet."""
 
 
 class NotCleaned(Exception):
@@ -63,7 +65,7 @@ class LogOwners:
 
     def __init__(self, url: str, topic: str, job: str) -> None:
         """Ask the server at ``url``; ``http://`` may be left out.  Raises JobError if the log-in is wrong."""
-        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
         self._topic = topic
         self._job = job
         try:
@@ -77,13 +79,10 @@ class LogOwners:
         try:
             return HeldRound(plan=_plan(found), topic_id=str(found["topic_id"]), hold_ms=int(found["hold_ms"]))
         except (KeyError, TypeError, ValueError, FormatError) as error:
-            raise JobError(f"{self.url} answers, but not as a `bmq serve` of this version: {error!r}") from error
+            raise JobError(f"{self._url} answers, but not as a `bmq serve` of this version: {error!r}") from error
 
     def swap(self, partition: int, end: int, groups: Sequence[GroupToSwap]) -> SwapResult:
-        """Have groups swapped, in order; without groups only hold the partition longer.
-
-        A repeated request changes nothing.  Raises NotCleaned and JobError.
-        """
+        """Have groups swapped, in order.  A repeated request changes nothing.  Raises NotCleaned and JobError."""
         rows = [
             {
                 "name": group.name,
@@ -94,27 +93,32 @@ class LogOwners:
             }
             for group in groups
         ]
-        found = self._ask(partition, {"job": self._job, "end": end, "groups": rows}, "PUT")
+        found = self._ask(partition, {"job": self._job, "end": end, "groups": rows}, "PUT", SWAP_TRIES)
         return SwapResult(
             swapped=int(found["swapped"]), expired=int(found["expired"]), stopped=str(found["stopped"] or "")
         )
+
+    def hold(self, partition: int, end: int) -> None:
+        """Have the partition held longer, in a single try.  Raises NotCleaned and JobError."""
+        self._ask(partition, {"job": self._job, "end": end, "groups": []}, "PUT", 1)
 
     def end(self, partition: int) -> None:
         """Let the partition go.  Raises NotCleaned and JobError."""
         self._ask(partition, {"job": self._job}, "DELETE")
 
-    def _ask(self, partition: int, body: Mapping[str, Any], method: str) -> Mapping[str, Any]:
+    def _ask(self, partition: int, body: Mapping[str, Any], method: str, tries: int = TRIES) -> Mapping[str, Any]:
         topic = urllib.parse.quote(self._topic, safe="")
-        url = f"{self.url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
-        for left in reversed(range(TRIES)):
+        url = f"{self._url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
+        for left in reversed(range(tries)):
             try:
                 return call(url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX)
             except RequestRefused as error:
-                raise NotCleaned(str(error)) from error
+                if not left or not error.is_passing:
+                    raise NotCleaned(str(error)) from error
             except ServerUnreachable as error:
                 if not left:
                     raise JobError(str(error)) from error
-                time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)
         raise AssertionError("the last try returns or raises")
 
 

@@ -30,7 +30,10 @@ _FIXED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",  # it hides the fault in a record
 }
-_CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error|Loss|Segment|Topic|File): (.+)$", re.MULTILINE)
+_CAUSE = re.compile(
+    r"^(?:Caused by: )?(?:bmq\.[\w.]+|[\w.$]+(?:Exception|Error|Loss|Segment|Topic|File)): (?!Traceback )(.+)$",
+    re.MULTILINE,
+)
 _log = logging.getLogger("bmq.spark")
 _LOCAL = {
     "spark.ui.enabled": "false",

@@ -24,7 +24,7 @@ from bmq.storage.cleaning.retention import ProducerEnd
 DRAFT_FOLDER = ".compact-"
 """The beginning of the name of a job's folder; the job's id follows."""
 NOTHING_TO_CLEAN = "nothing can be cleaned now"
-"""The beginning of the owner's refusal of a round without sources that are dirty; the reason follows."""
+"""The beginning of the owner's refusal where the log needs no job; all other refusals are failures of the job."""
 _ABORTED = struct.Struct(">qqqq")
 _PRODUCER = struct.Struct(">qqh")
 

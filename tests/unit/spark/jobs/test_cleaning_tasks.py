@@ -172,6 +172,31 @@ def test_a_source_that_is_gone_ends_the_task_by_name(tmp_path: Path) -> None:
     assert drafts(world) == []
 
 
+def test_a_damaged_batch_ends_the_task_by_the_segments_name(tmp_path: Path) -> None:
+    world, work = small_world(tmp_path)
+    name = work.groups[2].sources[0].name
+    file = tmp_path / "root" / world.path.log(name).lstrip("/")
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(SourceError, match=f"partition 0, segment {name}: .*--partitions leaves the partition out"):
+        list(hashes_of(world.io, work, work.groups[2]))
+    with pytest.raises(SourceError, match=f"partition 0, segment {name}: .*--partitions leaves the partition out"):
+        write_group(world.io, work, 2, LastOffsetsFilter(2, 3))
+    assert drafts(world) == []
+
+
+def test_hashes_are_handed_over_within_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.spark.jobs.cleaning_tasks.HASHES_MAX", 2)
+    log = Log()
+    for number in range(5):
+        log.add((b"k%d" % number, b"v"))
+    log.roll()
+    log.add((b"k", b"v"))
+    world = World(tmp_path / "root", log)
+    work = world.work(world.plan(end=5, segment_bytes=1))
+    pieces = [offsets.tolist() for _, _, offsets in hashes_of(world.io, work, work.groups[0])]
+    assert pieces == [[0, 1], [2, 3], [4]]
+
+
 def test_an_index_that_is_gone_or_short_ends_the_task(tmp_path: Path) -> None:
     world, work = small_world(tmp_path)
     group = work.groups[1]

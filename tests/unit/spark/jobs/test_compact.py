@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from bmq.spark.jobs import JobError, log_owner
-from bmq.spark.jobs.compact import Compaction, parse_partitions
+from bmq.spark.jobs.compact import parse_partitions, run
 from bmq.spark.jobs.log_owner import GroupToSwap, LogOwners, NotCleaned, SwapResult
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.job_round import pack_aborted, pack_producers
+from bmq.storage.cleaning.job_round import NOTHING_TO_CLEAN, pack_aborted, pack_producers
 from bmq.storage.cleaning.retention import ProducerEnd
 from tests.unit.spark.storing import Store
 
@@ -50,7 +50,7 @@ class Owners:
     """A server that gives the responses of a list, one after another, and keeps the requests."""
 
     def __init__(self) -> None:
-        self.responses: list[tuple[int, Mapping[str, Any]]] = []
+        self.responses: list[tuple[int, Any]] = []
         self.requests: list[tuple[str, str, Any]] = []
 
 
@@ -98,27 +98,22 @@ def test_a_plan_is_read(owners: tuple[Owners, LogOwners]) -> None:
 def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, LogOwners]) -> None:
     fake, client = owners
     done = {"swapped": 1, "expired": 0, "stopped": None}
-    fake.responses = [(200, done), (200, {**done, "swapped": 0, "stopped": "its sources have changed"}), (200, {})]
+    stopped = {**done, "swapped": 0, "stopped": "its sources have changed"}
+    fake.responses = [(200, done), (200, stopped), (200, done), (200, {})]
     assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=1, expired=0, stopped="")
-    assert client.swap(1, 90, []) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
+    assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
+    client.hold(1, 90)
     client.end(1)
+    row = {
+        "name": "a-name",
+        "end_offset": 50,
+        "sources": "ab" * 32,
+        "draft": "/draft.log",
+        "draft_index": "/draft.idx",
+    }
     assert [(method, body) for method, _, body in fake.requests] == [
-        (
-            "PUT",
-            {
-                "job": "a-job",
-                "end": 90,
-                "groups": [
-                    {
-                        "name": "a-name",
-                        "end_offset": 50,
-                        "sources": "ab" * 32,
-                        "draft": "/draft.log",
-                        "draft_index": "/draft.idx",
-                    }
-                ],
-            },
-        ),
+        ("PUT", {"job": "a-job", "end": 90, "groups": [row]}),
+        ("PUT", {"job": "a-job", "end": 90, "groups": [row]}),
         ("PUT", {"job": "a-job", "end": 90, "groups": []}),
         ("DELETE", {"job": "a-job"}),
     ]
@@ -146,6 +141,25 @@ def test_a_server_that_does_not_respond_is_asked_again(
     assert fake.responses == []
 
 
+def test_an_owner_that_cannot_swap_yet_is_asked_again(
+    owners: tuple[Owners, LogOwners], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, client = owners
+    pauses: list[float] = []
+    monkeypatch.setattr("bmq.spark.jobs.log_owner.time.sleep", pauses.append)
+    moving = (503, {"error": "not_leader_or_follower", "message": "the partition is not open at this broker"})
+    fake.responses = [moving] * 20 + [(200, {"swapped": 1, "expired": 0, "stopped": None})]
+    assert client.swap(1, 90, [GROUP]).swapped == 1
+    assert pauses == [log_owner.PAUSE_S] * 20
+    fake.responses = [moving] * log_owner.SWAP_TRIES
+    with pytest.raises(NotCleaned, match="not open at this broker"):
+        client.swap(1, 90, [GROUP])
+    fake.responses = [moving]
+    with pytest.raises(NotCleaned, match="not open at this broker"):
+        client.hold(1, 90)
+    assert fake.responses == []
+
+
 @pytest.mark.parametrize(
     "changed", [{"end": "x"}, {"aborted": "!"}, {"producers": "AAAA"}, {"hold_ms": None}, {"topic_id": ...}]
 )
@@ -155,6 +169,75 @@ def test_a_response_of_something_else_is_refused(owners: tuple[Owners, LogOwners
     fake.responses = [(200, content)]
     with pytest.raises(JobError, match="not as a `bmq serve` of this version"):
         client.begin(1)
+
+
+class Run:
+    """A run of the job over a topic of three partitions without segments, and a server with a list of responses."""
+
+    def __init__(self, owners: tuple[Owners, LogOwners], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.fake, self.client = owners
+        self.root = folder.as_uri()
+        self._capsys = capsys
+        io = storage_loop()
+        store = Store(io.filesystem(self.root, must_exist=False))
+        io.run(store.create(3, is_compacted=True))
+        self.topic_id = str(store.topic_id)
+
+    def run(self, partitions: frozenset[int] | None = None) -> tuple[int, str]:
+        """Return the exit status and what the job has written."""
+        arguments = Namespace(root=self.root, topic="orders", http=self.client._url, partitions=partitions)
+        try:
+            status = run(arguments)
+        except JobError as error:
+            return error.status, str(error)
+        return status, self._capsys.readouterr().err
+
+    @property
+    def methods(self) -> list[tuple[str, str]]:
+        """Method and partition of each request."""
+        return [(method, path.split("/")[-2]) for method, path, _ in self.fake.requests]
+
+
+@pytest.fixture
+def job(owners: tuple[Owners, LogOwners], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(owners, tmp_path / "root", capsys)
+
+
+def test_only_a_log_that_needs_no_job_may_be_passed_over(job: Run) -> None:
+    nothing = (409, {"error": "operation_not_attempted", "message": f"{NOTHING_TO_CLEAN}: all is clean"})
+    denied = (403, {"error": "topic_authorization_failed", "message": "the user is not authorised"})
+    job.fake.responses = [nothing] * 3
+    assert job.run()[0] == 0
+    job.fake.responses = [nothing]
+    assert job.run(frozenset({1}))[0] == 1
+    job.fake.responses = [nothing, denied, nothing]
+    status, text = job.run()
+    assert status == 1
+    assert "partition 1: not cleaned: the user is not authorised" in text
+
+
+def test_partitions_are_let_go_if_the_next_one_cannot_be_begun(job: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.spark.jobs.log_owner.time.sleep", lambda pause_s: None)
+    held, lost = (200, {**PLAN, "topic_id": job.topic_id}), (500, {"no": "error of ours"})
+    job.fake.responses = [held, *[lost] * log_owner.TRIES, (200, {})]
+    assert job.run()[0] == 2
+    assert job.methods[-1] == ("DELETE", "0")
+
+
+def test_a_partition_of_another_cluster_is_let_go(job: Run) -> None:
+    job.fake.responses = [(200, PLAN), (200, {})]
+    status, text = job.run()
+    assert status == 2
+    assert "is it of another cluster?" in text
+    assert job.methods == [("POST", "0"), ("DELETE", "0")]
+
+
+def test_a_log_that_has_changed_does_not_end_the_others(job: Run) -> None:
+    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id})] * 3 + [(200, {})] * 3
+    status, text = job.run()
+    assert status == 1
+    assert text.count("the log has changed; run the job again") == 3
+    assert job.methods[3:] == [("DELETE", "0"), ("DELETE", "1"), ("DELETE", "2")]
 
 
 @pytest.mark.parametrize(
@@ -169,37 +252,3 @@ def test_partitions_are_a_list_of_numbers_and_ranges(text: str, expected: set[in
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError):
         parse_partitions(text)
-
-
-NOTHING = "nothing can be cleaned now: all closed segments are clean"
-HELD = "job another cleans the log; if it is dead, try again in 60 s"
-
-
-@pytest.mark.parametrize(
-    ("refusals", "partitions", "status"),
-    [
-        ([NOTHING, NOTHING], None, 0),
-        ([NOTHING, HELD], None, 1),
-        ([HELD, "cleanup.policy does not have compact"], None, 1),
-        ([NOTHING], frozenset({1}), 1),
-    ],
-)
-def test_only_clean_partitions_that_nobody_named_are_no_failure(
-    owners: tuple[Owners, LogOwners],
-    tmp_path: Path,
-    refusals: list[str],
-    partitions: frozenset[int] | None,
-    status: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    fake, client = owners
-    fake.responses = [(409, {"error": "not_possible", "message": text}) for text in refusals]
-    loop = storage_loop()
-    loop.run(Store(loop.filesystem(tmp_path.as_uri(), must_exist=False)).create(2, is_compacted=True))
-    arguments = Namespace(topic="orders", partitions=partitions, http=client.url, root=tmp_path.as_uri())
-    assert Compaction(arguments, lambda step: None).run() == status
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        f"compact: partition {number}: not cleaned: {text}"
-        for number, text in zip(sorted(partitions or range(2)), refusals, strict=True)
-    ]
