@@ -161,7 +161,7 @@ class Story:
 def run(story: Story) -> None:
     admin = AdminClient({"bootstrap.servers": story.server.bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1, config=CONFIGS)])[TOPIC].result(30)
-    story.update()
+    story.update(2 * UPDATES)  # many segments: the record names the newest, which no round takes
     before = story.check()
     assert story.cleaned() == set()
     story.kill_a_job("written")
@@ -181,14 +181,23 @@ def run(story: Story) -> None:
     wait_for(lambda: not story.sources(), "sources deleted", timeout_s=TIMEOUT_S)
     assert story.drafts() == [name for name in story.drafts() if name in left], "drafts of the job that ended well"
     assert story.check() == after
-    again = story.job()
-    assert again.returncode == 0, again.stderr
-    assert "nothing can be cleaned now" in again.stderr
+    clean_the_rest(story)
     story.update()
     story.alter("min.cleanable.dirty.ratio", "0")  # the owner's own rounds go on where the job has ended
     cleaned = story.cleaned()
     wait_for(lambda: story.cleaned() - cleaned != set(), "a round of the owner", timeout_s=TIMEOUT_S)
     story.check()
+
+
+def clean_the_rest(story: Story) -> None:
+    """Run jobs until nothing is left for them: the record lets go of the names of closed segments meanwhile."""
+    for _ in range(4):
+        wait_for(lambda: not story.sources(), "sources deleted", timeout_s=TIMEOUT_S)
+        done = story.job()
+        assert done.returncode == 0, done.stderr
+        if done.stderr.count("nothing can be cleaned now") == PARTITIONS:
+            return
+    raise AssertionError("each job finds something to clean")
 
 
 def check_storage(story: Story) -> None:
