@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from argparse import Namespace
+from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -44,6 +46,7 @@ async def _verify(
     checkpoints = await _checkpoints(fs, {files.key.topic_id for files, _ in chosen if files.key is not None})
     for files, _ in targets.partitions:
         _check_names(files, report)
+    replaced = {segment for _, segments in targets.partitions for segment in _replaced(segments)}
     read = _BytesRead(progress)
     opened: Opened | None = None
     before: TargetSegment | None = None
@@ -58,6 +61,9 @@ async def _verify(
             known = opened
         covered = checkpoints.get((files.key, segment.name)) if files.key is not None else None
         read.note = f"file {number} of {len(chosen) + len(targets.journals)}"
+        if segment in replaced:
+            await _pass_source(fs, segment, report)
+            continue
         found = await _verify_segment(fs, segment, covered, report, read, known, with_records=with_records)
         if not segment.is_superseded:
             opened, before = found, segment
@@ -193,6 +199,39 @@ async def _verify_segment(
     if check.opened is not None or index is None or index.end_offset != segment.limit:
         return check.opened
     return dict(Transactions.of(index.producers).opened)  # as good as what is known of the segments before it
+
+
+def _replaced(segments: Sequence[TargetSegment]) -> list[TargetSegment]:
+    """Return the segments within the offsets of a cleaned segment, closed before it: its sources."""
+    live = sorted((one for one in segments if one.has_log and not one.is_superseded), key=_base)
+    found = []
+    for segment in segments:
+        at = bisect_right(live, segment.name.base, key=_base) - 1
+        if at < 0 or not segment.is_superseded:
+            continue
+        hiding = live[at]
+        is_inside = hiding.limit is None or segment.name.base < hiding.limit
+        if hiding.name.cleaning and is_inside and segment.name.order < hiding.name.order:
+            found.append(segment)
+    return found
+
+
+def _base(segment: TargetSegment) -> int:
+    return segment.name.base
+
+
+async def _pass_source(fs: FileSystem, segment: TargetSegment, report: FindingsPrinter) -> None:
+    """Report a source of a cleaned segment, which its owner is about to delete."""
+    if not segment.has_log:
+        return
+    length = await fs.visible_length(segment.log)
+    what = f"all its {length} bytes are ignored: a cleaned segment has replaced it"
+    meaning = "Harmless: the partition's owner deletes it file.delete.delay.ms after the cleaning."
+    report.add(
+        Finding(file=segment.log, what=what, meaning=meaning, is_fault=False, position=0, offset=segment.name.base)
+    )
+    fields: dict[str, object] = {"kind": "segment", "file": segment.log, "bytes": length, "superseded": True}
+    report.file_done({**fields, "faults": 0}, f"ok {segment.log}: replaced")
 
 
 def _check_superseded(

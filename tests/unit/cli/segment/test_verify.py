@@ -62,6 +62,26 @@ def test_a_superseded_segment_is_ignored_unless_it_was_flushed(root: Root) -> No
     assert "below data that was flushed here" in line
 
 
+def test_sources_that_wait_for_their_deletion_are_no_fault(root: Root) -> None:
+    """A cleaned segment has replaced them; the owner deletes them file.delete.delay.ms later."""
+    cleaned = SegmentName(0, 1, 1, 1)
+    for name, batches in ((FIRST, THREE[:2]), (SegmentName(6, 1, 1), [batch(6)])):
+        root.log(name.base, *batches, n=name.n)
+        root.idx(described(name, *batches))
+    folder = next(root.folder.rglob(f"{FIRST}.log")).parent
+    (folder / f"{cleaned}.log").write_bytes(b"".join([*THREE[:2], batch(6)]))
+    root.idx(described(cleaned, *THREE[:2], batch(6), cleaned=Cleaned(clean_to=9)))
+    root.log(9, batch(9), n=2)
+    status, lines = root.verify()
+    assert status == 0
+    assert sum("a cleaned segment has replaced it" in line for line in lines) == 2
+    (folder / f"{cleaned}.log").unlink()
+    root.log(0, *THREE[:2], batch(6), epoch=2)  # of another owner: the first owner's records were acknowledged
+    status, lines = root.verify()
+    assert status == 1
+    assert sum("below data that was flushed here" in line for line in lines) == 2
+
+
 def test_a_damaged_index_and_one_without_its_log_are_reported(root: Root) -> None:
     root.log(0, *THREE)
     spoil(root.idx(described(FIRST, *THREE)), 40)
