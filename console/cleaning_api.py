@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from aiohttp import web
@@ -14,16 +13,14 @@ from bmq.console.queries import INTEGER, BodyField, read_body
 from bmq.console.records_api import check_partition, find_topic
 from bmq.console.state import ConsoleState
 from bmq.console.topics_api import partition_in
+from bmq.storage.cleaning.job_round import GROUPS_MAX, JOB
 
-GROUPS_MAX = 64
-"""Most groups of one request."""
 BODY_BYTES_MAX = 96 << 10
 """A group has 1,400 bytes at most: two paths, with the longest name of a topic in each."""
-_JOB = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _TEXT_MAX = 700
 _NAMES = ("name", "sources", "draft", "draft_index")
 _JOB_FIELD = BodyField(
-    "a job's id: 1 to 64 of a-z, 0-9 and -", lambda value: isinstance(value, str) and _JOB.fullmatch(value) is not None
+    "a job's id: 1 to 64 of a-z, 0-9 and -", lambda value: isinstance(value, str) and JOB.fullmatch(value) is not None
 )
 
 

@@ -41,7 +41,14 @@ from bmq.core.model import PartitionKey, SegmentName, cleaned_name
 from bmq.meta.ownership import Swap
 from bmq.storage.access import REFUSALS
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint, Cleaned
-from bmq.storage.cleaning.job_round import NOTHING_TO_CLEAN, RoundPlan, draft_folder, sources_digest
+from bmq.storage.cleaning.job_round import (
+    GROUPS_MAX,
+    JOB,
+    NOTHING_TO_CLEAN,
+    RoundPlan,
+    draft_folder,
+    sources_digest,
+)
 from bmq.storage.cleaning.plan import CleaningPlan, Reason, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd
 from bmq.storage.filesystem import FileSystem, Lease, NoSuchFile, Unsupported
@@ -49,13 +56,10 @@ from bmq.storage.log_segments import ListedSegment, walk
 
 _log = logging.getLogger(__name__)
 
-GROUPS_MAX = 64
-"""Most groups of one request: some seconds of calls to the namespace."""
 ABORTED_MAX = PRODUCERS_MAX = 1_000_000
 """Most aborted transactions and producers of a plan: 32 and 18 MB."""
 INDEX_BYTES_MAX = 256 << 20
 """Most bytes of a draft's index: those of a million producers, and of the index of the largest segment."""
-_JOB = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _FILE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}", re.ASCII)
 PLAN_AGAIN = "begin a new round"
 
@@ -192,7 +196,7 @@ class JobRounds(Generic[L]):
 
     def _state(self, key: PartitionKey, job: str) -> L:
         """Return the state of a partition that is open here.  Raises RequestError, also for a wrong name of a job."""
-        if _JOB.fullmatch(job) is None:
+        if JOB.fullmatch(job) is None:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{job!r} is not a job: 1 to 64 of a-z, 0-9 and -")
         state = self._queue.states.get(key)
         if state is None or not self._queue.is_held(state):

@@ -222,20 +222,23 @@ class _Compaction:
             _say(f"partition {number}: stopped: {stopped}")
 
     def _let_go(self, paths: dict[int, PartitionPath], rounds: dict[int, HeldRound]) -> None:
-        """End the holds, and delete what is left of drafts; both also end by themselves."""
+        """End the holds, and delete what is left of drafts; both also end by themselves.
+
+        The owner ends a hold behind a swap that is under way, whose drafts are needed until then.
+        """
         from bmq.spark.jobs.log_owner import NotCleaned
         from bmq.storage.cleaning.job_round import draft_folder
         from bmq.storage.filesystem import StorageError
 
         for number in rounds:
             try:
-                self._io.run(self._fs.delete(draft_folder(paths[number].folder, self._job), recursive=True))
-            except StorageError as error:
-                _say(f"partition {number}: cannot delete the job's folder, a broker will: {error}")
-            try:
                 self._owners.end(number)
             except (NotCleaned, JobError) as error:
                 _say(f"partition {number}: the owner holds it for some minutes yet: {error}")
+            try:
+                self._io.run(self._fs.delete(draft_folder(paths[number].folder, self._job), recursive=True))
+            except StorageError as error:
+                _say(f"partition {number}: cannot delete the job's folder, a broker will: {error}")
 
 
 class _Holds:

@@ -12,6 +12,7 @@ The job names a group of sources by a digest: a group may have thousands of file
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ from bmq.storage.cleaning.retention import ProducerEnd
 
 DRAFT_FOLDER = ".compact-"
 """The beginning of the name of a job's folder; the job's id follows."""
+JOB = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+"""The form of a job's id."""
+GROUPS_MAX = 64
+"""Most groups of one request to swap: some seconds of calls to the namespace."""
 NOTHING_TO_CLEAN = "nothing can be cleaned now"
 """The beginning of the owner's refusal where the log needs no job; all other refusals are failures of the job."""
 _ABORTED = struct.Struct(">qqqq")
@@ -52,7 +57,7 @@ class RoundPlan:
 
 
 def draft_folder(folder: str, job: str) -> str:
-    """Return the folder of the job's drafts in a partition's folder.  ``job``: letters, digits and "-"."""
+    """Return the folder of the job's drafts in a partition's folder.  ``job``: see ``JOB``."""
     return f"{folder}/{DRAFT_FOLDER}{job}"
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bmq.console.cleaning_api import BODY_BYTES_MAX, GROUPS_MAX
+from bmq.console.cleaning_api import BODY_BYTES_MAX
 from bmq.console.http import HttpServer
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.storage.cleaning.job_round import GROUPS_MAX
 from tests.unit.console.posting import JSON
 from tests.unit.console.served import TOPIC, create, serving
 from tests.unit.console.states import CLEANING_ROUND, FakeOperations, state

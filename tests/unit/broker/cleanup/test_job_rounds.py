@@ -11,12 +11,13 @@ import pytest
 
 from bmq.broker.cleanup import job_rounds
 from bmq.broker.cleanup.job_hold import HOLD_MS
-from bmq.broker.cleanup.job_rounds import GROUPS_MAX, DraftGroup, SwapResult
+from bmq.broker.cleanup.job_rounds import DraftGroup, SwapResult
 from bmq.broker.cleanup.upkeep_queue import Job
 from bmq.broker.repair.scan import read_folder
 from bmq.cli.segment.targets import list_partition
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.storage.cleaning.job_round import GROUPS_MAX
 from bmq.storage.cleaning.plan import NOT_COMPACTED
 from bmq.storage.filesystem import LeaseLost, NotAllowed, PipelineFailed, StorageUnavailable, write_once
 from bmq.storage.log_segments import walk

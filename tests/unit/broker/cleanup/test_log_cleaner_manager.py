@@ -288,7 +288,7 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
 
 
 async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
-    """On a new machine numba compiles for half a minute before the first round."""
+    """Show the reason while numba compiles: half a minute on a new machine."""
     world = World()
     owner = await compacted(world)
     await update(owner, 20)

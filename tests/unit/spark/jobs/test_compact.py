@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from bmq.spark.jobs import JobError, log_owner
 from bmq.spark.jobs.compact import parse_partitions, run
-from bmq.spark.jobs.log_owner import GroupToSwap, LogOwners, NotCleaned, SwapResult
+from bmq.spark.jobs.log_owner import GroupToSwap, HeldRound, LogOwners, NotCleaned, SwapResult
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.job_round import NOTHING_TO_CLEAN, pack_aborted, pack_producers
+from bmq.storage.cleaning.job_round import DRAFT_FOLDER, NOTHING_TO_CLEAN, pack_aborted, pack_producers
 from bmq.storage.cleaning.retention import ProducerEnd
 from tests.unit.spark.storing import Store
 
@@ -252,3 +253,31 @@ def test_partitions_are_a_list_of_numbers_and_ranges(text: str, expected: set[in
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError):
         parse_partitions(text)
+
+
+def test_drafts_stay_until_the_hold_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner may still swap for a request whose response was lost: it ends the hold behind the swap."""
+    loop = storage_loop()
+    store = loop.run(Store(loop.filesystem(tmp_path.as_uri(), must_exist=False)).create(is_compacted=True))
+    held = HeldRound(plan=Mock(end=90), topic_id=str(store.topic_id), hold_ms=600_000)
+    found: list[list[str]] = []
+
+    def begin(owners: LogOwners, partition: int) -> HeldRound:
+        folder = tmp_path / store.path().folder.lstrip("/") / f"{DRAFT_FOLDER}{owners._job}"
+        folder.mkdir(parents=True)
+        (folder / "draft.log").write_bytes(b"data")
+        return held
+
+    def end(owners: LogOwners, partition: int) -> None:
+        found.append(drafts())
+
+    def drafts() -> list[str]:
+        return [path.name for path in tmp_path.rglob(f"{DRAFT_FOLDER}*/*")]
+
+    monkeypatch.setattr(LogOwners, "begin", begin)
+    monkeypatch.setattr(LogOwners, "end", end)
+    monkeypatch.setattr("bmq.spark.jobs.compact.find_groups", AsyncMock(side_effect=JobError("the log has changed")))
+    monkeypatch.setattr("bmq.spark.jobs.compact.check_machine", lambda: None)
+    assert run(Namespace(topic="orders", partitions=None, http="127.0.0.1:1", root=tmp_path.as_uri())) == 1
+    assert found == [["draft.log"]]
+    assert drafts() == []
