@@ -138,6 +138,7 @@ REPAIRED = {
             "base_offset": 0,
             "end_offset": 6,
             "is_changed": True,
+            "lacks_index": False,
             "gaps": [{"first": 3, "last": 5, "position": 400, "why": "the file ends before"}],
             "notes": [],
         }
