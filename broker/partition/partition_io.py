@@ -24,6 +24,7 @@ from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
+from bmq.core.aio.timers import NextDeadline
 from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
@@ -64,7 +65,7 @@ class PartitionIo(ABC):
         self.copy_counter: CopyCounter | None = None
         self.tasks = OwnedTasks(self._on_bug)
         self._waiters = Waiters()
-        self._timer_ms = -1
+        self._next_deadline = NextDeadline(context.timers, self._on_deadline)
         self.durable_start = 0
         """The highest log start that a durable checkpoint holds."""
         self._is_abandoned = False
@@ -140,21 +141,15 @@ class PartitionIo(ABC):
         if deadline is None:
             return
         # Bounded, so that the timer of a deadline that does not exist any more does not stay for a week (segment.ms).
-        self._set_timer(min(deadline, now_ms + TIMER_MS_MAX))
+        self._next_deadline.by(min(deadline, now_ms + TIMER_MS_MAX))
 
-    def _set_timer(self, deadline_ms: int) -> None:
-        if self._timer_ms < 0 or deadline_ms < self._timer_ms:
-            self._timer_ms = deadline_ms
-            self.context.timers.at(deadline_ms, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer_ms = -1
+    def _on_deadline(self) -> None:
         if self._is_abandoned:
             return
         deadline, now_ms = self.machine.deadline_ms(), self.context.now_ms()
         if deadline is not None and deadline <= now_ms:
             self.post(ev.Tick(self.context.clock.now_ms()))
-        else:  # as after most flushes: the timer was the flush's, which has ended since
+        else:  # as after most flushes: the deadline was the flush's, which has ended since
             self._follow_deadline(now_ms)
 
     @abstractmethod
@@ -217,7 +212,7 @@ class PartitionIo(ABC):
                 self.context.queue_ms.observe(now_ms - self.queued_ms)
                 self.queued_ms = -1
             self.flushes.send(segment.entry.name, appender, taken, now_ms, sync=is_synced)
-            self._set_timer(now_ms + self.context.config.silent_flush_ms)  # a flush that hangs causes no event
+            self._next_deadline.by(now_ms + self.context.config.silent_flush_ms)  # a flush that hangs causes no event
         self.apply(effects)
         return bool(taken)
 

@@ -5,6 +5,8 @@
                     those of one tenth share a timer, as a slot of Kafka's ``TimingWheel``
 ``TimerHeap``       what partitions and their files do later: to the millisecond, never removed; a heap with one timer
                     (for 10,000 of them a quarter of the memory, and a sixth of the time, that slots of 1 ms cost)
+``NextDeadline``    one user's next deadline in a ``TimerHeap``, which nears and recedes with each write: a few entries
+                    of the heap serve all
 ==================  ==================================================================================================
 
 Three others are made for their use: ``coordinator.group.timers`` is pure, and a heartbeat moves its timer by one
@@ -93,16 +95,20 @@ class Deadlines:
 class TimerHeap:
     """Deadlines of many users, to the millisecond and never removed, for the price of one timer of the loop.
 
-    ``now_ms`` is the clock of the deadlines, in milliseconds; it need not be the loop's.
+    ``now_ms`` is the clock of the deadlines, in milliseconds; it need not be the loop's. ``len()`` returns how many
+    deadlines wait.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def at(self, time_ms: int, call: Callable[[], None]) -> None:
         """Call ``call`` once, at ``time_ms`` or shortly after; never once closed."""
@@ -129,14 +135,42 @@ class TimerHeap:
                 return
             self._timer.cancel()
         self._timer_ms = due
-        delay_s = max(0, due - self._now_ms()) / 1000
+        delay_s = max(0, due - self.now_ms()) / 1000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._run)
 
     def _run(self) -> None:
         self._timer = None
-        now = self._now_ms()
+        now = self.now_ms()
         try:
             while self._heap and self._heap[0][0] <= now:
                 heapq.heappop(self._heap)[2]()
         finally:  # an exception in one call must not stop the others' deadlines
             self._set()
+
+
+class NextDeadline:
+    """The nearest deadline of one user, in entries of a `TimerHeap`.
+
+    The heap removes nothing, so an entry that a nearer one has overtaken stays until its time. It serves the deadlines
+    behind it meanwhile: an entry is made only for a time before every entry that waits.
+    """
+
+    __slots__ = ("_call", "_times_ms", "_timers")
+
+    def __init__(self, timers: TimerHeap, call: Callable[[], None]) -> None:
+        self._timers = timers
+        self._call = call
+        self._times_ms: list[int] = []  # of the entries that wait, the nearest at the end
+
+    def by(self, time_ms: int) -> None:
+        """Call once at ``time_ms`` or earlier: the user looks then whether its deadline has come, and sets the next."""
+        times_ms = self._times_ms
+        if not times_ms or time_ms < times_ms[-1]:
+            times_ms.append(time_ms)
+            self._timers.at(time_ms, self._expire)
+
+    def _expire(self) -> None:
+        times_ms, now_ms = self._times_ms, self._timers.now_ms()
+        while times_ms and times_ms[-1] <= now_ms:
+            times_ms.pop()
+        self._call()

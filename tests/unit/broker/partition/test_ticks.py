@@ -34,3 +34,17 @@ async def test_a_partition_that_is_written_ticks_for_its_checkpoints_alone(monke
             assert (await w.produce_one(batch())).error_code == 0
             await asyncio.sleep(PAUSE_S)
         assert 0 < ticks <= WRITES * PAUSE_S * 1000 / w.broker.config.checkpoint_ms + 1
+
+
+@pytest.mark.slow
+async def test_timers_of_a_partition_do_not_grow_with_its_flushes() -> None:
+    """A flush sets a nearer timer than the one that runs; the overtaken one must not set itself again for ever."""
+    async with world() as w:
+        w.topic()
+        assert (await w.produce_one(batch())).error_code == 0
+        timers = w.broker.context.timers
+        before = len(timers)
+        for _ in range(3 * WRITES):
+            assert (await w.produce_one(batch())).error_code == 0
+            await asyncio.sleep(10 * PAUSE_S)
+            assert len(timers) <= before + 4

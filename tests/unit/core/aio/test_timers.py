@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bmq.core.aio.timers import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines, TimerHeap
+from bmq.core.aio.timers import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines, NextDeadline, TimerHeap
 from tests.harness.loop import run
 from tests.harness.loop_stops import TurnCounter
 
@@ -242,3 +243,72 @@ def test_a_bug_in_one_call_does_not_stop_the_others() -> None:
     with pytest.raises(IndexError):
         run(main())
     assert made == ["same time", "later"]
+
+
+class Writer:
+    """A user whose deadline recedes to a second after its last write, and that sets a nearer one at each write."""
+
+    NEAR_MS, FAR_MS = 300, 1000
+
+    def __init__(self, timers: TimerHeap) -> None:
+        self.next = NextDeadline(timers, self._look)
+        self.last_write_ms = now_ms()
+        self.looks = 0
+        self.found: list[int] = []
+
+    def write(self) -> None:
+        self.last_write_ms = now_ms()
+        self.next.by(self.last_write_ms + self.NEAR_MS)
+
+    def _look(self) -> None:
+        self.looks += 1
+        deadline = self.last_write_ms + self.FAR_MS
+        if now_ms() >= deadline:
+            self.found.append(now_ms())
+        else:
+            self.next.by(deadline)
+
+
+async def test_a_deadline_that_nears_and_recedes_for_ever_takes_few_entries() -> None:
+    """Nothing grows with the writes: neither the entries that wait nor the looks at each of them."""
+
+    timers = TimerHeap(now_ms)
+    writer = Writer(timers)
+    looks = []
+    for _ in range(20):
+        before = writer.looks
+        for _ in range(100):
+            writer.write()
+            await asyncio.sleep(0.1)
+            assert len(timers) <= 2
+        looks.append(writer.looks - before)
+    assert max(looks) <= 100 * 100 // Writer.NEAR_MS + 100 * 100 // Writer.FAR_MS + 2
+    assert writer.found == []
+    await asyncio.sleep(10)
+    assert writer.found == [pytest.approx(writer.last_write_ms + Writer.FAR_MS, abs=1)]
+    assert len(timers) == 0
+
+
+async def test_each_deadline_is_met_whichever_was_set_before_it() -> None:
+    """Set times at random: somebody looks at each of them, at that time."""
+
+    rng = random.Random(1)
+    timers = TimerHeap(now_ms)
+    wanted: set[int] = set()
+    looked: list[int] = []
+
+    def look() -> None:
+        looked.append(now_ms())
+        wanted.difference_update([each for each in wanted if each <= now_ms()])
+        if wanted:
+            following.by(min(wanted))
+
+    following = NextDeadline(timers, look)
+    for _ in range(300):
+        wanted.add(now_ms() + rng.choice((1, 10, 100, 1000, 10_000)))
+        following.by(min(wanted))
+        await asyncio.sleep(rng.choice((0.0, 0.005, 0.05, 0.5)))
+        assert min(wanted, default=now_ms()) >= now_ms() - 1
+    await asyncio.sleep(20)
+    assert not wanted
+    assert len(looked) <= 2 * 300
