@@ -7,7 +7,7 @@ name, and the name of each id (version 10).  An offset whose id is not its topic
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -146,8 +146,8 @@ class _Wanted(NamedTuple):
     """One group of a fetch."""
 
     group_id: str
-    topics: Sequence[tuple[Any, Sequence[int]]] | None
-    """Name or id of each topic with its partitions, without repeats; None for all offsets of the group."""
+    topics: Mapping[Any, Mapping[int, None]] | None
+    """The partitions of each topic by its name or id, without repeats; None for all offsets of the group."""
 
 
 class _Shown(NamedTuple):
@@ -203,12 +203,7 @@ async def _merged(groups: Sequence[Any], turns: Turns, *, by_id: bool) -> list[_
             if topics is not None:
                 key = topic.topic_id if by_id else topic.name
                 topics.setdefault(key, {}).update(dict.fromkeys(topic.partition_indexes))
-    return await map_in_turns(_wanted, merged.items())
-
-
-def _wanted(merged: tuple[str, dict[Any, dict[int, None]] | None]) -> _Wanted:
-    group_id, topics = merged
-    return _Wanted(group_id, None if topics is None else [(key, list(parts)) for key, parts in topics.items()])
+    return await map_in_turns(_Wanted._make, merged.items())
 
 
 async def _fetch_group(
@@ -234,9 +229,11 @@ async def _fetch_group(
     kept = serving.state.offsets.of_group(wanted.group_id)
     pending = serving.state.pending if is_stable and serving.state.pending.has_group(wanted.group_id) else None
     shown = []
-    topics: Sequence[tuple[Any, Sequence[int] | None]]
-    topics = [(name, None) for name in kept] if wanted.topics is None else wanted.topics
+    topics: Iterable[tuple[Any, Iterable[int] | None]]
+    topics = [(name, None) for name in kept] if wanted.topics is None else wanted.topics.items()
     for key, partitions in topics:
+        if turns.is_over():  # a topic without partitions costs time, too
+            await next_turn()
         topic, unknown = _topic_of(catalog, key, by_id=by_id and wanted.topics is not None)
         offsets = kept.get(topic.name, _NO_OFFSETS) if topic is not None else _NO_OFFSETS
         listed: list[tuple[int, Offset | None]] = []
@@ -274,11 +271,12 @@ async def single_response(
     turns = Turns()
     if error is not ErrorCode.NONE and request.API_VERSION < 2:  # these versions have an error a partition only
         (wanted,) = await _merged([request], turns, by_id=False)
-        shown = [_Shown(name, _NIL, [(each, None) for each in parts], error) for name, parts in wanted.topics or ()]
+        topics = (wanted.topics or {}).items()
+        shown = await map_in_turns(lambda each: _Shown(each[0], _NIL, [(n, None) for n in each[1]], error), topics)
     topic_class = _Fetch.OffsetFetchResponseTopic
     part_class = topic_class.OffsetFetchResponsePartition
-    topics = [topic_class(name=each.name, partitions=await _partitions(part_class, each, turns)) for each in shown]
-    return _Fetch(error_code=error, topics=topics)
+    made = [topic_class(name=each.name, partitions=await _partitions(part_class, each, turns)) for each in shown]
+    return _Fetch(error_code=error, topics=made)
 
 
 async def _group_topic(shown: _Shown, turns: Turns) -> Any:
@@ -289,6 +287,8 @@ async def _group_topic(shown: _Shown, turns: Turns) -> Any:
 
 async def _partitions(partition_class: Any, shown: _Shown, turns: Turns) -> list[Any]:
     made = []
+    if turns.is_over():
+        await next_turn()
     for partition, value in shown.offsets:
         if turns.is_over():
             await next_turn()

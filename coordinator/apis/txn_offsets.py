@@ -90,6 +90,8 @@ async def txn_commit_response(
     topic_class = _Response.TxnOffsetCommitResponseTopic
     turns, topics = Turns(), []
     for at, topic in enumerate(request.topics):
+        if turns.is_over():
+            await next_turn()
         partitions = []
         for number, each in enumerate(topic.partitions):
             if turns.is_over():

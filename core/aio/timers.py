@@ -155,7 +155,7 @@ class NextDeadline:
     behind it meanwhile: an entry is made only for a time before every entry that waits.
     """
 
-    __slots__ = ("_call", "_times_ms", "_timers")
+    __slots__ = ("_call", "_timers", "_times_ms")
 
     def __init__(self, timers: TimerHeap, call: Callable[[], None]) -> None:
         self._timers = timers

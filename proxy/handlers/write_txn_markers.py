@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bmq.core.aio.turns import Turns, map_in_turns, next_turn
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.records.control import Marker, TransactionMarker
@@ -67,6 +67,8 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     results = iter(await ask_all(ends, end))
     turns, markers = Turns(), []
     for asked in message.markers:
+        if turns.is_over():
+            await next_turn()
         topics = []
         for topic in asked.topics:
             if turns.is_over(1 + len(topic.partition_indexes)):
@@ -84,14 +86,20 @@ async def _list(message: Any, *, has_version: bool) -> list[Ended]:
         version = asked.transaction_version if has_version else 0
         return TransactionMarker(asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, kind, version)
 
-    markers = await map_in_turns(marker_of, message.markers)
-    triples = (
-        Ended(marker, topic.name, partition)
-        for marker, asked in zip(markers, message.markers, strict=True)
-        for topic in asked.topics
-        for partition in topic.partition_indexes
-    )
-    return await map_in_turns(lambda each: each, triples)
+    turns = Turns()
+    ends = []
+    for asked in message.markers:
+        if turns.is_over():
+            await next_turn()
+        marker = marker_of(asked)
+        for topic in asked.topics:
+            if turns.is_over():
+                await next_turn()
+            for partition in topic.partition_indexes:
+                if turns.is_over():
+                    await next_turn()
+                ends.append(Ended(marker, topic.name, partition))
+    return ends
 
 
 async def _end(scopes: ProxyScopes, one: Ended) -> ErrorCode:

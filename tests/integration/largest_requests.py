@@ -19,6 +19,11 @@ WRITTEN = 10_000
 """Batches that one request has written: more take as long in each turn, and minutes in all."""
 BODY_MAX = 100 << 20
 """socket.request.max.bytes."""
+ACL_CODES = {
+    "resource_type": 2, "resource_type_filter": 2, "resource_pattern_type": 3, "pattern_type_filter": 3,
+    "operation": 3, "permission_type": 3,
+}  # fmt: skip
+"""Topic, literal, read, allow: an ACL request with the code of "unknown" ends its connection."""
 
 
 def largest(api_key: int, version: int, share: float = 1.0) -> Iterator[tuple[str, bytes]]:
@@ -117,7 +122,9 @@ def _element(field: Any, version: int, number: int, given: dict[str, Any]) -> An
     for name, each in field.fields.items():
         if name in values or not each.for_version_q(version) or each.is_array() or each.is_struct_array():
             continue
-        if each.type_str == "string":
+        if name == "principal":
+            values[name] = f"User:n{number}"
+        elif each.type_str == "string":
             values[name] = TOPIC if given else f"n{number}"
         elif each.type_str == "int32" and not is_numbered:
             values[name], is_numbered = number, True
@@ -125,6 +132,8 @@ def _element(field: Any, version: int, number: int, given: dict[str, Any]) -> An
             values[name] = uuid.UUID(int=number + 1)
         elif each.type_str == "bytes":
             values[name] = b""
+        elif each.type_str == "int8" and name in ACL_CODES:
+            values[name] = ACL_CODES[name]
     return field.data_class(**values)
 
 

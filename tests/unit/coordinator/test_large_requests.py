@@ -278,3 +278,47 @@ async def test_a_full_response_refuses_the_groups_that_do_not_fit(send: Send, mo
         assert codes == [0] * 4 + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 6
         codes = [each.error_code for each in await send(world.coordinator, names[4:])]
         assert codes[:3] == [0] * 3
+
+
+def commit_topics(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    topic_class = m.OffsetCommitRequest.OffsetCommitRequestTopic
+    topics = [topic_class(name=each, partitions=[]) for each in names]
+    message = m.OffsetCommitRequest(
+        version=8, group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics
+    )
+    return _of(coordinator.offset_commit(message, CLIENT), "topics")
+
+
+def fetch_topics(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    topic_class = m.OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = [topic_class(name=each, partition_indexes=[]) for each in names]
+    message = m.OffsetFetchRequest(version=7, group_id="g", topics=topics, require_stable=False)
+    return _of(coordinator.offset_fetch(message, CLIENT), "topics")
+
+
+def delete_topics(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    topic_class = m.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    topics = [topic_class(name=each, partitions=[]) for each in names]
+    return _of(coordinator.offset_delete(m.OffsetDeleteRequest(group_id="g", topics=topics), CLIENT), "topics")
+
+
+def commit_topics_in_a_transaction(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
+    topic_class = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    topics = [topic_class(name=each, partitions=[]) for each in names]
+    message = m.TxnOffsetCommitRequest(
+        version=3, transactional_id="t", group_id="g", producer_id=1, producer_epoch=0, generation_id=-1, topics=topics
+    )
+    return _of(coordinator.txn_offset_commit(message, CLIENT), "topics")
+
+
+@pytest.mark.parametrize("send", [commit_topics, fetch_topics, delete_topics, commit_topics_in_a_transaction])
+async def test_topics_without_partitions_count_as_elements(send: Send) -> None:
+    """Their number alone is bounded by the limit: a step that counts partitions only would stop for all of them."""
+    async with running(World()) as world:
+        await world.commit("g", 1)
+        names = [f"topic-{n}" for n in range(3 * COUNT)]
+        work = send(world.coordinator, names)
+        with loop_stops() as stops:
+            answers = await work
+        assert len(answers) in (0, len(names))
+        assert is_short(stops.longest_s), stops.longest_s
