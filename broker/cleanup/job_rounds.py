@@ -45,6 +45,7 @@ from bmq.storage.cleaning.job_round import (
     GROUPS_MAX,
     JOB,
     NOTHING_TO_CLEAN,
+    SWAP_WITHIN_MS,
     RoundPlan,
     draft_folder,
     sources_digest,
@@ -97,11 +98,15 @@ L = TypeVar("L", bound=CleaningState)
 
 @dataclass(slots=True, kw_only=True)
 class _SwapRequest(Generic[L]):
-    """A request under way.  ``segments``: live segments that no record names.  ``has_folder``: its check is done."""
+    """A request under way.  ``segments``: live segments that no record names.  ``has_folder``: its check is done.
+
+    ``end`` and ``swap_until_ms`` are the plan's.
+    """
 
     state: L
     hold: JobHold
     end: int
+    swap_until_ms: int
     segments: Sequence[ListedSegment]
     has_folder: bool = False
 
@@ -157,19 +162,24 @@ class JobRounds(Generic[L]):
         _log.info(text, job, plan.end, plan.clean_bytes, plan.dirty_bytes, extra=about)
         return plan
 
-    async def swap(self, key: PartitionKey, job: str, end: int, groups: Sequence[DraftGroup]) -> SwapResult:
-        """Swap the groups, in order; without groups only renew the hold.  ``end``: the plan's.
+    async def swap(
+        self, key: PartitionKey, job: str, end: int, swap_until_ms: int, groups: Sequence[DraftGroup]
+    ) -> SwapResult:
+        """Swap the groups, in order; without groups only renew the hold.  ``end`` and ``swap_until_ms``: the plan's.
 
         A request that was carried out, and whose response was lost, may be sent again.
         """
         if len(groups) > GROUPS_MAX:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(groups)} groups: send at most {GROUPS_MAX} at a time")
         state = self._state(key, job)
+        if not groups and (why_late := self._why_late(swap_until_ms)):
+            raise _refused(why_late)  # the job learns it before it has written all drafts
         hold = self._hold(state, job)
         swapped = expired = 0
         stopped = ""
         async with state.names_lock:
-            request = _SwapRequest(state=state, hold=hold, end=end, segments=await self._prepare(state, groups))
+            segments = await self._prepare(state, groups)
+            request = _SwapRequest(state=state, hold=hold, end=end, swap_until_ms=swap_until_ms, segments=segments)
             for group in groups:
                 try:
                     is_swapped = await self._take(request, group)
@@ -240,6 +250,22 @@ class JobRounds(Generic[L]):
         if not self._context.may_clean():
             return "compaction.version is 0: finish the upgrade, then see `kafka-features.sh describe`"
         return ""
+
+    def _why_late(self, swap_until_ms: int) -> str:
+        """Return why drafts of a plan may not be swapped any more; "" if they may.
+
+        Delete horizons of the drafts count from ``swap_until_ms``.  After a later swap, tombstones would be gone before
+        a reader of the deleted values has had ``delete.retention.ms`` to read them.
+        """
+        late_ms = self._context.clock.now_ms() - swap_until_ms
+        if late_ms <= 0:
+            return ""
+        hours = SWAP_WITHIN_MS // 3_600_000
+        return (
+            f"its plan was to be swapped within {hours} h, which was over {-(-late_ms // 1000)} s ago: tombstones could"
+            " go earlier than delete.retention.ms after the swap; run the job again, with more executors or fewer"
+            " partitions (--partitions)"
+        )
 
     # -------------------------------------------------------------------------------------------------------- the plan
 
@@ -320,6 +346,8 @@ class JobRounds(Generic[L]):
         _check_sources(group, sources)
         facts = await self._check_drafts(request, group)
         self._check_state(state)
+        if why_late := self._why_late(request.swap_until_ms):
+            raise _Stopped(why_late)
         swap = Swap(name=group.name, draft=group.draft, draft_index=group.draft_index)
         try:
             with state.swapping():
@@ -486,6 +514,7 @@ def _round_plan(
         first_dirty=plan.first_dirty,
         end=plan.end,
         now_ms=now_ms,
+        swap_until_ms=now_ms + SWAP_WITHIN_MS,
         delete_retention_ms=config.cleaning.delete_retention_ms,
         segment_bytes=config.cleaning.segment_bytes,
         index_interval_bytes=config.index_interval_bytes,

@@ -117,7 +117,7 @@ class _Compaction:
         rounds: dict[int, HeldRound] = {}
         try:
             self._begin(rounds, paths, topic_id)
-            holds = _Holds(self._owners, {number: held.plan.end for number, held in rounds.items()}, _pause_s(rounds))
+            holds = _Holds(self._owners, {number: held.plan for number, held in rounds.items()}, _pause_s(rounds))
             try:
                 groups = self._find_groups(rounds, paths)
                 self._on_step("planned")
@@ -202,7 +202,7 @@ class _Compaction:
         stopped = ""
         try:
             for at in range(0, len(to_swap), GROUPS_A_SWAP):
-                found = self._owners.swap(number, plan.end, to_swap[at : at + GROUPS_A_SWAP])
+                found = self._owners.swap(number, plan, to_swap[at : at + GROUPS_A_SWAP])
                 swapped, expired = swapped + found.swapped, expired + found.expired
                 if found.stopped:
                     stopped = found.stopped
@@ -244,9 +244,10 @@ class _Compaction:
 class _Holds:
     """A thread that has the owners hold the partitions for the job as long as it runs."""
 
-    def __init__(self, owners: LogOwners, ends: dict[int, int], pause_s: float) -> None:
+    def __init__(self, owners: LogOwners, plans: dict[int, RoundPlan], pause_s: float) -> None:
         self._owners = owners
-        self._ends = ends
+        self._plans = plans
+        self._refusals: dict[int, str] = {}
         self._pause_s = pause_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="bmq-holds", daemon=True)
@@ -261,14 +262,16 @@ class _Holds:
         from bmq.spark.jobs.log_owner import NotCleaned
 
         while not self._stopped.wait(self._pause_s):
-            for number, end in self._ends.items():
+            for number, plan in self._plans.items():
                 if self._stopped.is_set():
                     return
                 try:
-                    self._owners.hold(number, end)
+                    self._owners.hold(number, plan)
                 except (NotCleaned, JobError) as error:
                     # The round is not lost by this: the owner looks at the sources when it swaps.
-                    _say(f"partition {number}: the owner may not hold it any longer: {error}")
+                    if self._refusals.get(number) != str(error):
+                        self._refusals[number] = str(error)
+                        _say(f"partition {number}: the owner may not hold it any longer: {error}")
 
 
 # ---------------------------------------------------------------------------------------------------- on the driver

@@ -81,7 +81,7 @@ class LogOwners:
         except (KeyError, TypeError, ValueError, FormatError) as error:
             raise JobError(f"{self._url} answers, but not as a `bmq serve` of this version: {error!r}") from error
 
-    def swap(self, partition: int, end: int, groups: Sequence[GroupToSwap]) -> SwapResult:
+    def swap(self, partition: int, plan: RoundPlan, groups: Sequence[GroupToSwap]) -> SwapResult:
         """Have groups swapped, in order.  A repeated request changes nothing.  Raises NotCleaned and JobError."""
         rows = [
             {
@@ -93,14 +93,17 @@ class LogOwners:
             }
             for group in groups
         ]
-        found = self._ask(partition, {"job": self._job, "end": end, "groups": rows}, "PUT", SWAP_TRIES)
+        found = self._ask(partition, self._swap_body(plan, rows), "PUT", SWAP_TRIES)
         return SwapResult(
             swapped=int(found["swapped"]), expired=int(found["expired"]), stopped=str(found["stopped"] or "")
         )
 
-    def hold(self, partition: int, end: int) -> None:
+    def hold(self, partition: int, plan: RoundPlan) -> None:
         """Have the partition held longer, in a single try.  Raises NotCleaned and JobError."""
-        self._ask(partition, {"job": self._job, "end": end, "groups": []}, "PUT", 1)
+        self._ask(partition, self._swap_body(plan, []), "PUT", 1)
+
+    def _swap_body(self, plan: RoundPlan, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        return {"job": self._job, "end": plan.end, "swap_until_ms": plan.swap_until_ms, "groups": rows}
 
     def end(self, partition: int) -> None:
         """Let the partition go.  Raises NotCleaned and JobError."""
@@ -128,6 +131,7 @@ def _plan(found: Mapping[str, Any]) -> RoundPlan:
         "first_dirty",
         "end",
         "now_ms",
+        "swap_until_ms",
         "delete_retention_ms",
         "segment_bytes",
         "index_interval_bytes",

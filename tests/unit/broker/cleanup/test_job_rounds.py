@@ -17,14 +17,19 @@ from bmq.broker.repair.scan import read_folder
 from bmq.cli.segment.targets import list_partition
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
+from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.job_round import GROUPS_MAX
 from bmq.storage.cleaning.plan import NOT_COMPACTED
+from bmq.storage.cleaning.retention import DELETE_HORIZON
 from bmq.storage.filesystem import LeaseLost, NotAllowed, PipelineFailed, StorageUnavailable, write_once
+from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx, encode_idx
-from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, hidden, update
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, hidden, put, update
 from tests.unit.broker.cleanup.jobs import JOB, NEVER_DUE, CleaningJob
-from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
+from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -184,6 +189,55 @@ async def test_sources_wait_for_the_delay_of_their_own_swap() -> None:
     assert await hidden(story.world) == left
     await owner.round(0.5)
     assert await hidden(story.world) == 0
+
+
+async def test_tombstones_stay_for_their_time_after_the_swap_of_a_long_job() -> None:
+    """Swap late: a reader that has just read the deleted value needs the tombstone from then on."""
+    retention_ms = HOLD_MS // 10
+    story = await Story.of(replace(NEVER_DUE, cleaning=replace(NEVER_DUE.cleaning, delete_retention_ms=retention_ms)))
+    owner, job = story.owner, story.job
+    await put(owner, b"gone", b"value")
+    gone = build_batch([Record(key=b"gone", value=None)], base_timestamp=CLOCK.now_ms())
+    await owner.driver.append(memoryview(gone))
+    await update(owner, COUNT)
+    await asyncio.sleep(1)
+    await owner.janitor._notice(owner.broker.context.now_ms())
+    await story.drafted()
+    await asyncio.sleep(HOLD_MS * 9 // 10_000)
+    assert await job.swap(owner) == SwapResult(len(job.groups), 0)
+    swapped_ms = owner.broker.context.clock.now_ms()
+    assert swapped_ms > job.plan.now_ms + retention_ms
+    log = LogReader(BlockCache(story.world.reading, ReadConfig(block_bytes=256)), PATH)
+    found = [
+        batch
+        for group in job.groups
+        for batch in read_batches(memoryview(await log.read(group.name.base, 1 << 20, group.end_offset)))
+    ]
+    horizons = [batch.base_timestamp for batch in found if batch.attributes & DELETE_HORIZON]
+    assert horizons
+    assert min(horizons) >= swapped_ms + retention_ms
+
+
+async def test_drafts_whose_delete_horizons_are_too_early_are_not_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the latest time of a swap with each request: the owner may be another than the owner of the plan."""
+    monkeypatch.setattr(job_rounds, "SWAP_WITHIN_MS", HOUR_MS)
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    await story.drafted()
+    for _ in range(6):
+        await asyncio.sleep(HOUR_MS / 6_000 - 1)
+        await job.swap(owner, [])
+    assert await job.swap(owner, job.groups[:1]) == SwapResult(1, 0)
+    await asyncio.sleep(7)
+    code, text = await refused(job.swap(owner, []))
+    assert (code, "run the job again" in text) == (ErrorCode.OPERATION_NOT_ATTEMPTED, True)
+    before = await story.cleaned()
+    result = await job.swap(owner)
+    assert (result.swapped, result.expired) == (1, 0), "the first was swapped in time"
+    assert "within 1 h" in result.stopped
+    assert "--partitions" in result.stopped
+    assert await story.cleaned() == before
+    assert await story.is_right()
 
 
 # ----------------------------------------------------------------------------------------------------------- refusals

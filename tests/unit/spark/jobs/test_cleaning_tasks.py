@@ -22,7 +22,7 @@ from bmq.spark.jobs.cleaning_tasks import (
 from bmq.spark.jobs.compact import find_groups
 from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.storage.cleaning.compiled_filter import COMPILED_FILTERS
-from bmq.storage.cleaning.job_round import RoundPlan, draft_folder
+from bmq.storage.cleaning.job_round import SWAP_WITHIN_MS, RoundPlan, draft_folder
 from bmq.storage.cleaning.last_offsets import LastOffsetsFilter
 from bmq.storage.layout import PartitionPath
 from bmq.storage.segment import decode_idx
@@ -62,6 +62,7 @@ class World:
             first_dirty=self.log.base,
             end=end,
             now_ms=now_ms,
+            swap_until_ms=now_ms + SWAP_WITHIN_MS,
             delete_retention_ms=DAY_MS,
             segment_bytes=segment_bytes,
             index_interval_bytes=100,

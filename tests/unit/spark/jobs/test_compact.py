@@ -19,7 +19,7 @@ from bmq.spark.jobs.compact import parse_partitions, run
 from bmq.spark.jobs.log_owner import GroupToSwap, HeldRound, LogOwners, NotCleaned, SwapResult
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.job_round import DRAFT_FOLDER, NOTHING_TO_CLEAN, pack_aborted, pack_producers
+from bmq.storage.cleaning.job_round import DRAFT_FOLDER, NOTHING_TO_CLEAN, RoundPlan, pack_aborted, pack_producers
 from bmq.storage.cleaning.retention import ProducerEnd
 from tests.unit.spark.storing import Store
 
@@ -28,6 +28,7 @@ NUMBERS = {
     "first_dirty": 40,
     "end": 90,
     "now_ms": 1_700_000_000_000,
+    "swap_until_ms": 1_700_172_800_000,
     "delete_retention_ms": 86_400_000,
     "segment_bytes": 1 << 30,
     "index_interval_bytes": 4096,
@@ -44,6 +45,7 @@ PLAN = {
     "aborted": base64.b64encode(pack_aborted(ABORTED)).decode(),
     "producers": base64.b64encode(pack_producers(PRODUCERS)).decode(),
 }
+ROUND = RoundPlan(**NUMBERS, aborted=ABORTED, producers=PRODUCERS)
 GROUP = GroupToSwap(name="a-name", end_offset=50, sources="ab" * 32, draft="/draft.log", draft_index="/draft.idx")
 
 
@@ -101,9 +103,9 @@ def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, Lo
     done = {"swapped": 1, "expired": 0, "stopped": None}
     stopped = {**done, "swapped": 0, "stopped": "its sources have changed"}
     fake.responses = [(200, done), (200, stopped), (200, done), (200, {})]
-    assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=1, expired=0, stopped="")
-    assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
-    client.hold(1, 90)
+    assert client.swap(1, ROUND, [GROUP]) == SwapResult(swapped=1, expired=0, stopped="")
+    assert client.swap(1, ROUND, [GROUP]) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
+    client.hold(1, ROUND)
     client.end(1)
     row = {
         "name": "a-name",
@@ -112,10 +114,11 @@ def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, Lo
         "draft": "/draft.log",
         "draft_index": "/draft.idx",
     }
+    asked = {"job": "a-job", "end": 90, "swap_until_ms": NUMBERS["swap_until_ms"]}
     assert [(method, body) for method, _, body in fake.requests] == [
-        ("PUT", {"job": "a-job", "end": 90, "groups": [row]}),
-        ("PUT", {"job": "a-job", "end": 90, "groups": [row]}),
-        ("PUT", {"job": "a-job", "end": 90, "groups": []}),
+        ("PUT", {**asked, "groups": [row]}),
+        ("PUT", {**asked, "groups": [row]}),
+        ("PUT", {**asked, "groups": []}),
         ("DELETE", {"job": "a-job"}),
     ]
 
@@ -150,14 +153,14 @@ def test_an_owner_that_cannot_swap_yet_is_asked_again(
     monkeypatch.setattr("bmq.spark.jobs.log_owner.time.sleep", pauses.append)
     moving = (503, {"error": "not_leader_or_follower", "message": "the partition is not open at this broker"})
     fake.responses = [moving] * 20 + [(200, {"swapped": 1, "expired": 0, "stopped": None})]
-    assert client.swap(1, 90, [GROUP]).swapped == 1
+    assert client.swap(1, ROUND, [GROUP]).swapped == 1
     assert pauses == [log_owner.PAUSE_S] * 20
     fake.responses = [moving] * log_owner.SWAP_TRIES
     with pytest.raises(NotCleaned, match="not open at this broker"):
-        client.swap(1, 90, [GROUP])
+        client.swap(1, ROUND, [GROUP])
     fake.responses = [moving]
     with pytest.raises(NotCleaned, match="not open at this broker"):
-        client.hold(1, 90)
+        client.hold(1, ROUND)
     assert fake.responses == []
 
 
