@@ -63,6 +63,11 @@ INDEX_BYTES_MAX = 256 << 20
 """Most bytes of a draft's index: those of a million producers, and of the index of the largest segment."""
 _FILE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}", re.ASCII)
 PLAN_AGAIN = "begin a new round"
+_RIGHTS_NEEDED = "the broker's user has to read the drafts, and to rename them out of the job's folder"
+_RIGHTS_ADVICE = (
+    "Run the job as the brokers' user; or give the topic a storage.group that has both users, and a storage.mode with"
+    " write and execute rights for the group, as 770"
+)
 
 
 class DraftGroup(NamedTuple):
@@ -178,6 +183,8 @@ class JobRounds(Generic[L]):
         swapped = expired = 0
         stopped = ""
         async with state.names_lock:
+            if not groups:
+                await self._check_rights(state, hold)
             segments = await self._prepare(state, groups)
             request = _SwapRequest(state=state, hold=hold, end=end, swap_until_ms=swap_until_ms, segments=segments)
             for group in groups:
@@ -398,8 +405,7 @@ class JobRounds(Generic[L]):
         except NoSuchFile as error:
             raise _Stopped(f"a draft is gone ({error}); {PLAN_AGAIN}") from None
         except Unsupported as error:
-            text = "the broker's user has to read the drafts, and to rename them out of the job's folder"
-            raise _Stopped(f"{text}: {error}") from None
+            raise _Stopped(f"{_RIGHTS_NEEDED}: {error}. {_RIGHTS_ADVICE}") from None
         machine, end = request.state.driver.machine, request.end
         if index is None:
             raise _Stopped("the index of its draft is damaged")
@@ -421,6 +427,21 @@ class JobRounds(Generic[L]):
         for path in (group.draft, group.draft_index):
             await self._give_access(path, request.state.driver.segments.access)
         return index.cleaned
+
+    async def _check_rights(self, state: L, hold: JobHold) -> None:
+        """Check the rights on the job's folder once, if the job has made it: it has not written drafts yet.
+
+        Raises RequestError without the right to rename files out of the folder, and StorageError.
+        """
+        if hold.has_rights:
+            return
+        try:
+            await self._check_folder(draft_folder(state.driver.path.folder, hold.job))
+        except NoSuchFile:
+            return
+        except Unsupported as error:
+            raise _refused(f"{_RIGHTS_NEEDED}: {error}. {_RIGHTS_ADVICE}") from None
+        hold.has_rights = True
 
     async def _check_folder(self, folder: str) -> None:
         """Check that this process may rename files out of the folder: a swap of the record must not get stuck.

@@ -117,6 +117,7 @@ class _Compaction:
         rounds: dict[int, HeldRound] = {}
         try:
             self._begin(rounds, paths, topic_id)
+            self._make_folders(rounds, paths)
             holds = _Holds(self._owners, {number: held.plan for number, held in rounds.items()}, _pause_s(rounds))
             try:
                 groups = self._find_groups(rounds, paths)
@@ -144,6 +145,21 @@ class _Compaction:
                 continue
             if held.topic_id != topic_id:
                 raise JobError(f"the topic {self._topic} has another id at the HTTP address: is it of another cluster?")
+
+    def _make_folders(self, rounds: dict[int, HeldRound], paths: dict[int, PartitionPath]) -> None:
+        """Make the folders of the drafts, and have the owners check them.  Raises JobError if a right is missing."""
+        from bmq.spark.jobs.log_owner import TRIES, NotCleaned
+        from bmq.storage.filesystem import Unsupported
+
+        for number, held in rounds.items():
+            try:
+                self._io.run(make_draft_folder(self._fs, paths[number].folder, self._job))
+                self._owners.hold(number, held.plan, TRIES)
+            except Unsupported as error:
+                text = "the job's user needs the right to write into the partition's folder"
+                raise JobError(f"partition {number}: {text}: {error}. Nothing was changed by this") from error
+            except NotCleaned as refusal:
+                raise JobError(f"partition {number}: {refusal}. Nothing was changed by this") from refusal
 
     def _find_groups(self, rounds: dict[int, HeldRound], paths: dict[int, PartitionPath]) -> tuple[SourceGroup, ...]:
         """Return the groups of all rounds; a partition whose log has changed has none."""
@@ -292,6 +308,25 @@ async def _find_topic(fs: FileSystem, topic: str) -> tuple[str, int]:
         raise JobError(f"there is no topic {topic!r} on this root")
     await check_levels(fs)
     return str(found.topic_id), found.partitions
+
+
+async def make_draft_folder(fs: FileSystem, folder: str, job: str) -> None:
+    """Make the job's folder in a partition's folder, with its group and mode: the owner renames drafts out of it.
+
+    Raises Unsupported (NotAllowed) without the right to make it, and other StorageErrors.
+    """
+    from bmq.core.file_access import Access
+    from bmq.storage.cleaning.job_round import draft_folder
+    from bmq.storage.filesystem import Unsupported
+
+    above, made = await fs.status(folder), draft_folder(folder, job)
+    await fs.make_folder(made, Access(mode=above.mode))
+    found = await fs.status(made)
+    for wanted in (Access(group=above.group), Access(mode=above.mode)):
+        missing = wanted.missing(found.owner, found.group, found.mode)
+        if missing.is_given:
+            with suppress(Unsupported):  # the owner checks what it needs
+                await fs.set_access(made, missing)
 
 
 async def find_groups(fs: FileSystem, path: PartitionPath, plan: RoundPlan) -> list[SourceGroup]:

@@ -98,9 +98,12 @@ class LogOwners:
             swapped=int(found["swapped"]), expired=int(found["expired"]), stopped=str(found["stopped"] or "")
         )
 
-    def hold(self, partition: int, plan: RoundPlan) -> None:
-        """Have the partition held longer, in a single try.  Raises NotCleaned and JobError."""
-        self._ask(partition, self._swap_body(plan, []), "PUT", 1)
+    def hold(self, partition: int, plan: RoundPlan, tries: int = 1) -> None:
+        """Have the partition held longer; the owner checks its rights on the job's folder, if the folder is there.
+
+        Raises NotCleaned and JobError.
+        """
+        self._ask(partition, self._swap_body(plan, []), "PUT", tries)
 
     def _swap_body(self, plan: RoundPlan, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         return {"job": self._job, "end": plan.end, "swap_until_ms": plan.swap_until_ms, "groups": rows}

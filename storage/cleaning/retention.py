@@ -55,8 +55,8 @@ class RoundBounds:
 
     ``first_dirty``: below it no key has two records.  ``end``: where the last source ends; no batch at or past it is
     read.  ``now_ms`` is the time of the cleaning: horizons up to it are over.  ``intact_from``: see the module; None if
-    all files below ``end`` are rewritten.  ``swap_until_ms``: the latest time at which a cleaned file replaces its
-    sources, from which new horizons count; None for ``now_ms``.
+    all files below ``end`` are rewritten.  ``swap_until_ms``: the latest time of a swap of this round; new horizons
+    count from there, or from ``now_ms`` if it is None.
     """
 
     first_dirty: int

@@ -667,6 +667,28 @@ async def test_a_folder_out_of_which_the_owner_may_not_rename_is_refused_before_
     assert "rename them out of the job's folder" in await stopped(story)
 
 
+async def test_a_job_learns_of_missing_rights_before_it_writes_drafts() -> None:
+    """Check the folder that the job has made at its first request, hours before the first swap."""
+    story = await Story.of()
+    await story.job.begin(story.owner)
+    await story.job.swap(story.owner, [])
+    await story.job.fs.make_folder(story.job.folder)
+    make_folder = story.owner.steps.make_folder
+
+    async def denied(path: str, *rest: object) -> None:
+        raise NotAllowed(f"{path}: user=bmq, access=WRITE")
+
+    story.owner.steps.make_folder = denied  # type: ignore[method-assign, assignment]
+    code, text = await refused(story.job.swap(story.owner, []))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert f"{story.job.folder}/" in text
+    assert "user=bmq, access=WRITE" in text
+    assert "storage.mode" in text
+    story.owner.steps.make_folder = make_folder  # type: ignore[method-assign]
+    await story.job.swap(story.owner, [])
+    assert await story.world.names(story.job.folder) == []
+
+
 async def test_a_topic_that_is_not_compacted_any_more_is_not_swapped() -> None:
     story = await Story.of()
     await story.drafted()

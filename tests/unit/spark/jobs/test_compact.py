@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
+import pwd
+import re
 import threading
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -55,6 +59,7 @@ class Owners:
     def __init__(self) -> None:
         self.responses: list[tuple[int, Any]] = []
         self.requests: list[tuple[str, str, Any]] = []
+        self.on_request: Callable[[], object] = lambda: None
 
 
 @pytest.fixture
@@ -65,6 +70,7 @@ def owners() -> Iterator[tuple[Owners, LogOwners]]:
         def respond(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.requests.append((self.command, self.path, body))
+            fake.on_request()
             status, content = fake.responses.pop(0)
             data = json.dumps(content).encode()
             self.send_response(status)
@@ -185,6 +191,9 @@ class Run:
         io = storage_loop()
         store = Store(io.filesystem(self.root, must_exist=False))
         io.run(store.create(3, is_compacted=True))
+        self.folder = lambda number: folder / store.path(number).folder.lstrip("/")
+        for number in range(3):
+            self.folder(number).mkdir(parents=True, exist_ok=True)
         self.topic_id = str(store.topic_id)
 
     def run(self, partitions: frozenset[int] | None = None) -> tuple[int, str]:
@@ -237,11 +246,46 @@ def test_a_partition_of_another_cluster_is_let_go(job: Run) -> None:
 
 
 def test_a_log_that_has_changed_does_not_end_the_others(job: Run) -> None:
-    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id})] * 3 + [(200, {})] * 3
+    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id})] * 3 + [(200, {})] * 6
     status, text = job.run()
     assert status == 1
     assert text.count("the log has changed; run the job again") == 3
-    assert job.methods[3:] == [("DELETE", "0"), ("DELETE", "1"), ("DELETE", "2")]
+    assert job.methods[6:] == [("DELETE", "0"), ("DELETE", "1"), ("DELETE", "2")]
+
+
+def test_a_broker_that_may_not_rename_from_the_jobs_folder_ends_the_job_before_any_work(job: Run) -> None:
+    """Make the folder with the rights of the partition's folder, and have the owner look at it."""
+    folder = job.folder(0)
+    folder.chmod(0o770)
+    seen: list[int] = []
+    held = (200, {**PLAN, "topic_id": job.topic_id})
+    denied = (409, {"error": "operation_not_attempted", "message": "/x: user=bmq, access=WRITE"})
+    job.fake.responses = [held, denied, (200, {})]
+    job.fake.on_request = lambda: seen.extend(one.stat().st_mode & 0o777 for one in folder.glob(f"{DRAFT_FOLDER}*"))
+    umask = os.umask(0o077)
+    try:
+        status, text = job.run(frozenset({0}))
+    finally:
+        os.umask(umask)
+    assert (status, seen) == (2, [0o770, 0o770])
+    assert "partition 0: /x: user=bmq, access=WRITE" in text
+    assert job.methods == [("POST", "0"), ("PUT", "0"), ("DELETE", "0")]
+    assert list(folder.glob(f"{DRAFT_FOLDER}*")) == []
+
+
+def test_a_job_that_may_not_write_into_a_partition_ends_at_once(job: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*names: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("bmq.storage.local.filesystem.os.makedirs", denied)
+    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id}), (200, {})]
+    status, text = job.run(frozenset({0}))
+    assert status == 2
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert re.search(
+        rf"the job's user needs the right to write into .*/{DRAFT_FOLDER}\w+: Permission denied \(user {user}\)", text
+    )
+    assert job.methods == [("POST", "0"), ("DELETE", "0")]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +323,7 @@ def test_drafts_stay_until_the_hold_is_over(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(LogOwners, "begin", begin)
     monkeypatch.setattr(LogOwners, "end", end)
+    monkeypatch.setattr(LogOwners, "hold", Mock())
     monkeypatch.setattr("bmq.spark.jobs.compact.find_groups", AsyncMock(side_effect=JobError("the log has changed")))
     monkeypatch.setattr("bmq.spark.jobs.compact.check_machine", lambda: None)
     assert run(Namespace(topic="orders", partitions=None, http="127.0.0.1:1", root=tmp_path.as_uri())) == 1
