@@ -293,6 +293,12 @@ class JobRounds(Generic[L]):
             delay_s = -(-config.file_delete_delay_ms // 1000)
             text = f"they are deleted {delay_s} s after it (file.delete.delay.ms); try again then"
             raise _refused(f"{Reason.SWAP_PENDING.value}: {text}")
+        if not plan.dirty_bytes and closed.damaged_at is not None:
+            raise _refused(
+                f"damage stops the cleaning: the segment at offset {closed.damaged_at}, or its index, cannot be read,"
+                " and nothing before it can be cleaned now; `bmq segment repair TOPIC PARTITION` shows the damage, and"
+                " what to do"
+            )
         if not plan.dirty_bytes:
             raise _refused(f"{NOTHING_TO_CLEAN}: {plan.reason.value}")
         aborted = aborted_below([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end)

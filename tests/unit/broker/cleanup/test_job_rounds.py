@@ -20,14 +20,14 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.cleaning.job_round import GROUPS_MAX
+from bmq.storage.cleaning.job_round import GROUPS_MAX, NOTHING_TO_CLEAN
 from bmq.storage.cleaning.plan import NOT_COMPACTED
 from bmq.storage.cleaning.retention import DELETE_HORIZON
 from bmq.storage.filesystem import LeaseLost, NotAllowed, PipelineFailed, StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx, encode_idx
-from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, hidden, put, update
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, hidden, put, put_again, update
 from tests.unit.broker.cleanup.jobs import JOB, NEVER_DUE, CleaningJob
 from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, KEY, PATH, Owner, World
 
@@ -279,6 +279,23 @@ async def test_nothing_is_planned_while_files_of_the_last_cleaning_are_left() ->
     assert "file.delete.delay.ms" in text
     other = CleaningJob(story.world, "other")
     assert "still on storage" in (await refused(other.begin(story.owner)))[1], "a refused job holds nothing"
+
+
+async def test_damage_is_no_clean_log() -> None:
+    """Refuse with a text of its own where damage stops the log: the job counts the partition as failed."""
+    story = await Story.of()
+    names = [one.name async for one in walk(story.world.reading, PATH) if one.is_live]
+    path = PATH.idx(names[0])
+    sound = await story.world.reading.read(path, 0, 1 << 20)
+    await put_again(story.world, path, sound[:20])
+    code, text = await refused(story.job.begin(story.owner))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert not text.startswith(NOTHING_TO_CLEAN)
+    assert f"the segment at offset {names[0].base}, or its index, cannot be read" in text
+    assert "bmq segment repair" in text
+    await asyncio.sleep(1)
+    await put_again(story.world, path, sound)
+    assert (await story.job.begin(story.owner)).dirty_bytes > 0
 
 
 @pytest.mark.parametrize("bound", ["ABORTED_MAX", "PRODUCERS_MAX"])
