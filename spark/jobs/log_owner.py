@@ -26,6 +26,8 @@ SWAP_TRIES = 25
 PAUSE_S = 5.0
 """Pause before the next try after a server that did not respond, or could not yet."""
 
+_LATE_ADVICE = "run the job again, or name another server with --http"
+
 
 class NotCleaned(Exception):
     """The owner does not plan a round, or does not go on; ``str`` says why."""
@@ -117,7 +119,9 @@ class LogOwners:
         url = f"{self._url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
         for left in reversed(range(tries)):
             try:
-                return call(url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX)
+                return call(
+                    url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX, late_advice=_LATE_ADVICE
+                )
             except RequestRefused as error:
                 if not left or not error.is_passing:
                     raise NotCleaned(str(error)) from error

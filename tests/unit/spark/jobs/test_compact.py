@@ -9,7 +9,7 @@ import os
 import pwd
 import re
 import threading
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +19,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from bmq.spark.jobs import JobError, log_owner
-from bmq.spark.jobs.compact import parse_partitions, run
+from bmq.spark.jobs.compact import add_arguments, parse_partitions, run
 from bmq.spark.jobs.log_owner import GroupToSwap, HeldRound, LogOwners, NotCleaned, SwapResult
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
@@ -149,6 +149,20 @@ def test_a_server_that_does_not_respond_is_asked_again(
     with pytest.raises(JobError, match="is it the HTTP address of `bmq serve`"):
         client.begin(1)
     assert fake.responses == []
+
+
+def test_a_time_out_names_options_that_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object, **more: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("urllib.request.urlopen", late)
+    with pytest.raises(JobError) as caught:
+        LogOwners("127.0.0.1:1", "orders", "a-job").hold(1, ROUND)
+    assert "did not answer within 120 s; run the job again, or name another server with --http" in str(caught.value)
+    options = set(re.findall(r"--[a-z-]+", str(caught.value)))
+    parser = ArgumentParser()
+    add_arguments(parser)
+    assert options <= set(parser._option_string_actions)
 
 
 def test_an_owner_that_cannot_swap_yet_is_asked_again(
