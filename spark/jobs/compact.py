@@ -38,7 +38,6 @@ at a time; this job is for logs so large that it would take them days. A broker 
 nothing is lost or doubled, whenever the job is killed. Meanwhile the broker neither cleans nor merges these partitions.
 """
 DEFAULT_HTTP = "http://127.0.0.1:9080"
-GROUPS_A_SWAP = 16
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
@@ -201,7 +200,7 @@ class _Compaction:
     def _swap(self, number: int, plan: RoundPlan, work: CompactionWork, written: dict[int, WrittenFile]) -> None:
         """Have the partition's files swapped, in order of offsets."""
         from bmq.spark.jobs.log_owner import GroupToSwap, NotCleaned
-        from bmq.storage.cleaning.job_round import sources_digest
+        from bmq.storage.cleaning.job_round import GROUPS_MAX, sources_digest
 
         own = [at for at, group in enumerate(work.groups) if group.partition == number]
         to_swap = [
@@ -217,8 +216,10 @@ class _Compaction:
         swapped = expired = 0
         stopped = ""
         try:
-            for at in range(0, len(to_swap), GROUPS_A_SWAP):
-                found = self._owners.swap(number, plan, to_swap[at : at + GROUPS_A_SWAP])
+            # The owner lists the partition's folder for each request, so a request has as many groups as it takes.  A
+            # request that takes longer than its time-out loses nothing: groups that are swapped count as done again.
+            for at in range(0, len(to_swap), GROUPS_MAX):
+                found = self._owners.swap(number, plan, to_swap[at : at + GROUPS_MAX])
                 swapped, expired = swapped + found.swapped, expired + found.expired
                 if found.stopped:
                     stopped = found.stopped

@@ -18,12 +18,21 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from bmq.core.model import SegmentName
 from bmq.spark.jobs import JobError, log_owner
-from bmq.spark.jobs.compact import add_arguments, parse_partitions, run
+from bmq.spark.jobs.cleaning_tasks import CompactionWork, SourceFile, SourceGroup, WrittenFile
+from bmq.spark.jobs.compact import _Compaction, add_arguments, parse_partitions, run
 from bmq.spark.jobs.log_owner import GroupToSwap, HeldRound, LogOwners, NotCleaned, SwapResult
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.job_round import DRAFT_FOLDER, NOTHING_TO_CLEAN, RoundPlan, pack_aborted, pack_producers
+from bmq.storage.cleaning.job_round import (
+    DRAFT_FOLDER,
+    GROUPS_MAX,
+    NOTHING_TO_CLEAN,
+    RoundPlan,
+    pack_aborted,
+    pack_producers,
+)
 from bmq.storage.cleaning.retention import ProducerEnd
 from tests.unit.spark.storing import Store
 
@@ -300,6 +309,41 @@ def test_a_job_that_may_not_write_into_a_partition_ends_at_once(job: Run, monkey
         rf"the job's user needs the right to write into .*/{DRAFT_FOLDER}\w+: Permission denied \(user {user}\)", text
     )
     assert job.methods == [("POST", "0"), ("DELETE", "0")]
+
+
+def test_a_request_swaps_as_many_groups_as_the_owner_takes(job: Run) -> None:
+    """Ask as rarely as possible: the owner lists the partition's folder for each request."""
+    count = 2 * GROUPS_MAX + 1
+    groups = [
+        SourceGroup(
+            partition=0,
+            sources=(SourceFile(name=SegmentName(at, 0, at), length=1, end_offset=at + 1),),
+            before=None,
+        )
+        for at in range(count)
+    ]
+    work = CompactionWork(
+        root=job.root, topic="orders", topic_id=job.topic_id, job="j", plans={0: ROUND}, groups=tuple(groups)
+    )
+    written = {
+        at: WrittenFile(
+            group=at,
+            draft=f"/{at}",
+            draft_index=f"/i{at}",
+            bytes_before=1,
+            bytes_after=1,
+            records_before=1,
+            records_after=1,
+        )
+        for at in range(count)
+    }
+    sizes = [GROUPS_MAX, GROUPS_MAX, 1]
+    job.fake.responses = [(200, {"swapped": size, "expired": 0, "stopped": None}) for size in sizes]
+    arguments = Namespace(root=job.root, topic="orders", http=job.client._url, partitions=None)
+    _Compaction(arguments, lambda step: None)._swap(0, ROUND, work, written)
+    sent = [[group["end_offset"] for group in body["groups"]] for _, _, body in job.fake.requests]
+    assert [len(some) for some in sent] == sizes
+    assert [end for some in sent for end in some] == list(range(1, count + 1))
 
 
 @pytest.mark.parametrize(
