@@ -12,7 +12,8 @@ A digest names the sources of a group.  Once the log was cleaned, merged or cut,
 of a dead job finds nothing to replace.
 
 The order of groups counts.  A round removes a tombstone when it has removed all older records of the key, and they lie
-in earlier groups.  So the first group that cannot be swapped ends the round.
+in earlier groups.  So the first group that cannot be swapped ends the round.  A group is passed over if the log start
+has passed some of its sources.  Behind its other sources no group is swapped whose draft may lack a tombstone.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class DraftGroup(NamedTuple):
 class SwapResult(NamedTuple):
     """The numbers of swapped and of expired groups, and the reason for which the others are not swapped, "" without it.
 
-    The log start has passed an expired group.  A group swapped by an earlier request counts as swapped.
+    The log start has passed an expired group, or some sources of it.  A group swapped by an earlier request counts as
+    swapped.
     """
 
     swapped: int
@@ -105,7 +107,8 @@ L = TypeVar("L", bound=CleaningState)
 class _SwapRequest(Generic[L]):
     """A request under way.  ``segments``: live segments that no record names.  ``has_folder``: its check is done.
 
-    ``end`` and ``swap_until_ms`` are the plan's.
+    ``end`` and ``swap_until_ms`` are the plan's.  ``left_below``: below it, sources of a group that was passed over may
+    be left; None until it is known.
     """
 
     state: L
@@ -114,6 +117,7 @@ class _SwapRequest(Generic[L]):
     swap_until_ms: int
     segments: Sequence[ListedSegment]
     has_folder: bool = False
+    left_below: int | None = None
 
     @property
     def folder(self) -> str:
@@ -356,7 +360,12 @@ class JobRounds(Generic[L]):
             await self._check_done(request, group)
             self._ended(request, group)
             return True
+        if group.name.base < driver.machine.log_start and _digest(sources) != group.sources:
+            request.left_below = group.end_offset
+            self._ended(request, group)
+            return False
         _check_sources(group, sources)
+        await self._check_tombstones(request, group, sources)
         facts = await self._check_drafts(request, group)
         self._check_state(state)
         if why_late := self._why_late(request.swap_until_ms):
@@ -391,6 +400,43 @@ class JobRounds(Generic[L]):
         index = await self._index(request.state.driver.path.idx(group.name))
         if index is None or index.cleaned is None or index.cleaned.clean_to < request.end:
             raise _Stopped(f"its sources were cleaned by another round; {PLAN_AGAIN}")
+
+    async def _check_tombstones(
+        self, request: _SwapRequest[L], group: DraftGroup, sources: Sequence[ListedSegment]
+    ) -> None:
+        """Check that the group's draft has all tombstones of its sources if older records may be left before it.
+
+        Older records are left in a group that was passed over.  A draft lacks a tombstone whose delete horizon is over,
+        and only cleaned sources have horizons.  Raises _Stopped.
+        """
+        driver = request.state.driver
+        if request.left_below is None:
+            request.left_below = await self._left_below(request, group)
+        if request.left_below <= driver.machine.log_start:
+            return
+        now_ms = self._context.clock.now_ms()
+        for source in sources:
+            if not source.name.cleaning:
+                continue
+            index = await self._index(driver.path.idx(source.name))
+            if index is None or index.cleaned is None or _may_lose_tombstones(index.cleaned, now_ms):
+                raise _Stopped(
+                    "its draft may lack tombstones whose older records are left: the log start has moved into a group"
+                    f" before it; {PLAN_AGAIN}"
+                )
+
+    async def _left_below(self, request: _SwapRequest[L], group: DraftGroup) -> int:
+        """Return the offset below which sources may be left as they were, judged by the log's first segment.
+
+        The group that was passed over last has the log start, or lies below it.
+        """
+        driver = request.state.driver
+        first = next((one for one in request.segments if (one.end or 0) > driver.machine.log_start), None)
+        if first is None or first.name.base >= group.name.base:
+            return 0
+        index = await self._index(driver.path.idx(first.name)) if first.name.cleaning else None
+        is_of_round = index is not None and index.cleaned is not None and index.cleaned.clean_to >= request.end
+        return 0 if is_of_round else group.name.base
 
     async def _check_drafts(self, request: _SwapRequest[L], group: DraftGroup) -> Cleaned:
         """Check that the group's drafts are complete, closed, and the job's; return the facts of the cleaned segment.
@@ -506,9 +552,20 @@ def _refused(text: str) -> RequestError:
     return RequestError(ErrorCode.OPERATION_NOT_ATTEMPTED, text)
 
 
+def _digest(sources: Sequence[ListedSegment]) -> str:
+    return sources_digest((one.name, one.length) for one in sources)
+
+
+def _may_lose_tombstones(cleaned: Cleaned, now_ms: int) -> bool:
+    """Return whether a round that began before ``now_ms`` may remove tombstones of a cleaned source."""
+    if cleaned.tombstones < 0:
+        return True  # unknown, as after a repair
+    return cleaned.tombstones > 0 and 0 <= cleaned.horizon <= now_ms
+
+
 def _check_sources(group: DraftGroup, sources: Sequence[ListedSegment]) -> None:
     """Compare the live segments of the group with the files of the job's plan.  Raises _Stopped."""
-    digest = sources_digest((one.name, one.length) for one in sources)
+    digest = _digest(sources)
     if not sources or sources[-1].end != group.end_offset or digest != group.sources:
         raise _Stopped(f"its sources are not the files that the job read: the log has changed; {PLAN_AGAIN}")
     try:

@@ -19,6 +19,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.cursor import read_batches
+from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.job_round import GROUPS_MAX, NOTHING_TO_CLEAN
 from bmq.storage.cleaning.plan import NOT_COMPACTED
@@ -446,19 +447,91 @@ async def test_a_log_start_in_a_group_whose_sources_are_left_does_no_harm() -> N
     assert (await contents(story.world, story.owner.log_start, COUNT))[0] == left
 
 
-async def test_a_group_of_which_sources_are_gone_ends_the_round() -> None:
+@pytest.mark.parametrize("is_one_by_one", [False, True])
+async def test_a_group_of_which_sources_have_expired_is_passed_over(*, is_one_by_one: bool) -> None:
     story = await Story.of()
     job = story.job
     await story.drafted()
     await story.owner.driver.delete_before(job.groups[0].end_offset - 1)
     await story.owner.rounds(2)
     await story.owner.rounds(2)
-    result = await job.swap(story.owner)
-    assert (result.swapped, result.expired) == (0, 0)
-    assert "not the files that the job read" in result.stopped
-    assert "begin a new round" in result.stopped
+    if is_one_by_one:
+        found = [await job.swap(story.owner, [group]) for group in job.groups]
+        assert found == [SwapResult(0, 1), *[SwapResult(1, 0)] * (len(job.groups) - 1)]
+    else:
+        assert await job.swap(story.owner) == SwapResult(len(job.groups) - 1, 1)
+    assert await story.cleaned() == [group.name for group in job.groups[1:]]
+    left = {key: found for key, found in story.last.items() if found[0] >= story.owner.log_start}
+    assert (await contents(story.world, story.owner.log_start, COUNT))[0] == left
     other = CleaningJob(story.world, "other")
-    await other.begin(story.owner)
+    await job.end(story.owner)
+    for _ in range(4):
+        await story.owner.rounds(1.5)
+    assert (await other.begin(story.owner)).dirty_bytes > 0, "what is left of the group is dirty"
+
+
+@pytest.mark.parametrize("is_one_by_one", [False, True])
+async def test_no_tombstone_goes_before_a_value_that_is_left(
+    *, is_one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pass over the group of a value in two rounds: the second would remove the tombstone, whose time is over."""
+    monkeypatch.setattr(job_rounds, "SWAP_WITHIN_MS", HOLD_MS)
+    world = World()
+    owner = await compacted(
+        world, config=replace(NEVER_DUE, cleaning=replace(NEVER_DUE.cleaning, delete_retention_ms=0))
+    )
+    for number in range(COUNT):
+        if number == 4:
+            value_at = await put(owner, b"gone", b"value")
+        elif number == 8:
+            gone = build_batch([Record(key=b"gone", value=None, headers=[("h", bytes(80))])])
+            tombstone_at = await owner.driver.append(memoryview(gone))
+        else:
+            await put(owner, b"of its own %d" % number, b"value")
+    await asyncio.sleep(1)
+    await owner.janitor._notice(owner.broker.context.now_ms())
+
+    async def drafted_and_cut(name: str, log_start: int) -> CleaningJob:
+        job = CleaningJob(world, name)
+        await job.begin(owner)
+        await job.write()
+        await owner.driver.delete_before(log_start)
+        for _ in range(3):
+            await owner.rounds(2)
+        return job
+
+    first = await drafted_and_cut("first", 2)
+    assert first.groups[0].end_offset > value_at
+    assert first.groups[0].end_offset <= tombstone_at
+    assert await first.swap(owner) == SwapResult(len(first.groups) - 1, 1)
+    await first.end(owner)
+    for _ in range(4):
+        await owner.rounds(HOLD_MS / 2000)
+    second = await drafted_and_cut("second", 3)
+    assert second.groups[0].end_offset <= tombstone_at
+    before = await world.logs()
+    if is_one_by_one:
+        assert await second.swap(owner, second.groups[:1]) == SwapResult(0, 1)
+        result = await second.swap(owner, second.groups[1:])
+        assert (result.swapped, result.expired) == (0, 0)
+    else:
+        result = await second.swap(owner)
+        assert (result.swapped, result.expired) == (0, 1)
+    assert "may lack tombstones" in result.stopped
+    assert await world.logs() == before
+    third = CleaningJob(world, "third")
+    await third.begin(owner)
+    await third.write()
+    assert await third.swap(owner) == SwapResult(len(third.groups), 0)
+    log = LogReader(BlockCache(world.reading, ReadConfig(block_bytes=256)), PATH)
+    keys = [
+        bytes(record.key or b"")
+        for group in third.groups
+        for batch in read_batches(memoryview(await log.read(group.name.base, 1 << 20, group.end_offset)))
+        for record in read_records(batch)
+    ]
+    assert keys
+    assert b"gone" not in keys, "neither the value nor the tombstone"
 
 
 async def test_a_dead_job_that_asks_late_changes_nothing() -> None:
