@@ -214,10 +214,14 @@ class Run:
         io = storage_loop()
         store = Store(io.filesystem(self.root, must_exist=False))
         io.run(store.create(3, is_compacted=True))
-        self.folder = lambda number: folder / store.path(number).folder.lstrip("/")
+        self._folder, self._store = folder, store
         for number in range(3):
             self.folder(number).mkdir(parents=True, exist_ok=True)
         self.topic_id = str(store.topic_id)
+
+    def folder(self, number: int) -> Path:
+        """Return the folder of a partition."""
+        return self._folder / self._store.path(number).folder.lstrip("/")
 
     def run(self, partitions: frozenset[int] | None = None) -> tuple[int, str]:
         """Return the exit status and what the job has written."""
