@@ -268,13 +268,11 @@ class JobRounds(Generic[L]):
         Delete horizons of the drafts count from ``swap_until_ms``.  After a later swap, tombstones would be gone before
         a reader of the deleted values has had ``delete.retention.ms`` to read them.
         """
-        late_ms = self._context.clock.now_ms() - swap_until_ms
-        if late_ms <= 0:
+        if self._context.clock.now_ms() <= swap_until_ms:
             return ""
-        hours = SWAP_WITHIN_MS // 3_600_000
         return (
-            f"its plan was to be swapped within {hours} h, which was over {-(-late_ms // 1000)} s ago: tombstones could"
-            " go earlier than delete.retention.ms after the swap; run the job again, with more executors or fewer"
+            f"its plan had to be swapped within {SWAP_WITHIN_MS // 3_600_000} h, and this time is over: tombstones"
+            " could go earlier than delete.retention.ms after the swap; run the job again, with more executors or fewer"
             " partitions (--partitions)"
         )
 
