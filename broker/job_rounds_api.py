@@ -44,6 +44,7 @@ class JobRoundsApi:
             first_dirty=plan.first_dirty,
             end=plan.end,
             now_ms=plan.now_ms,
+            swap_until_ms=plan.swap_until_ms,
             delete_retention_ms=plan.delete_retention_ms,
             segment_bytes=plan.segment_bytes,
             index_interval_bytes=plan.index_interval_bytes,
@@ -63,7 +64,7 @@ class JobRoundsApi:
             if request.ends_hold:
                 await self._rounds.end(key, request.job)
                 return SwapCleanedResponse().encode()
-            result = await self._rounds.swap(key, request.job, request.end, groups)
+            result = await self._rounds.swap(key, request.job, request.end, request.swap_until_ms, groups)
         return SwapCleanedResponse(swapped=result.swapped, expired=result.expired, stopped=result.stopped).encode()
 
 

@@ -54,8 +54,9 @@ class CleaningApi:
     async def swap(self, request: web.Request) -> object:
         """Swap groups of sources for the job's drafts; renew the hold."""
         topic, partition = self._partition(request)
-        body = await read_body(request, {"job": _JOB_FIELD, "end": INTEGER, "groups": _GROUPS}, BODY_BYTES_MAX)
-        return await self._state.operations.swap_cleaned(topic, partition, body["job"], body["end"], body["groups"])
+        fields = {"job": _JOB_FIELD, "end": INTEGER, "swap_until_ms": INTEGER, "groups": _GROUPS}
+        body = await read_body(request, fields, BODY_BYTES_MAX)
+        return await self._state.operations.swap_cleaned(topic, partition, *(body[name] for name in fields))
 
     async def end(self, request: web.Request) -> object:
         """End the job's hold."""

@@ -216,6 +216,8 @@ class RoundFacts(TypedDict):
     """Offset behind the last source."""
     now_ms: int
     """Time of the cleaning."""
+    swap_until_ms: int
+    """Latest time of a swap; delete horizons count from it."""
     delete_retention_ms: int
     segment_bytes: int
     """Most bytes of the sources of one cleaned segment, but for a single source."""
@@ -278,10 +280,16 @@ class ClusterOperations(Protocol):
         """Plan a job's round over an existing partition, and hold the partition for the job."""
 
     async def swap_cleaned(
-        self, topic: str, partition: int, job: str, end: int, groups: Sequence[Mapping[str, Any]]
+        self,
+        topic: str,
+        partition: int,
+        job: str,
+        end: int,
+        swap_until_ms: int,
+        groups: Sequence[Mapping[str, Any]],
     ) -> SwappedFacts:
         """Swap groups of a job's round, with the fields ``name``, ``end_offset``, ``sources``, ``draft`` and
-        ``draft_index``, in order.  Renew the hold."""
+        ``draft_index``, in order.  Renew the hold.  ``end`` and ``swap_until_ms`` are the plan's."""
 
     async def end_cleaning(self, topic: str, partition: int, job: str) -> None:
         """End a job's hold."""

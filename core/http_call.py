@@ -44,10 +44,12 @@ def call(
     method: str | None = None,
     *,
     bytes_max: int = ANSWER_BYTES_MAX,
+    late_advice: str = "try again, or give it longer with --timeout",
 ) -> Mapping[str, Any]:
     """GET, or send ``body`` by POST or ``method``, and return the response, of ``bytes_max`` at most.
 
-    Raises RequestRefused with the server's text, or ServerUnreachable.
+    ``late_advice``: the remedy for a time-out, by the caller's own options.  Raises RequestRefused with the server's
+    text, or ServerUnreachable.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {**login.headers, **({} if data is None else {"Content-Type": "application/json"})}
@@ -60,7 +62,7 @@ def call(
     except (OSError, ValueError, http.client.HTTPException) as error:  # no connection, no response; no JSON, no HTTP
         if isinstance(getattr(error, "reason", error), TimeoutError):
             text = f"{url} did not answer within {timeout_s:.3g} s"
-            raise ServerUnreachable(f"{text}; try again, or give it longer with --timeout") from error
+            raise ServerUnreachable(f"{text}; {late_advice}") from error
         is_gone = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
         unreachable = ConsoleGone if is_gone else ServerUnreachable
         raise unreachable(f"{url}: {_cause(error)}: {_advice(url, error)}") from error

@@ -13,13 +13,14 @@ class JobHold:
     """A hold until ``until_ms`` of the monotonic clock: no round and no merge of this process begins there.
 
     ``bytes_before`` and ``bytes_after`` are of the sources and results of the groups that were swapped; None if an
-    owner before may have swapped some.
+    owner before may have swapped some.  ``has_rights``: this process may rename files out of the job's folder.
     """
 
     job: str
     until_ms: int
     bytes_before: int | None = None
     bytes_after: int | None = None
+    has_rights: bool = False
 
     def begin(self) -> None:
         """Count the bytes of a new round."""

@@ -12,7 +12,8 @@ A digest names the sources of a group.  Once the log was cleaned, merged or cut,
 of a dead job finds nothing to replace.
 
 The order of groups counts.  A round removes a tombstone when it has removed all older records of the key, and they lie
-in earlier groups.  So the first group that cannot be swapped ends the round.
+in earlier groups.  So the first group that cannot be swapped ends the round.  A group is passed over if the log start
+has passed some of its sources.  Behind its other sources no group is swapped whose draft may lack a tombstone.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from bmq.storage.cleaning.job_round import (
     GROUPS_MAX,
     JOB,
     NOTHING_TO_CLEAN,
+    SWAP_WITHIN_MS,
     RoundPlan,
     draft_folder,
     sources_digest,
@@ -62,6 +64,11 @@ INDEX_BYTES_MAX = 256 << 20
 """Most bytes of a draft's index: those of a million producers, and of the index of the largest segment."""
 _FILE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}", re.ASCII)
 PLAN_AGAIN = "begin a new round"
+_RIGHTS_NEEDED = "the broker's user has to read the drafts, and to rename them out of the job's folder"
+_RIGHTS_ADVICE = (
+    "Run the job as the brokers' user; or give the topic a storage.group that has both users, and a storage.mode with"
+    " write and execute rights for the group, as 770"
+)
 
 
 class DraftGroup(NamedTuple):
@@ -80,7 +87,8 @@ class DraftGroup(NamedTuple):
 class SwapResult(NamedTuple):
     """The numbers of swapped and of expired groups, and the reason for which the others are not swapped, "" without it.
 
-    The log start has passed an expired group.  A group swapped by an earlier request counts as swapped.
+    The log start has passed an expired group, or some sources of it.  A group swapped by an earlier request counts as
+    swapped.
     """
 
     swapped: int
@@ -97,13 +105,19 @@ L = TypeVar("L", bound=CleaningState)
 
 @dataclass(slots=True, kw_only=True)
 class _SwapRequest(Generic[L]):
-    """A request under way.  ``segments``: live segments that no record names.  ``has_folder``: its check is done."""
+    """A request under way.  ``segments``: live segments that no record names.  ``has_folder``: its check is done.
+
+    ``end`` and ``swap_until_ms`` are the plan's.  ``left_below``: below it, sources of a group that was passed over may
+    be left; None until it is known.
+    """
 
     state: L
     hold: JobHold
     end: int
+    swap_until_ms: int
     segments: Sequence[ListedSegment]
     has_folder: bool = False
+    left_below: int | None = None
 
     @property
     def folder(self) -> str:
@@ -157,19 +171,26 @@ class JobRounds(Generic[L]):
         _log.info(text, job, plan.end, plan.clean_bytes, plan.dirty_bytes, extra=about)
         return plan
 
-    async def swap(self, key: PartitionKey, job: str, end: int, groups: Sequence[DraftGroup]) -> SwapResult:
-        """Swap the groups, in order; without groups only renew the hold.  ``end``: the plan's.
+    async def swap(
+        self, key: PartitionKey, job: str, end: int, swap_until_ms: int, groups: Sequence[DraftGroup]
+    ) -> SwapResult:
+        """Swap the groups, in order; without groups only renew the hold.  ``end`` and ``swap_until_ms``: the plan's.
 
         A request that was carried out, and whose response was lost, may be sent again.
         """
         if len(groups) > GROUPS_MAX:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{len(groups)} groups: send at most {GROUPS_MAX} at a time")
         state = self._state(key, job)
+        if not groups and (why_late := self._why_late(swap_until_ms)):
+            raise _refused(why_late)  # the job learns it before it has written all drafts
         hold = self._hold(state, job)
         swapped = expired = 0
         stopped = ""
         async with state.names_lock:
-            request = _SwapRequest(state=state, hold=hold, end=end, segments=await self._prepare(state, groups))
+            if not groups:
+                await self._check_rights(state, hold)
+            segments = await self._prepare(state, groups)
+            request = _SwapRequest(state=state, hold=hold, end=end, swap_until_ms=swap_until_ms, segments=segments)
             for group in groups:
                 try:
                     is_swapped = await self._take(request, group)
@@ -241,6 +262,20 @@ class JobRounds(Generic[L]):
             return "compaction.version is 0: finish the upgrade, then see `kafka-features.sh describe`"
         return ""
 
+    def _why_late(self, swap_until_ms: int) -> str:
+        """Return why drafts of a plan may not be swapped any more; "" if they may.
+
+        Delete horizons of the drafts count from ``swap_until_ms``.  After a later swap, tombstones would be gone before
+        a reader of the deleted values has had ``delete.retention.ms`` to read them.
+        """
+        if self._context.clock.now_ms() <= swap_until_ms:
+            return ""
+        return (
+            f"its plan had to be swapped within {SWAP_WITHIN_MS // 3_600_000} h, and this time is over: tombstones"
+            " could go earlier than delete.retention.ms after the swap; run the job again, with more executors or fewer"
+            " partitions (--partitions)"
+        )
+
     # -------------------------------------------------------------------------------------------------------- the plan
 
     async def _plan(self, state: L) -> RoundPlan:
@@ -260,6 +295,12 @@ class JobRounds(Generic[L]):
             delay_s = -(-config.file_delete_delay_ms // 1000)
             text = f"they are deleted {delay_s} s after it (file.delete.delay.ms); try again then"
             raise _refused(f"{Reason.SWAP_PENDING.value}: {text}")
+        if not plan.dirty_bytes and closed.damaged_at is not None:
+            raise _refused(
+                f"damage stops the cleaning: the segment at offset {closed.damaged_at}, or its index, cannot be read,"
+                " and nothing before it can be cleaned now; `bmq segment repair TOPIC PARTITION` shows the damage, and"
+                " what to do"
+            )
         if not plan.dirty_bytes:
             raise _refused(f"{NOTHING_TO_CLEAN}: {plan.reason.value}")
         aborted = aborted_below([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end)
@@ -317,9 +358,16 @@ class JobRounds(Generic[L]):
             await self._check_done(request, group)
             self._ended(request, group)
             return True
+        if group.name.base < driver.machine.log_start and _digest(sources) != group.sources:
+            request.left_below = group.end_offset
+            self._ended(request, group)
+            return False
         _check_sources(group, sources)
+        await self._check_tombstones(request, group, sources)
         facts = await self._check_drafts(request, group)
         self._check_state(state)
+        if why_late := self._why_late(request.swap_until_ms):
+            raise _Stopped(why_late)
         swap = Swap(name=group.name, draft=group.draft, draft_index=group.draft_index)
         try:
             with state.swapping():
@@ -351,6 +399,43 @@ class JobRounds(Generic[L]):
         if index is None or index.cleaned is None or index.cleaned.clean_to < request.end:
             raise _Stopped(f"its sources were cleaned by another round; {PLAN_AGAIN}")
 
+    async def _check_tombstones(
+        self, request: _SwapRequest[L], group: DraftGroup, sources: Sequence[ListedSegment]
+    ) -> None:
+        """Check that the group's draft has all tombstones of its sources if older records may be left before it.
+
+        Older records are left in a group that was passed over.  A draft lacks a tombstone whose delete horizon is over,
+        and only cleaned sources have horizons.  Raises _Stopped.
+        """
+        driver = request.state.driver
+        if request.left_below is None:
+            request.left_below = await self._left_below(request, group)
+        if request.left_below <= driver.machine.log_start:
+            return
+        now_ms = self._context.clock.now_ms()
+        for source in sources:
+            if not source.name.cleaning:
+                continue
+            index = await self._index(driver.path.idx(source.name))
+            if index is None or index.cleaned is None or _may_lose_tombstones(index.cleaned, now_ms):
+                raise _Stopped(
+                    "its draft may lack tombstones whose older records are left: the log start has moved into a group"
+                    f" before it; {PLAN_AGAIN}"
+                )
+
+    async def _left_below(self, request: _SwapRequest[L], group: DraftGroup) -> int:
+        """Return the offset below which sources may be left as they were, judged by the log's first segment.
+
+        The group that was passed over last has the log start, or lies below it.
+        """
+        driver = request.state.driver
+        first = next((one for one in request.segments if (one.end or 0) > driver.machine.log_start), None)
+        if first is None or first.name.base >= group.name.base:
+            return 0
+        index = await self._index(driver.path.idx(first.name)) if first.name.cleaning else None
+        is_of_round = index is not None and index.cleaned is not None and index.cleaned.clean_to >= request.end
+        return 0 if is_of_round else group.name.base
+
     async def _check_drafts(self, request: _SwapRequest[L], group: DraftGroup) -> Cleaned:
         """Check that the group's drafts are complete, closed, and the job's; return the facts of the cleaned segment.
 
@@ -370,8 +455,7 @@ class JobRounds(Generic[L]):
         except NoSuchFile as error:
             raise _Stopped(f"a draft is gone ({error}); {PLAN_AGAIN}") from None
         except Unsupported as error:
-            text = "the broker's user has to read the drafts, and to rename them out of the job's folder"
-            raise _Stopped(f"{text}: {error}") from None
+            raise _Stopped(f"{_RIGHTS_NEEDED}: {error}. {_RIGHTS_ADVICE}") from None
         machine, end = request.state.driver.machine, request.end
         if index is None:
             raise _Stopped("the index of its draft is damaged")
@@ -393,6 +477,21 @@ class JobRounds(Generic[L]):
         for path in (group.draft, group.draft_index):
             await self._give_access(path, request.state.driver.segments.access)
         return index.cleaned
+
+    async def _check_rights(self, state: L, hold: JobHold) -> None:
+        """Check the rights on the job's folder once, if the job has made it: it has not written drafts yet.
+
+        Raises RequestError without the right to rename files out of the folder, and StorageError.
+        """
+        if hold.has_rights:
+            return
+        try:
+            await self._check_folder(draft_folder(state.driver.path.folder, hold.job))
+        except NoSuchFile:
+            return
+        except Unsupported as error:
+            raise _refused(f"{_RIGHTS_NEEDED}: {error}. {_RIGHTS_ADVICE}") from None
+        hold.has_rights = True
 
     async def _check_folder(self, folder: str) -> None:
         """Check that this process may rename files out of the folder: a swap of the record must not get stuck.
@@ -451,9 +550,20 @@ def _refused(text: str) -> RequestError:
     return RequestError(ErrorCode.OPERATION_NOT_ATTEMPTED, text)
 
 
+def _digest(sources: Sequence[ListedSegment]) -> str:
+    return sources_digest((one.name, one.length) for one in sources)
+
+
+def _may_lose_tombstones(cleaned: Cleaned, now_ms: int) -> bool:
+    """Return whether a round that began before ``now_ms`` may remove tombstones of a cleaned source."""
+    if cleaned.tombstones < 0:
+        return True  # unknown, as after a repair
+    return cleaned.tombstones > 0 and 0 <= cleaned.horizon <= now_ms
+
+
 def _check_sources(group: DraftGroup, sources: Sequence[ListedSegment]) -> None:
     """Compare the live segments of the group with the files of the job's plan.  Raises _Stopped."""
-    digest = sources_digest((one.name, one.length) for one in sources)
+    digest = _digest(sources)
     if not sources or sources[-1].end != group.end_offset or digest != group.sources:
         raise _Stopped(f"its sources are not the files that the job read: the log has changed; {PLAN_AGAIN}")
     try:
@@ -486,6 +596,7 @@ def _round_plan(
         first_dirty=plan.first_dirty,
         end=plan.end,
         now_ms=now_ms,
+        swap_until_ms=now_ms + SWAP_WITHIN_MS,
         delete_retention_ms=config.cleaning.delete_retention_ms,
         segment_bytes=config.cleaning.segment_bytes,
         index_interval_bytes=config.index_interval_bytes,

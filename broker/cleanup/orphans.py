@@ -7,6 +7,7 @@ The folder of a job that cleaned a log is not: the owner takes a draft by its na
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
@@ -14,10 +15,13 @@ from contextlib import aclosing
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import FormatError
+from bmq.core.logging.fields import fields
 from bmq.meta import ownership
 from bmq.storage import layout
 from bmq.storage.cleaning.job_round import DRAFT_FOLDER, draft_folder
-from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile
+from bmq.storage.filesystem import FileStatus, FileSystem, Lease, NoSuchFile, Unsupported
+
+_log = logging.getLogger(__name__)
 
 _DRAFT = re.compile(r"\.(?:idx|join|repair|clean|cleanidx)-\d{20}-\d{8}-\d{4,}(?:-\d{8}(?=-.+-))?-(.+)")
 """A draft's name: the segment's name, then the incarnation, which has a "-" itself."""
@@ -25,6 +29,11 @@ _CONCAT = re.compile(r"\..+\.concat")
 JOB_GRACE_MS = 86_400_000
 """Age of the newest file in a job's folder from which on the job counts as dead: a job writes, or asks, far more often.
 """
+DENIED_PAUSE_MS, DENIED_PAUSE_MAX_MS = 21_600_000, 7 * 86_400_000
+"""Pause after storage has refused to delete a job's folder, doubled by each refusal up to a week: only a person can
+change the rights."""
+DENIED_MAX = 1_000
+"""Most folders whose refusals are known; the oldest is forgotten first."""
 FENCED_AT_ONCE = 16
 """Files removed at once: a fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait
 for the sweep."""
@@ -49,14 +58,17 @@ class Sweeper:
         self._journal_grace_ms = journal_grace_ms
         self._journals_per_sweep = journals_per_sweep
         self.files_swept = 0
+        self._denied: dict[str, tuple[int, int]] = {}
+        """Pause and its end (wall time), by the path of a job's folder that this process may not delete."""
 
     async def sweep(self, driver: PartitionDriver, now_ms: int, job: str | None = None) -> bool:
         """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
         a spare or has given it up.  Its successor deletes them.  Folders of jobs are deleted ``JOB_GRACE_MS`` after
-        their last change, but for the folder of ``job``, which holds the partition.  ``now_ms`` is wall time.  Raises
-        RequestError if the partition is not owned any more, StorageError, KvError.
+        their last change, but for the folder of ``job``, which holds the partition.  A folder that this process may not
+        delete waits for ``DENIED_PAUSE_MS`` and longer.  ``now_ms`` is wall time.  Raises RequestError if the partition
+        is not owned any more, StorageError, KvError.
         """
         machine = driver.machine
         named = {entry.spare for entry in machine.record.segments}
@@ -78,20 +90,45 @@ class Sweeper:
             await driver.prove()
         await self._remove_all(old)
         for folder in folders:
-            self.files_swept += await self._fs.delete(folder.path, recursive=True)
+            try:
+                self.files_swept += await self._fs.delete(folder.path, recursive=True)
+            except Unsupported as error:
+                self._deny(folder.path, now_ms, error)
+            else:
+                self._denied.pop(folder.path, None)
         return bool(old)
+
+    def _deny(self, path: str, now_ms: int, error: Unsupported) -> None:
+        """Leave a job's folder for a time; warn at the first refusal."""
+        pause_ms, _ = self._denied.pop(path, (0, 0))
+        if not pause_ms:
+            text = (
+                "cannot delete the folder of a job that is over, and tries again ever more rarely: delete it, or give"
+                " the brokers' user the right to write into it"
+            )
+            _log.warning(text, extra=fields(path=path, error=error))
+        if len(self._denied) == DENIED_MAX:
+            del self._denied[next(iter(self._denied))]
+        pause_ms = min(max(2 * pause_ms, DENIED_PAUSE_MS), DENIED_PAUSE_MAX_MS)
+        self._denied[path] = pause_ms, now_ms + pause_ms
 
     async def _is_left_by_job(self, status: FileStatus, named: Collection[str], now_ms: int) -> bool:
         """Return whether this is the folder of a job that is over: all in it is old, and ``named`` has none of it."""
         if not status.is_dir or not layout.base_name(status.path).startswith(DRAFT_FOLDER):
             return False
+        if now_ms < self._denied.get(status.path, (0, 0))[1]:
+            return False
         oldest_ms = now_ms - JOB_GRACE_MS
         if status.modified_ms >= oldest_ms or any(path.startswith(f"{status.path}/") for path in named):
             return False
-        async with aclosing(_files(self._fs, status.path)) as files:
-            async for file in files:
-                if file.modified_ms >= oldest_ms:
-                    return False
+        try:
+            async with aclosing(_files(self._fs, status.path)) as files:
+                async for file in files:
+                    if file.modified_ms >= oldest_ms:
+                        return False
+        except Unsupported as error:
+            self._deny(status.path, now_ms, error)
+            return False
         return True
 
     def _left_by(self, status: FileStatus, epoch: int) -> str | None:

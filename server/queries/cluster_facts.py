@@ -183,6 +183,7 @@ class Operations:
             first_dirty=plan.first_dirty,
             end=plan.end,
             now_ms=plan.now_ms,
+            swap_until_ms=plan.swap_until_ms,
             delete_retention_ms=plan.delete_retention_ms,
             segment_bytes=plan.segment_bytes,
             index_interval_bytes=plan.index_interval_bytes,
@@ -194,14 +195,20 @@ class Operations:
         )
 
     async def swap_cleaned(
-        self, topic: str, partition: int, job: str, end: int, groups: Sequence[Mapping[str, Any]]
+        self,
+        topic: str,
+        partition: int,
+        job: str,
+        end: int,
+        swap_until_ms: int,
+        groups: Sequence[Mapping[str, Any]],
     ) -> SwappedFacts:
         rows = tuple(CleanedGroup(**each) for each in groups)
-        response = await self._swap(topic, partition, job, end, rows)
+        response = await self._swap(topic, partition, job, end, swap_until_ms, rows)
         return SwappedFacts(swapped=response.swapped, expired=response.expired, stopped=response.stopped or None)
 
     async def end_cleaning(self, topic: str, partition: int, job: str) -> None:
-        await self._swap(topic, partition, job, -1, (), ends_hold=True)
+        await self._swap(topic, partition, job, -1, -1, (), ends_hold=True)
 
     async def _swap(
         self,
@@ -209,13 +216,20 @@ class Operations:
         partition: int,
         job: str,
         end: int,
+        swap_until_ms: int,
         groups: tuple[CleanedGroup, ...],
         *,
         ends_hold: bool = False,
     ) -> SwapCleanedResponse:
         key = self._key(topic, partition)
         request = SwapCleanedRequest(
-            topic_id=key.topic_id, partition=partition, job=job, end=end, groups=groups, ends_hold=ends_hold
+            topic_id=key.topic_id,
+            partition=partition,
+            job=job,
+            end=end,
+            swap_until_ms=swap_until_ms,
+            groups=groups,
+            ends_hold=ends_hold,
         )
         return await ask_owner(self._node.joined, key, request)
 

@@ -21,7 +21,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.cleaning.job_round import RoundPlan, draft_folder
 from bmq.storage.cleaning.last_offsets import ANY_PRODUCER, KeyHashes, LastOffsetsFilter, has_keys
-from bmq.storage.cleaning.retention import AbortedRanges, RoundBounds
+from bmq.storage.cleaning.retention import AbortedRanges
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
 from bmq.storage.cleaning.source_reader import SourceReader
 from bmq.storage.filesystem import CreateOptions, FileSystem, NoSuchFile, StorageError, write_once
@@ -198,12 +198,9 @@ class _Writing:
 
     def _clean(self, writer: CleanedFileWriter, records: LastOffsetsFilter, indexes: list[Checkpoint]) -> CleanedFacts:
         group, plan = self._group, self._plan
-        bounds = RoundBounds(
-            first_dirty=plan.end, end=plan.end, now_ms=plan.now_ms, delete_retention_ms=plan.delete_retention_ms
-        )
         sources = [Source(source.name.base, source.end_offset) for source in group.sources]
         cleaning = CleaningRound(
-            bounds,
+            plan.bounds(first_dirty=plan.end),
             sources,
             aborted=plan.aborted,
             producers=plan.producers,

@@ -38,7 +38,6 @@ at a time; this job is for logs so large that it would take them days. A broker 
 nothing is lost or doubled, whenever the job is killed. Meanwhile the broker neither cleans nor merges these partitions.
 """
 DEFAULT_HTTP = "http://127.0.0.1:9080"
-GROUPS_A_SWAP = 16
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
@@ -117,7 +116,8 @@ class _Compaction:
         rounds: dict[int, HeldRound] = {}
         try:
             self._begin(rounds, paths, topic_id)
-            holds = _Holds(self._owners, {number: held.plan.end for number, held in rounds.items()}, _pause_s(rounds))
+            self._make_folders(rounds, paths)
+            holds = _Holds(self._owners, {number: held.plan for number, held in rounds.items()}, _pause_s(rounds))
             try:
                 groups = self._find_groups(rounds, paths)
                 self._on_step("planned")
@@ -144,6 +144,21 @@ class _Compaction:
                 continue
             if held.topic_id != topic_id:
                 raise JobError(f"the topic {self._topic} has another id at the HTTP address: is it of another cluster?")
+
+    def _make_folders(self, rounds: dict[int, HeldRound], paths: dict[int, PartitionPath]) -> None:
+        """Make the folders of the drafts, and have the owners check them.  Raises JobError if a right is missing."""
+        from bmq.spark.jobs.log_owner import TRIES, NotCleaned
+        from bmq.storage.filesystem import Unsupported
+
+        for number, held in rounds.items():
+            try:
+                self._io.run(make_draft_folder(self._fs, paths[number].folder, self._job))
+                self._owners.hold(number, held.plan, TRIES)
+            except Unsupported as error:
+                text = "the job's user needs the right to write into the partition's folder"
+                raise JobError(f"partition {number}: {text}: {error}. Nothing was changed by this") from error
+            except NotCleaned as refusal:
+                raise JobError(f"partition {number}: {refusal}. Nothing was changed by this") from refusal
 
     def _find_groups(self, rounds: dict[int, HeldRound], paths: dict[int, PartitionPath]) -> tuple[SourceGroup, ...]:
         """Return the groups of all rounds; a partition whose log has changed has none."""
@@ -185,7 +200,7 @@ class _Compaction:
     def _swap(self, number: int, plan: RoundPlan, work: CompactionWork, written: dict[int, WrittenFile]) -> None:
         """Have the partition's files swapped, in order of offsets."""
         from bmq.spark.jobs.log_owner import GroupToSwap, NotCleaned
-        from bmq.storage.cleaning.job_round import sources_digest
+        from bmq.storage.cleaning.job_round import GROUPS_MAX, sources_digest
 
         own = [at for at, group in enumerate(work.groups) if group.partition == number]
         to_swap = [
@@ -201,8 +216,10 @@ class _Compaction:
         swapped = expired = 0
         stopped = ""
         try:
-            for at in range(0, len(to_swap), GROUPS_A_SWAP):
-                found = self._owners.swap(number, plan.end, to_swap[at : at + GROUPS_A_SWAP])
+            # The owner lists the partition's folder for each request, so a request has as many groups as it takes.  A
+            # request that takes longer than its time-out loses nothing: groups that are swapped count as done again.
+            for at in range(0, len(to_swap), GROUPS_MAX):
+                found = self._owners.swap(number, plan, to_swap[at : at + GROUPS_MAX])
                 swapped, expired = swapped + found.swapped, expired + found.expired
                 if found.stopped:
                     stopped = found.stopped
@@ -244,9 +261,10 @@ class _Compaction:
 class _Holds:
     """A thread that has the owners hold the partitions for the job as long as it runs."""
 
-    def __init__(self, owners: LogOwners, ends: dict[int, int], pause_s: float) -> None:
+    def __init__(self, owners: LogOwners, plans: dict[int, RoundPlan], pause_s: float) -> None:
         self._owners = owners
-        self._ends = ends
+        self._plans = plans
+        self._refusals: dict[int, str] = {}
         self._pause_s = pause_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="bmq-holds", daemon=True)
@@ -261,14 +279,16 @@ class _Holds:
         from bmq.spark.jobs.log_owner import NotCleaned
 
         while not self._stopped.wait(self._pause_s):
-            for number, end in self._ends.items():
+            for number, plan in self._plans.items():
                 if self._stopped.is_set():
                     return
                 try:
-                    self._owners.hold(number, end)
+                    self._owners.hold(number, plan)
                 except (NotCleaned, JobError) as error:
                     # The round is not lost by this: the owner looks at the sources when it swaps.
-                    _say(f"partition {number}: the owner may not hold it any longer: {error}")
+                    if self._refusals.get(number) != str(error):
+                        self._refusals[number] = str(error)
+                        _say(f"partition {number}: the owner may not hold it any longer: {error}")
 
 
 # ---------------------------------------------------------------------------------------------------- on the driver
@@ -289,6 +309,25 @@ async def _find_topic(fs: FileSystem, topic: str) -> tuple[str, int]:
         raise JobError(f"there is no topic {topic!r} on this root")
     await check_levels(fs)
     return str(found.topic_id), found.partitions
+
+
+async def make_draft_folder(fs: FileSystem, folder: str, job: str) -> None:
+    """Make the job's folder in a partition's folder, with its group and mode: the owner renames drafts out of it.
+
+    Raises Unsupported (NotAllowed) without the right to make it, and other StorageErrors.
+    """
+    from bmq.core.file_access import Access
+    from bmq.storage.cleaning.job_round import draft_folder
+    from bmq.storage.filesystem import Unsupported
+
+    above, made = await fs.status(folder), draft_folder(folder, job)
+    await fs.make_folder(made, Access(mode=above.mode))
+    found = await fs.status(made)
+    for wanted in (Access(group=above.group), Access(mode=above.mode)):
+        missing = wanted.missing(found.owner, found.group, found.mode)
+        if missing.is_given:
+            with suppress(Unsupported):  # the owner checks what it needs
+                await fs.set_access(made, missing)
 
 
 async def find_groups(fs: FileSystem, path: PartitionPath, plan: RoundPlan) -> list[SourceGroup]:

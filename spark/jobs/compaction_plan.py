@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
+import socket
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +17,7 @@ from pyspark import Broadcast
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
+from bmq.core.extras import how_to_install
 from bmq.spark.jobs.cleaning_tasks import CompactionWork, WrittenFile, hashes_of, write_group
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.cleaning.last_offsets import LastOffsetsFilter
@@ -63,6 +67,13 @@ class DraftTask:
 
     @property
     def _work(self) -> CompactionWork:
+        if importlib.util.find_spec("numba") is None:
+            text = f"the executors' Python has no numba ({sys.executable} on {socket.gethostname()})"
+            advice = (
+                f"on every executor, install the wheel with the extra spark ({how_to_install('spark')}), or send a"
+                ' packed environment (docs/spark.md, "Getting the package to executors")'
+            )
+            raise ModuleNotFoundError(f"{text}: {advice}", name="numba")
         return replace(self._shared.value, secret=self._secret, token=self._token)
 
     def hashes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,6 +26,8 @@ SWAP_TRIES = 25
 PAUSE_S = 5.0
 """Pause before the next try after a server that did not respond, or could not yet."""
 
+_LATE_ADVICE = "run the job again, or name another server with --http"
+
 
 class NotCleaned(Exception):
     """The owner does not plan a round, or does not go on; ``str`` says why."""
@@ -81,7 +83,7 @@ class LogOwners:
         except (KeyError, TypeError, ValueError, FormatError) as error:
             raise JobError(f"{self._url} answers, but not as a `bmq serve` of this version: {error!r}") from error
 
-    def swap(self, partition: int, end: int, groups: Sequence[GroupToSwap]) -> SwapResult:
+    def swap(self, partition: int, plan: RoundPlan, groups: Sequence[GroupToSwap]) -> SwapResult:
         """Have groups swapped, in order.  A repeated request changes nothing.  Raises NotCleaned and JobError."""
         rows = [
             {
@@ -93,14 +95,20 @@ class LogOwners:
             }
             for group in groups
         ]
-        found = self._ask(partition, {"job": self._job, "end": end, "groups": rows}, "PUT", SWAP_TRIES)
+        found = self._ask(partition, self._swap_body(plan, rows), "PUT", SWAP_TRIES)
         return SwapResult(
             swapped=int(found["swapped"]), expired=int(found["expired"]), stopped=str(found["stopped"] or "")
         )
 
-    def hold(self, partition: int, end: int) -> None:
-        """Have the partition held longer, in a single try.  Raises NotCleaned and JobError."""
-        self._ask(partition, {"job": self._job, "end": end, "groups": []}, "PUT", 1)
+    def hold(self, partition: int, plan: RoundPlan, tries: int = 1) -> None:
+        """Have the partition held longer; the owner checks its rights on the job's folder, if the folder is there.
+
+        Raises NotCleaned and JobError.
+        """
+        self._ask(partition, self._swap_body(plan, []), "PUT", tries)
+
+    def _swap_body(self, plan: RoundPlan, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        return {"job": self._job, "end": plan.end, "swap_until_ms": plan.swap_until_ms, "groups": rows}
 
     def end(self, partition: int) -> None:
         """Let the partition go.  Raises NotCleaned and JobError."""
@@ -111,7 +119,9 @@ class LogOwners:
         url = f"{self._url}/api/v1/topics/{topic}/partitions/{partition}/cleaning"
         for left in reversed(range(tries)):
             try:
-                return call(url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX)
+                return call(
+                    url, body, TIMEOUT_S, self._login, method, bytes_max=PLAN_BYTES_MAX, late_advice=_LATE_ADVICE
+                )
             except RequestRefused as error:
                 if not left or not error.is_passing:
                     raise NotCleaned(str(error)) from error
@@ -128,6 +138,7 @@ def _plan(found: Mapping[str, Any]) -> RoundPlan:
         "first_dirty",
         "end",
         "now_ms",
+        "swap_until_ms",
         "delete_retention_ms",
         "segment_bytes",
         "index_interval_bytes",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.retention import ProducerEnd
+from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 
 DRAFT_FOLDER = ".compact-"
 """The beginning of the name of a job's folder; the job's id follows."""
@@ -28,6 +28,8 @@ JOB = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 """The form of a job's id."""
 GROUPS_MAX = 64
 """Most groups of one request to swap: some seconds of calls to the namespace."""
+SWAP_WITHIN_MS = 172_800_000
+"""Longest time from a plan to its last swap: 48 hours.  Delete horizons of the drafts count from its end."""
 NOTHING_TO_CLEAN = "nothing can be cleaned now"
 """The beginning of the owner's refusal where the log needs no job; all other refusals are failures of the job."""
 _ABORTED = struct.Struct(">qqqq")
@@ -38,15 +40,16 @@ _PRODUCER = struct.Struct(">qqh")
 class RoundPlan:
     """The plan of a round over a partition's closed segments with offsets [``start``, ``end``).
 
-    Below ``first_dirty`` no key has two records.  ``now_ms`` is the time of the cleaning.  ``aborted`` has every
-    aborted transaction with data below ``end``.  ``segment_bytes``: most bytes of the sources of one cleaned segment,
-    but for a single source.
+    Below ``first_dirty`` no key has two records.  ``now_ms`` is the time of the cleaning.  Drafts are swapped until
+    ``swap_until_ms``, no later.  ``aborted`` has every aborted transaction with data below ``end``.  ``segment_bytes``:
+    most bytes of the sources of one cleaned segment, but for a single source.  All times are wall times.
     """
 
     start: int
     first_dirty: int
     end: int
     now_ms: int
+    swap_until_ms: int
     delete_retention_ms: int
     segment_bytes: int
     index_interval_bytes: int
@@ -54,6 +57,16 @@ class RoundPlan:
     dirty_bytes: int
     aborted: tuple[AbortedTransaction, ...]
     producers: Mapping[int, ProducerEnd]
+
+    def bounds(self, first_dirty: int) -> RoundBounds:
+        """Return the bounds of a round over this plan's sources, or over some of them."""
+        return RoundBounds(
+            first_dirty=first_dirty,
+            end=self.end,
+            now_ms=self.now_ms,
+            delete_retention_ms=self.delete_retention_ms,
+            swap_until_ms=self.swap_until_ms,
+        )
 
 
 def draft_folder(folder: str, job: str) -> str:

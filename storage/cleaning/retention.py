@@ -16,8 +16,12 @@ the last batch of a producer                  its header, so that sequence and e
 ============================================  ========================================================================
 
 The *delete horizon* of a batch is the time of a cleaning and ``delete.retention.ms``.  A batch with tombstones gets its
-horizon in its first round, a marker in the first round without data of its transaction.  A reader sees the tombstone if
-it began before the round and needs at most ``delete.retention.ms``.
+horizon in its first round, a marker in the first round without data of its transaction.  No later
+round changes a horizon.  A reader sees the tombstone if it began before the round and needs at most
+``delete.retention.ms``.
+
+A round of Kafka's cleaner, or of a partition's owner, counts from its begin.  Hours may lie between a job's plan and
+its swaps, and until a swap readers find the deleted values.  So a job counts from the latest time of its swaps.
 
 A round may leave files as they are.  ``intact_from`` is the first offset of the first such file.  From there on a
 tombstone may hide a record of that file, and a marker may end a transaction with data there.  So from there on both
@@ -50,8 +54,9 @@ class RoundBounds:
     """The offsets and times of a round.
 
     ``first_dirty``: below it no key has two records.  ``end``: where the last source ends; no batch at or past it is
-    read.  ``now_ms`` is the time of the cleaning.  ``intact_from``: see the module; None if all files below ``end`` are
-    rewritten.
+    read.  ``now_ms`` is the time of the cleaning: horizons up to it are over.  ``intact_from``: see the module; None if
+    all files below ``end`` are rewritten.  ``swap_until_ms``: the latest time of a swap of this round; new horizons
+    count from there, or from ``now_ms`` if it is None.
     """
 
     first_dirty: int
@@ -59,11 +64,13 @@ class RoundBounds:
     now_ms: int
     delete_retention_ms: int
     intact_from: int | None = None
+    swap_until_ms: int | None = None
 
     @property
     def horizon(self) -> int:
         """The delete horizon of this round's batches: NEVER at most."""
-        return min(self.now_ms + self.delete_retention_ms, NEVER)
+        since_ms = self.now_ms if self.swap_until_ms is None else self.swap_until_ms
+        return min(since_ms + self.delete_retention_ms, NEVER)
 
 
 class ProducerEnd(NamedTuple):

@@ -37,6 +37,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import stat
 import threading
 import time
@@ -81,7 +82,18 @@ _ERRORS: dict[int, type[StorageError]] = {
 def translate(error: OSError, what: str) -> StorageError:
     """Return the storage error for ``error``; ``what`` names the file or the call in its text."""
     FAILURES.note(error)
-    return _ERRORS.get(error.errno or 0, StorageError)(f"{what}: {error.strerror or error}")
+    kind = _ERRORS.get(error.errno or 0, StorageError)
+    user = f" (user {_own_user()})" if kind is NotAllowed else ""
+    return kind(f"{what}: {error.strerror or error}{user}")
+
+
+def _own_user() -> str:
+    """Return the name of this process's user, or its number if it has none here."""
+    uid = os.geteuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def is_open(status: os.stat_result) -> bool:

@@ -399,6 +399,7 @@ class BeginCleaningResponse(InternalResponse):
     first_dirty: Int64 = -1
     end: Int64 = -1
     now_ms: Int64 = -1
+    swap_until_ms: Int64 = -1
     delete_retention_ms: Int64 = -1
     segment_bytes: Int64 = -1
     index_interval_bytes: Int64 = -1
@@ -445,7 +446,10 @@ class SwapCleanedResponse(InternalResponse):
 
 @dataclass(frozen=True, slots=True)
 class SwapCleanedRequest(InternalRequest[SwapCleanedResponse]):
-    """A request to swap groups of a job's round up to ``end``; without groups the hold is renewed, or ended."""
+    """A request to swap groups of a job's round up to ``end``; without groups the hold is renewed, or ended.
+
+    ``end`` and ``swap_until_ms`` are the plan's.
+    """
 
     KEY = InternalKey.SWAP_CLEANED
 
@@ -453,6 +457,7 @@ class SwapCleanedRequest(InternalRequest[SwapCleanedResponse]):
     partition: Int32
     job: Text
     end: Int64
+    swap_until_ms: Int64
     groups: CleanedGroups
     ends_hold: Bool
 

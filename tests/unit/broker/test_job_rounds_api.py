@@ -34,11 +34,12 @@ PLAN = RoundPlan(
     first_dirty=2,
     end=3,
     now_ms=4,
-    delete_retention_ms=5,
-    segment_bytes=6,
-    index_interval_bytes=7,
-    clean_bytes=8,
-    dirty_bytes=9,
+    swap_until_ms=5,
+    delete_retention_ms=6,
+    segment_bytes=7,
+    index_interval_bytes=8,
+    clean_bytes=9,
+    dirty_bytes=10,
     aborted=(AbortedTransaction(1, 2, 3, 4),),
     producers={11: ProducerEnd(12, 13)},
 )
@@ -62,8 +63,10 @@ class Rounds:
         self._ask(key, job)
         return PLAN
 
-    async def swap(self, key: PartitionKey, job: str, end: int, groups: Sequence[DraftGroup]) -> SwapResult:
-        self._ask(key, job, end, *groups)
+    async def swap(
+        self, key: PartitionKey, job: str, end: int, swap_until_ms: int, groups: Sequence[DraftGroup]
+    ) -> SwapResult:
+        self._ask(key, job, end, swap_until_ms, *groups)
         return SwapResult(1, 2, "why")
 
     async def end(self, key: PartitionKey, job: str) -> None:
@@ -79,7 +82,7 @@ def joined(buffers: Sequence[Any]) -> memoryview:
 
 
 def swapping(*groups: CleanedGroup, ends_hold: bool = False) -> memoryview:
-    request = SwapCleanedRequest(TOPIC, 3, "j", 20, groups, ends_hold)
+    request = SwapCleanedRequest(TOPIC, 3, "j", 20, 30, groups, ends_hold)
     return joined(request.encode())
 
 
@@ -95,10 +98,10 @@ async def test_a_plan_arrives_whole() -> None:
     found = BeginCleaningResponse.decode(joined(await api(rounds).begin(BEGIN, cast(Any, None))))
     assert rounds.asked == [(KEY, "j")]
     numbers = (
-        found.start, found.first_dirty, found.end, found.now_ms, found.delete_retention_ms, found.segment_bytes,
-        found.index_interval_bytes, found.clean_bytes, found.dirty_bytes,
+        found.start, found.first_dirty, found.end, found.now_ms, found.swap_until_ms, found.delete_retention_ms,
+        found.segment_bytes, found.index_interval_bytes, found.clean_bytes, found.dirty_bytes,
     )  # fmt: skip
-    assert numbers == tuple(range(1, 10))
+    assert numbers == tuple(range(1, 11))
     assert found.hold_ms == HOLD_MS
     assert unpack_aborted(found.aborted) == PLAN.aborted
     assert unpack_producers(found.producers) == PLAN.producers
@@ -110,7 +113,7 @@ async def test_groups_are_passed_on_in_order_and_the_flag_ends_the_hold() -> Non
     found = SwapCleanedResponse.decode(joined(await api(rounds).swap(swapping(ROW, other), cast(Any, None))))
     assert (found.swapped, found.expired, found.stopped) == (1, 2, "why")
     group = DraftGroup(NAME, 9, "ab", "/d", "/i")
-    assert rounds.asked == [(KEY, "j", 20, group, group._replace(end_offset=12))]
+    assert rounds.asked == [(KEY, "j", 20, 30, group, group._replace(end_offset=12))]
     await api(rounds).swap(swapping(ends_hold=True), cast(Any, None))
     assert rounds.asked[1:] == [("end", KEY, "j")]
 

@@ -171,6 +171,7 @@ CLEANING_ROUND: RoundFacts = {
     "first_dirty": 10,
     "end": 90,
     "now_ms": NOW_MS,
+    "swap_until_ms": NOW_MS + 172_800_000,
     "delete_retention_ms": 86_400_000,
     "segment_bytes": 1 << 30,
     "index_interval_bytes": 65_536,
@@ -254,9 +255,15 @@ class FakeOperations:
         return CLEANING_ROUND
 
     async def swap_cleaned(
-        self, topic: str, partition: int, job: str, end: int, groups: Sequence[Mapping[str, Any]]
+        self,
+        topic: str,
+        partition: int,
+        job: str,
+        end: int,
+        swap_until_ms: int,
+        groups: Sequence[Mapping[str, Any]],
     ) -> SwappedFacts:
-        self._ask("swap_cleaned", topic, partition, job, end, *groups)
+        self._ask("swap_cleaned", topic, partition, job, end, swap_until_ms, *groups)
         return {"swapped": len(groups), "expired": 0, "stopped": None}
 
     async def end_cleaning(self, topic: str, partition: int, job: str) -> None:

@@ -23,7 +23,7 @@ TEMPLATE = "/api/v1/topics/{name}/partitions/{partition}/cleaning"
 PATH = "/api/v1/topics/orders/partitions/1/cleaning"
 GROUP = {"name": "n", "end_offset": 9, "sources": "ab", "draft": "/d", "draft_index": "/i"}
 GROUPS = [GROUP, {**GROUP, "end_offset": 12}]
-SWAP = {"job": "j-1", "end": 9, "groups": GROUPS}
+SWAP = {"job": "j-1", "end": 9, "swap_until_ms": 5, "groups": GROUPS}
 BODIES: dict[str, Any] = {"POST": {"job": "j-1"}, "PUT": SWAP, "DELETE": {"job": "j-1"}}
 
 
@@ -52,7 +52,7 @@ async def ask(
         ("POST", ("begin_cleaning", "orders", 1, "j-1"), CLEANING_ROUND),
         (
             "PUT",
-            ("swap_cleaned", "orders", 1, "j-1", 9, *GROUPS),
+            ("swap_cleaned", "orders", 1, "j-1", 9, 5, *GROUPS),
             {"swapped": 2, "expired": 0, "stopped": None},
         ),
         ("DELETE", ("end_cleaning", "orders", 1, "j-1"), {"job": "j-1"}),
@@ -73,6 +73,7 @@ async def test_a_request_is_passed_on(method: str, asked: tuple[object, ...], re
         ("POST", {"job": "x\n"}),
         ("DELETE", {"job": ""}),
         ("PUT", {"end": "9"}),
+        ("PUT", {"swap_until_ms": None}),
         ("PUT", {"groups": [GROUP] * (GROUPS_MAX + 1)}),
         ("PUT", {"groups": [{**GROUP, "more": 1}]}),
         ("PUT", {"groups": [{**GROUP, "draft": 1}]}),

@@ -10,6 +10,7 @@ from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import CleaningConfig
+from bmq.storage.filesystem import write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, PATH, Owner, World
@@ -77,3 +78,9 @@ async def contents(world: World, start: int, end: int) -> tuple[Found, int]:
 async def hidden(world: World) -> int:
     """Return how many files are left that a cleaned segment hides."""
     return sum([1 async for one in walk(world.reading, PATH) if not one.is_live])
+
+
+async def put_again(world: World, path: str, data: bytes) -> None:
+    """Replace the file, as a repair does."""
+    await world.reading.delete(path)
+    await write_once(world.reading, path, data)

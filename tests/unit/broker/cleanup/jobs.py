@@ -20,7 +20,6 @@ from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.job_round import RoundPlan, draft_folder, sources_digest
 from bmq.storage.cleaning.plan import group_segments
-from bmq.storage.cleaning.retention import RoundBounds
 from bmq.storage.cleaning.round import CleaningRound, Source
 from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
@@ -73,7 +72,7 @@ class CleaningJob:
     async def swap(self, owner: Owning, groups: Sequence[DraftGroup] | None = None) -> SwapResult:
         """Have the owner swap these groups, or all."""
         chosen = self.groups if groups is None else groups
-        return await owner.janitor.job_rounds.swap(self.key, self.name, self.plan.end, chosen)
+        return await owner.janitor.job_rounds.swap(self.key, self.name, self.plan.end, self.plan.swap_until_ms, chosen)
 
     async def end(self, owner: Owning) -> None:
         """End the round."""
@@ -85,11 +84,8 @@ class CleaningJob:
         groups = group_segments([one.facts for one in segments.values()], self.plan.segment_bytes)
         sources = [[Source(each.base, each.end_offset) for each in group] for group in groups]
         plan = self.plan
-        bounds = RoundBounds(
-            first_dirty=plan.first_dirty, end=plan.end, now_ms=plan.now_ms, delete_retention_ms=plan.delete_retention_ms
-        )
         cleaning = CleaningRound(
-            bounds,
+            plan.bounds(plan.first_dirty),
             [each for group in sources for each in group],
             aborted=plan.aborted,
             producers=plan.producers,

@@ -17,14 +17,20 @@ from bmq.broker.repair.scan import read_folder
 from bmq.cli.segment.targets import list_partition
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.storage.cleaning.job_round import GROUPS_MAX
+from bmq.core.records.batch import Record, build_batch
+from bmq.core.records.cursor import read_batches
+from bmq.core.records.reader import read_records
+from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.cleaning.job_round import GROUPS_MAX, NOTHING_TO_CLEAN
 from bmq.storage.cleaning.plan import NOT_COMPACTED
+from bmq.storage.cleaning.retention import DELETE_HORIZON
 from bmq.storage.filesystem import LeaseLost, NotAllowed, PipelineFailed, StorageUnavailable, write_once
+from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx, encode_idx
-from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, hidden, update
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, hidden, put, put_again, update
 from tests.unit.broker.cleanup.jobs import JOB, NEVER_DUE, CleaningJob
-from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
+from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -186,6 +192,55 @@ async def test_sources_wait_for_the_delay_of_their_own_swap() -> None:
     assert await hidden(story.world) == 0
 
 
+async def test_tombstones_stay_for_their_time_after_the_swap_of_a_long_job() -> None:
+    """Swap late: a reader that has just read the deleted value needs the tombstone from then on."""
+    retention_ms = HOLD_MS // 10
+    story = await Story.of(replace(NEVER_DUE, cleaning=replace(NEVER_DUE.cleaning, delete_retention_ms=retention_ms)))
+    owner, job = story.owner, story.job
+    await put(owner, b"gone", b"value")
+    gone = build_batch([Record(key=b"gone", value=None)], base_timestamp=CLOCK.now_ms())
+    await owner.driver.append(memoryview(gone))
+    await update(owner, COUNT)
+    await asyncio.sleep(1)
+    await owner.janitor._notice(owner.broker.context.now_ms())
+    await story.drafted()
+    await asyncio.sleep(HOLD_MS * 9 // 10_000)
+    assert await job.swap(owner) == SwapResult(len(job.groups), 0)
+    swapped_ms = owner.broker.context.clock.now_ms()
+    assert swapped_ms > job.plan.now_ms + retention_ms
+    log = LogReader(BlockCache(story.world.reading, ReadConfig(block_bytes=256)), PATH)
+    found = [
+        batch
+        for group in job.groups
+        for batch in read_batches(memoryview(await log.read(group.name.base, 1 << 20, group.end_offset)))
+    ]
+    horizons = [batch.base_timestamp for batch in found if batch.attributes & DELETE_HORIZON]
+    assert horizons
+    assert min(horizons) >= swapped_ms + retention_ms
+
+
+async def test_drafts_whose_delete_horizons_are_too_early_are_not_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the latest time of a swap with each request: the owner may be another than the owner of the plan."""
+    monkeypatch.setattr(job_rounds, "SWAP_WITHIN_MS", HOUR_MS)
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    await story.drafted()
+    for _ in range(6):
+        await asyncio.sleep(HOUR_MS / 6_000 - 1)
+        await job.swap(owner, [])
+    assert await job.swap(owner, job.groups[:1]) == SwapResult(1, 0)
+    await asyncio.sleep(7)
+    code, text = await refused(job.swap(owner, []))
+    assert (code, "run the job again" in text) == (ErrorCode.OPERATION_NOT_ATTEMPTED, True)
+    before = await story.cleaned()
+    result = await job.swap(owner)
+    assert (result.swapped, result.expired) == (1, 0), "the first was swapped in time"
+    assert "within 1 h" in result.stopped
+    assert "--partitions" in result.stopped
+    assert await story.cleaned() == before
+    assert await story.is_right()
+
+
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -225,6 +280,23 @@ async def test_nothing_is_planned_while_files_of_the_last_cleaning_are_left() ->
     assert "file.delete.delay.ms" in text
     other = CleaningJob(story.world, "other")
     assert "still on storage" in (await refused(other.begin(story.owner)))[1], "a refused job holds nothing"
+
+
+async def test_damage_is_no_clean_log() -> None:
+    """Refuse with a text of its own where damage stops the log: the job counts the partition as failed."""
+    story = await Story.of()
+    names = [one.name async for one in walk(story.world.reading, PATH) if one.is_live]
+    path = PATH.idx(names[0])
+    sound = await story.world.reading.read(path, 0, 1 << 20)
+    await put_again(story.world, path, sound[:20])
+    code, text = await refused(story.job.begin(story.owner))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert not text.startswith(NOTHING_TO_CLEAN)
+    assert f"the segment at offset {names[0].base}, or its index, cannot be read" in text
+    assert "bmq segment repair" in text
+    await asyncio.sleep(1)
+    await put_again(story.world, path, sound)
+    assert (await story.job.begin(story.owner)).dirty_bytes > 0
 
 
 @pytest.mark.parametrize("bound", ["ABORTED_MAX", "PRODUCERS_MAX"])
@@ -375,19 +447,91 @@ async def test_a_log_start_in_a_group_whose_sources_are_left_does_no_harm() -> N
     assert (await contents(story.world, story.owner.log_start, COUNT))[0] == left
 
 
-async def test_a_group_of_which_sources_are_gone_ends_the_round() -> None:
+@pytest.mark.parametrize("is_one_by_one", [False, True])
+async def test_a_group_of_which_sources_have_expired_is_passed_over(*, is_one_by_one: bool) -> None:
     story = await Story.of()
     job = story.job
     await story.drafted()
     await story.owner.driver.delete_before(job.groups[0].end_offset - 1)
     await story.owner.rounds(2)
     await story.owner.rounds(2)
-    result = await job.swap(story.owner)
-    assert (result.swapped, result.expired) == (0, 0)
-    assert "not the files that the job read" in result.stopped
-    assert "begin a new round" in result.stopped
+    if is_one_by_one:
+        found = [await job.swap(story.owner, [group]) for group in job.groups]
+        assert found == [SwapResult(0, 1), *[SwapResult(1, 0)] * (len(job.groups) - 1)]
+    else:
+        assert await job.swap(story.owner) == SwapResult(len(job.groups) - 1, 1)
+    assert await story.cleaned() == [group.name for group in job.groups[1:]]
+    left = {key: found for key, found in story.last.items() if found[0] >= story.owner.log_start}
+    assert (await contents(story.world, story.owner.log_start, COUNT))[0] == left
     other = CleaningJob(story.world, "other")
-    await other.begin(story.owner)
+    await job.end(story.owner)
+    for _ in range(4):
+        await story.owner.rounds(1.5)
+    assert (await other.begin(story.owner)).dirty_bytes > 0, "what is left of the group is dirty"
+
+
+@pytest.mark.parametrize("is_one_by_one", [False, True])
+async def test_no_tombstone_goes_before_a_value_that_is_left(
+    *, is_one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pass over the group of a value in two rounds: the second would remove the tombstone, whose time is over."""
+    monkeypatch.setattr(job_rounds, "SWAP_WITHIN_MS", HOLD_MS)
+    world = World()
+    owner = await compacted(
+        world, config=replace(NEVER_DUE, cleaning=replace(NEVER_DUE.cleaning, delete_retention_ms=0))
+    )
+    for number in range(COUNT):
+        if number == 4:
+            value_at = await put(owner, b"gone", b"value")
+        elif number == 8:
+            gone = build_batch([Record(key=b"gone", value=None, headers=[("h", bytes(80))])])
+            tombstone_at = await owner.driver.append(memoryview(gone))
+        else:
+            await put(owner, b"of its own %d" % number, b"value")
+    await asyncio.sleep(1)
+    await owner.janitor._notice(owner.broker.context.now_ms())
+
+    async def drafted_and_cut(name: str, log_start: int) -> CleaningJob:
+        job = CleaningJob(world, name)
+        await job.begin(owner)
+        await job.write()
+        await owner.driver.delete_before(log_start)
+        for _ in range(3):
+            await owner.rounds(2)
+        return job
+
+    first = await drafted_and_cut("first", 2)
+    assert first.groups[0].end_offset > value_at
+    assert first.groups[0].end_offset <= tombstone_at
+    assert await first.swap(owner) == SwapResult(len(first.groups) - 1, 1)
+    await first.end(owner)
+    for _ in range(4):
+        await owner.rounds(HOLD_MS / 2000)
+    second = await drafted_and_cut("second", 3)
+    assert second.groups[0].end_offset <= tombstone_at
+    before = await world.logs()
+    if is_one_by_one:
+        assert await second.swap(owner, second.groups[:1]) == SwapResult(0, 1)
+        result = await second.swap(owner, second.groups[1:])
+        assert (result.swapped, result.expired) == (0, 0)
+    else:
+        result = await second.swap(owner)
+        assert (result.swapped, result.expired) == (0, 1)
+    assert "may lack tombstones" in result.stopped
+    assert await world.logs() == before
+    third = CleaningJob(world, "third")
+    await third.begin(owner)
+    await third.write()
+    assert await third.swap(owner) == SwapResult(len(third.groups), 0)
+    log = LogReader(BlockCache(world.reading, ReadConfig(block_bytes=256)), PATH)
+    keys = [
+        bytes(record.key or b"")
+        for group in third.groups
+        for batch in read_batches(memoryview(await log.read(group.name.base, 1 << 20, group.end_offset)))
+        for record in read_records(batch)
+    ]
+    assert keys
+    assert b"gone" not in keys, "neither the value nor the tombstone"
 
 
 async def test_a_dead_job_that_asks_late_changes_nothing() -> None:
@@ -611,6 +755,28 @@ async def test_a_folder_out_of_which_the_owner_may_not_rename_is_refused_before_
 
     story.owner.steps.make_folder = denied  # type: ignore[method-assign, assignment]
     assert "rename them out of the job's folder" in await stopped(story)
+
+
+async def test_a_job_learns_of_missing_rights_before_it_writes_drafts() -> None:
+    """Check the folder that the job has made at its first request, hours before the first swap."""
+    story = await Story.of()
+    await story.job.begin(story.owner)
+    await story.job.swap(story.owner, [])
+    await story.job.fs.make_folder(story.job.folder)
+    make_folder = story.owner.steps.make_folder
+
+    async def denied(path: str, *rest: object) -> None:
+        raise NotAllowed(f"{path}: user=bmq, access=WRITE")
+
+    story.owner.steps.make_folder = denied  # type: ignore[method-assign, assignment]
+    code, text = await refused(story.job.swap(story.owner, []))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert f"{story.job.folder}/" in text
+    assert "user=bmq, access=WRITE" in text
+    assert "storage.mode" in text
+    story.owner.steps.make_folder = make_folder  # type: ignore[method-assign]
+    await story.job.swap(story.owner, [])
+    assert await story.world.names(story.job.folder) == []
 
 
 async def test_a_topic_that_is_not_compacted_any_more_is_not_swapped() -> None:

@@ -34,6 +34,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     contents,
     hidden,
     put,
+    put_again,
     update,
 )
 from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, World, life
@@ -266,12 +267,6 @@ async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     found, count = await contents(world, 0, 28)
     assert (found, await hidden(world)) == (last, 0)
     assert count <= KEYS + 4
-
-
-async def put_again(world: World, path: str, data: bytes) -> None:
-    """Replace the file, as a repair does."""
-    await world.reading.delete(path)
-    await write_once(world.reading, path, data)
 
 
 @pytest.mark.parametrize("dies_before", [True, False])

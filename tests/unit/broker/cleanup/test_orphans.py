@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from bmq.storage import layout
 from bmq.storage.filesystem import (
     Lease,
     LeaseLost,
+    NotAllowed,
     StorageError,
     StorageUnavailable,
     write_once,
@@ -123,6 +125,40 @@ async def test_the_folder_of_a_job_is_deleted_a_day_after_its_last_change() -> N
     assert await world.names() == [".compact-busy", ".somebody-elses"], "its job holds the partition"
     await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "bus")
     assert await world.names() == [".somebody-elses"]
+
+
+@pytest.mark.parametrize("step", ["delete", "list"])
+async def test_a_folder_that_may_not_be_deleted_waits_ever_longer_with_one_warning(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    owner = await world.owner("a")
+    folder, other = f"{PATH.folder}/.compact-denied", f"{PATH.folder}/.compact-old"
+    for path in (folder, other):
+        await write_once(world.reading, f"{path}/part-0.log", b"draft")
+    begun_ms = owner.broker.context.clock.now_ms() + 2 * DAY_MS
+    sweeper, tried_ms = owner.janitor._sweeper, list[int]()
+    real = getattr(MemoryFileSystem, step)
+
+    def denied(self: MemoryFileSystem, path: str, **options: Any) -> Any:
+        if path == folder:
+            tried_ms.append(now_ms)
+            raise NotAllowed(f"{step} {path}: Permission denied: user=bmq, access=WRITE")
+        return real(self, path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, step, denied)
+        for now_ms in range(begun_ms, begun_ms + 40 * DAY_MS, HOUR_MS):
+            await sweeper.sweep(owner.driver, now_ms)
+    pauses = [(after - before) // HOUR_MS for before, after in pairwise(tried_ms)]
+    assert pauses == [6, 12, 24, 48, 96, 168, 168, 168, 168]
+    warnings = [record for record in caplog.records if "ever more rarely" in record.message]
+    assert len(warnings) == 1
+    assert folder in (shown := str(vars(warnings[0])))
+    assert "user=bmq, access=WRITE" in shown
+    assert await world.names() == [".compact-denied"], "the others are deleted"
+    await sweeper.sweep(owner.driver, begun_ms + 60 * DAY_MS)
+    assert await world.names() == []
 
 
 async def test_a_jobs_folder_stays_while_the_record_names_a_draft_of_it() -> None:

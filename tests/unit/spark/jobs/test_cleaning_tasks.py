@@ -24,6 +24,7 @@ from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.storage.cleaning.compiled_filter import COMPILED_FILTERS
 from bmq.storage.cleaning.job_round import RoundPlan, draft_folder
 from bmq.storage.cleaning.last_offsets import LastOffsetsFilter
+from bmq.storage.cleaning.retention import DELETE_HORIZON
 from bmq.storage.layout import PartitionPath
 from bmq.storage.segment import decode_idx
 from tests.harness.seeds import seeds
@@ -56,12 +57,14 @@ class World:
     def path(self) -> PartitionPath:
         return self.store.path()
 
-    def plan(self, *, end: int, segment_bytes: int, now_ms: int = NOW_MS) -> RoundPlan:
+    def plan(self, *, end: int, segment_bytes: int, swap_until_ms: int = NOW_MS) -> RoundPlan:
+        """Return a plan; swapped at once, its drafts are those of an owner's round."""
         return RoundPlan(
             start=self.log.base,
             first_dirty=self.log.base,
             end=end,
-            now_ms=now_ms,
+            now_ms=NOW_MS,
+            swap_until_ms=swap_until_ms,
             delete_retention_ms=DAY_MS,
             segment_bytes=segment_bytes,
             index_interval_bytes=100,
@@ -152,6 +155,22 @@ def small_world(tmp_path: Path) -> tuple[World, CompactionWork]:
         log.roll()
     world = World(tmp_path / "root", log)
     return world, world.work(world.plan(end=5, segment_bytes=1))
+
+
+def test_delete_horizons_count_from_the_latest_time_of_the_swap(tmp_path: Path) -> None:
+    log = Log()
+    log.add((b"gone", None))
+    log.roll()
+    log.add((b"k", b"v"))
+    world = World(tmp_path / "root", log)
+    work = world.work(world.plan(end=1, segment_bytes=1, swap_until_ms=NOW_MS + 2 * DAY_MS))
+    (done,) = world.run(work)
+    (batch,) = read_batches(memoryview(world.read(done.draft)))
+    assert batch.attributes & DELETE_HORIZON
+    assert batch.base_timestamp == NOW_MS + 3 * DAY_MS
+    cleaned = decode_idx(world.read(done.draft_index)).cleaned
+    assert cleaned is not None
+    assert cleaned.horizon == NOW_MS + 3 * DAY_MS
 
 
 def test_a_task_that_runs_twice_writes_under_names_of_its_own(tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
+import pwd
+import re
 import threading
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,21 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from bmq.core.model import SegmentName
 from bmq.spark.jobs import JobError, log_owner
-from bmq.spark.jobs.compact import parse_partitions, run
+from bmq.spark.jobs.cleaning_tasks import CompactionWork, SourceFile, SourceGroup, WrittenFile
+from bmq.spark.jobs.compact import _Compaction, add_arguments, parse_partitions, run
 from bmq.spark.jobs.log_owner import GroupToSwap, HeldRound, LogOwners, NotCleaned, SwapResult
 from bmq.spark.reading.storage_loop import storage_loop
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.cleaning.job_round import DRAFT_FOLDER, NOTHING_TO_CLEAN, pack_aborted, pack_producers
+from bmq.storage.cleaning.job_round import (
+    DRAFT_FOLDER,
+    GROUPS_MAX,
+    NOTHING_TO_CLEAN,
+    RoundPlan,
+    pack_aborted,
+    pack_producers,
+)
 from bmq.storage.cleaning.retention import ProducerEnd
 from tests.unit.spark.storing import Store
 
@@ -28,6 +41,7 @@ NUMBERS = {
     "first_dirty": 40,
     "end": 90,
     "now_ms": 1_700_000_000_000,
+    "swap_until_ms": 1_700_172_800_000,
     "delete_retention_ms": 86_400_000,
     "segment_bytes": 1 << 30,
     "index_interval_bytes": 4096,
@@ -44,6 +58,7 @@ PLAN = {
     "aborted": base64.b64encode(pack_aborted(ABORTED)).decode(),
     "producers": base64.b64encode(pack_producers(PRODUCERS)).decode(),
 }
+ROUND = RoundPlan(**NUMBERS, aborted=ABORTED, producers=PRODUCERS)
 GROUP = GroupToSwap(name="a-name", end_offset=50, sources="ab" * 32, draft="/draft.log", draft_index="/draft.idx")
 
 
@@ -53,6 +68,7 @@ class Owners:
     def __init__(self) -> None:
         self.responses: list[tuple[int, Any]] = []
         self.requests: list[tuple[str, str, Any]] = []
+        self.on_request: Callable[[], object] = lambda: None
 
 
 @pytest.fixture
@@ -63,6 +79,7 @@ def owners() -> Iterator[tuple[Owners, LogOwners]]:
         def respond(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.requests.append((self.command, self.path, body))
+            fake.on_request()
             status, content = fake.responses.pop(0)
             data = json.dumps(content).encode()
             self.send_response(status)
@@ -101,9 +118,9 @@ def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, Lo
     done = {"swapped": 1, "expired": 0, "stopped": None}
     stopped = {**done, "swapped": 0, "stopped": "its sources have changed"}
     fake.responses = [(200, done), (200, stopped), (200, done), (200, {})]
-    assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=1, expired=0, stopped="")
-    assert client.swap(1, 90, [GROUP]) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
-    client.hold(1, 90)
+    assert client.swap(1, ROUND, [GROUP]) == SwapResult(swapped=1, expired=0, stopped="")
+    assert client.swap(1, ROUND, [GROUP]) == SwapResult(swapped=0, expired=0, stopped="its sources have changed")
+    client.hold(1, ROUND)
     client.end(1)
     row = {
         "name": "a-name",
@@ -112,10 +129,11 @@ def test_groups_are_swapped_and_holds_renewed_and_ended(owners: tuple[Owners, Lo
         "draft": "/draft.log",
         "draft_index": "/draft.idx",
     }
+    asked = {"job": "a-job", "end": 90, "swap_until_ms": NUMBERS["swap_until_ms"]}
     assert [(method, body) for method, _, body in fake.requests] == [
-        ("PUT", {"job": "a-job", "end": 90, "groups": [row]}),
-        ("PUT", {"job": "a-job", "end": 90, "groups": [row]}),
-        ("PUT", {"job": "a-job", "end": 90, "groups": []}),
+        ("PUT", {**asked, "groups": [row]}),
+        ("PUT", {**asked, "groups": [row]}),
+        ("PUT", {**asked, "groups": []}),
         ("DELETE", {"job": "a-job"}),
     ]
 
@@ -142,6 +160,20 @@ def test_a_server_that_does_not_respond_is_asked_again(
     assert fake.responses == []
 
 
+def test_a_time_out_names_options_that_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object, **more: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("urllib.request.urlopen", late)
+    with pytest.raises(JobError) as caught:
+        LogOwners("127.0.0.1:1", "orders", "a-job").hold(1, ROUND)
+    assert "did not answer within 120 s; run the job again, or name another server with --http" in str(caught.value)
+    options = set(re.findall(r"--[a-z-]+", str(caught.value)))
+    parser = ArgumentParser()
+    add_arguments(parser)
+    assert options <= set(parser._option_string_actions)
+
+
 def test_an_owner_that_cannot_swap_yet_is_asked_again(
     owners: tuple[Owners, LogOwners], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,14 +182,14 @@ def test_an_owner_that_cannot_swap_yet_is_asked_again(
     monkeypatch.setattr("bmq.spark.jobs.log_owner.time.sleep", pauses.append)
     moving = (503, {"error": "not_leader_or_follower", "message": "the partition is not open at this broker"})
     fake.responses = [moving] * 20 + [(200, {"swapped": 1, "expired": 0, "stopped": None})]
-    assert client.swap(1, 90, [GROUP]).swapped == 1
+    assert client.swap(1, ROUND, [GROUP]).swapped == 1
     assert pauses == [log_owner.PAUSE_S] * 20
     fake.responses = [moving] * log_owner.SWAP_TRIES
     with pytest.raises(NotCleaned, match="not open at this broker"):
-        client.swap(1, 90, [GROUP])
+        client.swap(1, ROUND, [GROUP])
     fake.responses = [moving]
     with pytest.raises(NotCleaned, match="not open at this broker"):
-        client.hold(1, 90)
+        client.hold(1, ROUND)
     assert fake.responses == []
 
 
@@ -182,7 +214,14 @@ class Run:
         io = storage_loop()
         store = Store(io.filesystem(self.root, must_exist=False))
         io.run(store.create(3, is_compacted=True))
+        self._folder, self._store = folder, store
+        for number in range(3):
+            self.folder(number).mkdir(parents=True, exist_ok=True)
         self.topic_id = str(store.topic_id)
+
+    def folder(self, number: int) -> Path:
+        """Return the folder of a partition."""
+        return self._folder / self._store.path(number).folder.lstrip("/")
 
     def run(self, partitions: frozenset[int] | None = None) -> tuple[int, str]:
         """Return the exit status and what the job has written."""
@@ -234,11 +273,81 @@ def test_a_partition_of_another_cluster_is_let_go(job: Run) -> None:
 
 
 def test_a_log_that_has_changed_does_not_end_the_others(job: Run) -> None:
-    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id})] * 3 + [(200, {})] * 3
+    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id})] * 3 + [(200, {})] * 6
     status, text = job.run()
     assert status == 1
     assert text.count("the log has changed; run the job again") == 3
-    assert job.methods[3:] == [("DELETE", "0"), ("DELETE", "1"), ("DELETE", "2")]
+    assert job.methods[6:] == [("DELETE", "0"), ("DELETE", "1"), ("DELETE", "2")]
+
+
+def test_a_broker_that_may_not_rename_from_the_jobs_folder_ends_the_job_before_any_work(job: Run) -> None:
+    """Make the folder with the rights of the partition's folder, and have the owner look at it."""
+    folder = job.folder(0)
+    folder.chmod(0o770)
+    seen: list[int] = []
+    held = (200, {**PLAN, "topic_id": job.topic_id})
+    denied = (409, {"error": "operation_not_attempted", "message": "/x: user=bmq, access=WRITE"})
+    job.fake.responses = [held, denied, (200, {})]
+    job.fake.on_request = lambda: seen.extend(one.stat().st_mode & 0o777 for one in folder.glob(f"{DRAFT_FOLDER}*"))
+    umask = os.umask(0o077)
+    try:
+        status, text = job.run(frozenset({0}))
+    finally:
+        os.umask(umask)
+    assert (status, seen) == (2, [0o770, 0o770])
+    assert "partition 0: /x: user=bmq, access=WRITE" in text
+    assert job.methods == [("POST", "0"), ("PUT", "0"), ("DELETE", "0")]
+    assert list(folder.glob(f"{DRAFT_FOLDER}*")) == []
+
+
+def test_a_job_that_may_not_write_into_a_partition_ends_at_once(job: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*names: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("bmq.storage.local.filesystem.os.makedirs", denied)
+    job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id}), (200, {})]
+    status, text = job.run(frozenset({0}))
+    assert status == 2
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert re.search(
+        rf"the job's user needs the right to write into .*/{DRAFT_FOLDER}\w+: Permission denied \(user {user}\)", text
+    )
+    assert job.methods == [("POST", "0"), ("DELETE", "0")]
+
+
+def test_a_request_swaps_as_many_groups_as_the_owner_takes(job: Run) -> None:
+    """Ask as rarely as possible: the owner lists the partition's folder for each request."""
+    count = 2 * GROUPS_MAX + 1
+    groups = [
+        SourceGroup(
+            partition=0,
+            sources=(SourceFile(name=SegmentName(at, 0, at), length=1, end_offset=at + 1),),
+            before=None,
+        )
+        for at in range(count)
+    ]
+    work = CompactionWork(
+        root=job.root, topic="orders", topic_id=job.topic_id, job="j", plans={0: ROUND}, groups=tuple(groups)
+    )
+    written = {
+        at: WrittenFile(
+            group=at,
+            draft=f"/{at}",
+            draft_index=f"/i{at}",
+            bytes_before=1,
+            bytes_after=1,
+            records_before=1,
+            records_after=1,
+        )
+        for at in range(count)
+    }
+    sizes = [GROUPS_MAX, GROUPS_MAX, 1]
+    job.fake.responses = [(200, {"swapped": size, "expired": 0, "stopped": None}) for size in sizes]
+    arguments = Namespace(root=job.root, topic="orders", http=job.client._url, partitions=None)
+    _Compaction(arguments, lambda step: None)._swap(0, ROUND, work, written)
+    sent = [[group["end_offset"] for group in body["groups"]] for _, _, body in job.fake.requests]
+    assert [len(some) for some in sent] == sizes
+    assert [end for some in sent for end in some] == list(range(1, count + 1))
 
 
 @pytest.mark.parametrize(
@@ -276,6 +385,7 @@ def test_drafts_stay_until_the_hold_is_over(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(LogOwners, "begin", begin)
     monkeypatch.setattr(LogOwners, "end", end)
+    monkeypatch.setattr(LogOwners, "hold", Mock())
     monkeypatch.setattr("bmq.spark.jobs.compact.find_groups", AsyncMock(side_effect=JobError("the log has changed")))
     monkeypatch.setattr("bmq.spark.jobs.compact.check_machine", lambda: None)
     assert run(Namespace(topic="orders", partitions=None, http="127.0.0.1:1", root=tmp_path.as_uri())) == 1
