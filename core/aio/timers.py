@@ -149,10 +149,10 @@ class TimerHeap:
 
 
 class NextDeadline:
-    """The nearest deadline of one user, in entries of a `TimerHeap`.
+    """The nearest deadline of one user, in entries of a ``TimerHeap``.
 
-    The heap removes nothing, so an entry that a nearer one has overtaken stays until its time. It serves the deadlines
-    behind it meanwhile: an entry is made only for a time before every entry that waits.
+    The heap removes nothing: an overtaken entry stays until its time, and serves the deadlines behind it meanwhile. An
+    entry is made only for a time before every entry that waits.
     """
 
     __slots__ = ("_call", "_timers", "_times_ms")

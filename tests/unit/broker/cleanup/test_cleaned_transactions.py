@@ -14,8 +14,7 @@ from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.log_reader import LogReader
-from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted
-from tests.unit.broker.cleanup.test_log_cleaner import put_again
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, put_again
 from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
