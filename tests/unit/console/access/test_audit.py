@@ -103,7 +103,7 @@ async def test_an_administrative_request_is_an_act_with_what_it_named() -> None:
 
 
 async def test_a_jobs_request_is_an_act_on_its_topic_without_the_groups() -> None:
-    body = {"job": "j-1", "end": 9, "groups": []}
+    body = {"job": "j-1", "end": 9, "swap_until_ms": 1, "groups": []}
     path = "/api/v1/topics/{name}/partitions/{partition}/cleaning"
     async with audited(("alice", AclOperation.ALTER, ResourceType.TOPIC, "orders")) as (browser, audit):
         filled = path.format(name="orders", partition=1)
