@@ -44,9 +44,9 @@ class Histories:
     def _dealt(self) -> int:
         return min(self.blocks, self.seeds)
 
-    def seeds_of(self, block: int, seeds: int | None = None) -> Sequence[int]:
-        """Return the seeds of a block, out of ``seeds`` if not of all."""
-        return [int(REPLAYED)] if REPLAYED else range(block, self.seeds if seeds is None else seeds, self._dealt)
+    def seeds_of(self, block: int) -> Sequence[int]:
+        """Return the seeds of a block."""
+        return [int(REPLAYED)] if REPLAYED else range(block, self.seeds, self._dealt)
 
     def check_acted(self, block: int, acked: int) -> None:
         """Check that the histories of a block, with ``acked`` in all, did something, if there are enough of them."""

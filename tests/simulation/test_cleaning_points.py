@@ -294,12 +294,12 @@ def test_the_story_without_a_fault_has_many_calls() -> None:
 def test_an_owner_ends_at_every_call_of_a_round(how: str, block: int) -> None:
     """No call is a bad moment to die, to hang or to lose the partition.
 
-    A usual run has two of ``HOWS`` at a call, and one of ``AFTER``; a larger run has more.
+    A usual run has one of ``HOWS`` at a call, and one of ``AFTER``; a larger run has more.
     """
     last, _ = run(play(0, how, is_succeeded))
     turns = min(len(AFTER), seeds_wanted() // 2_000)
     for at in range(1 + block, last + 1, BLOCKS):
-        is_usual = (at // BLOCKS + HOWS.index(how)) % 2 == 0
+        is_usual = (at // BLOCKS + HOWS.index(how)) % len(HOWS) == 0
         for turn in range(turns or is_usual):
             after = AFTER[(at // BLOCKS + HOWS.index(how) + block + turn) % len(AFTER)]
             try:

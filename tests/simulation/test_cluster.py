@@ -43,7 +43,9 @@ from tests.simulation.kafka_clients import (
 )
 from tests.simulation.test_partition import storage_faults, store_faults
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 30 or 1, blocks=10)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 40 or 1, blocks=10)
+PLANNED = Histories(module=__name__, seeds=seeds_wanted() // 160 or 1, blocks=6)
+READ_AGAIN = Histories(module=__name__, seeds=seeds_wanted() // 250 or 1, blocks=4)
 TOPIC, GROWING = "orders", "growing"
 PARTITIONS = 3
 PLAIN = {"d", "f"}
@@ -307,15 +309,15 @@ def test_history(block: int) -> None:
     assert all(map(acked, worlds)), "a history did nothing"
 
 
-@HISTORIES.each_block
+@PLANNED.each_block
 def test_planned(block: int) -> None:
-    for seed in HISTORIES.seeds_of(block, HISTORIES.seeds // 4):
+    for seed in PLANNED.seeds_of(block):
         play(seed, planned)
 
 
-@HISTORIES.each_block
+@READ_AGAIN.each_block
 def test_read_again(block: int) -> None:
-    for seed in HISTORIES.seeds_of(block, max(HISTORIES.seeds // 4, HISTORIES.blocks)):
+    for seed in READ_AGAIN.seeds_of(block):
         play(seed, read_again)
 
 

@@ -33,7 +33,7 @@ PAUSE_MAX_S = 3.0
 SEGMENT_BYTES = 1 << 20
 """More than is written in a story: while the store is away no segment is begun, and a full one takes no more."""
 ROLES = ("controller", "broker", "coordinator", "proxy")
-SEEDS = range(seeds_wanted() // 100 or 2)
+SEEDS = range(seeds_wanted() // 250 or 1)
 
 
 class Story:

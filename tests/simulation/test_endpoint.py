@@ -29,7 +29,7 @@ from tests.simulation.kafka_clients import (
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.test_partition import storage_faults, store_faults
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 8 or 1, blocks=10)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 12 or 1, blocks=10)
 TOPIC = "orders"
 PARTITIONS = 2
 COORDINATOR_S = 60.0

@@ -33,7 +33,7 @@ from tests.simulation.world import PATH, SMALL_LOG, Process, World, make
 
 pytestmark = pytest.mark.leaves_tasks
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted(80) // 10 or 1, blocks=10, limit_s=3_600)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(80) // 7 or 1, blocks=10, limit_s=3_600)
 OLDER = "the metadata store is older than storage"
 
 

@@ -21,7 +21,7 @@ from tests.simulation.partition_clients import ask_copies, observe, produce, pro
 from tests.simulation.partition_events import Events
 from tests.simulation.world import SMALL, SMALL_LOG, World
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted() * 3 // 5 or 1, blocks=20, limit_s=3_600)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted() * 2 // 3 or 1, blocks=20, limit_s=3_600)
 
 
 def storage_faults(rng: Random) -> Faults:

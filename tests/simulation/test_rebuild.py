@@ -42,7 +42,7 @@ from tests.simulation.test_partition import storage_faults, store_faults
 
 pytestmark = pytest.mark.leaves_tasks
 
-HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 16 or 1, blocks=10, limit_s=14_400)
+HISTORIES = Histories(module=__name__, seeds=seeds_wanted(40) // 25 or 1, blocks=10, limit_s=14_400)
 ATTEMPTS, STORMY = 200, 10
 ADOPTED = {TOPIC: PARTITIONS}
 """Storage may have been away when the topic was made: an operator would know of it."""
