@@ -61,7 +61,8 @@ def _statements(text: str) -> list[tuple[list[str], ast.stmt]]:
 
 def _first_line(node: ast.stmt) -> int:
     """Return the line of a statement, or of its first decorator."""
-    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 def read_list(path: Path = LIST) -> list[Mutation]:
