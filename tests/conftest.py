@@ -37,21 +37,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        _set_aside()
-
-
-def _set_aside() -> None:
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture
-def thawed() -> Iterator[None]:
-    """Have the garbage collector set nothing aside but what the test sets aside."""
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
-    _set_aside()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture

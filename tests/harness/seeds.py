@@ -1,4 +1,4 @@
-"""The seeds and examples of tests that draw lots: a few each time, many under ``BMQ_SOAK=1`` (`make soak`)."""
+"""The seeds, examples and sizes of tests: small each time, large under ``BMQ_SOAK=1`` (`make soak`)."""
 
 from __future__ import annotations
 
@@ -14,4 +14,9 @@ def seeds(few: int, many: int) -> range:
 
 def example_count(few: int, many: int) -> int:
     """Return Hypothesis' ``max_examples``: ``few``, or ``many`` of a soak."""
+    return many if IS_SOAK else few
+
+
+def amount(few: int, many: int) -> int:
+    """Return how much data or work a test has: ``few``, which is above the bound under test, or ``many`` of a soak."""
     return many if IS_SOAK else few

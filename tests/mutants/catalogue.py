@@ -37,9 +37,32 @@ class Mutation:
         if count != 1:
             raise StaleMutation(f"{self.name}: its old text stands {count} times in {self.file}, not once")
         mutated = text.replace(self.old, self.new)
-        if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(text)):
+        if not _differ(text, mutated):
             raise StaleMutation(f"{self.name}: changes nothing in {self.file}")
         return mutated
+
+
+def _differ(text: str, other: str) -> bool:
+    """Return whether two modules differ by more than comments and layout."""
+    before, after = _statements(text), _statements(other)
+    if len(before) != len(after):
+        return True
+    return any(
+        ours != theirs and ast.dump(statement) != ast.dump(changed)
+        for (ours, statement), (theirs, changed) in zip(before, after, strict=True)
+    )
+
+
+def _statements(text: str) -> list[tuple[list[str], ast.stmt]]:
+    """Return each statement at the top of a module, with its lines."""
+    lines = text.splitlines()
+    return [(lines[_first_line(node) - 1 : node.end_lineno], node) for node in ast.parse(text).body]
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Return the line of a statement, or of its first decorator."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 def read_list(path: Path = LIST) -> list[Mutation]:

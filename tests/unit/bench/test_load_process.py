@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+from bench import load_process
 from bench.load_process import LoadFailed, LoadProcess, Parent
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,8 @@ def test_one_that_ends_without_a_result_has_failed() -> None:
         process.expect()
 
 
-def test_one_that_goes_on_is_killed_with_its_context() -> None:
+def test_one_that_goes_on_is_killed_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_process, "GRACE_S", 0.1)
     with LoadProcess(linger) as process:
         pid = process.expect()
         with pytest.raises(TimeoutError, match="told nothing"):

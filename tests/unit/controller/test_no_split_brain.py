@@ -155,7 +155,7 @@ async def _heal(w: World) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=example_count(10, 250), deadline=None)
+@settings(max_examples=example_count(6, 250), deadline=None)
 def test_only_the_leader_writes_and_numbers_only_grow(seed: int) -> None:
     w = run(_live(seed), seed)
     assert len(w.given) == SHARDS

@@ -19,7 +19,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec_client import encode_request
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
-from tests.harness.seeds import seeds
+from tests.harness.seeds import amount, seeds
 from tests.unit.coordinator.cluster_world import (
     GROUP,
     LATENCY_S,
@@ -219,7 +219,7 @@ async def test_no_commit_that_was_answered_is_lost(seed: int) -> None:
     rng = Random(seed)
     async with cluster(seed) as world:
         drivers = [Writer(group_of(shard)) for shard in range(SHARDS)]
-        for _ in range(6):
+        for _ in range(amount(3, 6)):
             until = asyncio.get_running_loop().time() + 1.0
             await asyncio.gather(disturb(world, rng, until), *(each.commit(world, rng, until) for each in drivers))
             for is_replayed in (False, True):

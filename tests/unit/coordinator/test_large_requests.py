@@ -14,6 +14,7 @@ from bmq.coordinator.apis import group_admin
 from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
@@ -22,6 +23,7 @@ from bmq.proxy.handlers import find_coordinator
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.members import OneProxy
 from tests.harness.scopes import make_scopes
+from tests.harness.seeds import amount
 from tests.unit.coordinator.cluster_world import cluster, group_of
 from tests.unit.coordinator.fakes import (
     CLIENT,
@@ -36,9 +38,11 @@ from tests.unit.coordinator.fakes import (
 
 pytestmark = pytest.mark.slow
 
-COUNT = 40_000
-"""Elements of a request: each turn handles a thousand, so a step that is not cut takes forty times its share."""
+COUNT = amount(20_000, 40_000)
+"""Elements of a request: each turn handles a thousand, so a step that is not cut takes twenty times its share."""
 NAMES = [f"group-{n}" for n in range(COUNT)]
+GROUPS = amount(4_000, 10_000)
+"""Groups of a list."""
 Send = Callable[[GroupCoordinator, Any], Awaitable[Any]]
 
 
@@ -106,7 +110,7 @@ async def test_a_request_waits_once_for_all_groups_that_nobody_serves(send: Send
             world.kill(name)
         world.tell()
         began = asyncio.get_running_loop().time()
-        work = send(world.proxies[0].coordinator, NAMES[:20_000])
+        work = send(world.proxies[0].coordinator, NAMES[: COUNT // 2])
         with loop_stops() as stops:
             answers = await work
         assert {each.error_code for each in answers} == {ErrorCode.NOT_COORDINATOR}
@@ -250,10 +254,11 @@ async def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool)
 
 async def test_all_groups_are_listed_without_a_stop() -> None:
     async with running(World(MemoryLogs(4))) as world:
-        await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:10_000]))
+        await asyncio.gather(*(world.commit(each, 1) for each in NAMES[:GROUPS]))
         with loop_stops() as stops:
             listed = await world.coordinator.list_groups(m.ListGroupsRequest(version=4), CLIENT)
-        assert len(listed.groups) == 10_000
+        assert len(listed.groups) == GROUPS
+        assert stops.turns >= GROUPS // ELEMENTS_A_TURN
         assert is_short(stops.longest_s), stops.longest_s
 
 

@@ -12,7 +12,7 @@ import pytest
 from bmq.core import garbage_collector
 from bmq.core.garbage_collector import LongCollections
 
-pytestmark = [pytest.mark.usefixtures("thawed"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 async def test_what_a_long_collection_found_is_set_aside() -> None:

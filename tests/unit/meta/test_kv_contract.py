@@ -30,6 +30,7 @@ from bmq.meta.kv import (
 )
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.kv_sqlite import SqliteKeyValue
+from tests.harness.seeds import seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
@@ -361,7 +362,7 @@ async def test_close_ends_watches_refuses_calls_and_may_be_repeated(store: Store
         await kv.close()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(8, 40))
 async def test_the_adapters_agree_on_random_histories(seed: int, tmp_path: Path) -> None:
     async def scenario(one: KeyValue, other: KeyValue) -> None:
         dice = random.Random(seed)

@@ -13,6 +13,7 @@ from bmq.meta.kv import COMMIT_BYTES_MAX, Commit, Compare, Entry, KvError, KvUna
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import PartitionRecord, Stored, WriteRefused, decode, encode
 from bmq.meta.record_groups import GROUP_MAX, GROUPS_IN_FLIGHT, RecordGroups
+from tests.harness.seeds import seeds
 
 KEYS = [f"/c/partitions/t/{number:08d}" for number in range(400)]
 
@@ -203,7 +204,7 @@ async def test_close_cancels_what_is_under_way_and_what_waits() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 100))
 async def test_rule_3_each_acknowledged_write_is_there_once(seed: int) -> None:
     """Two brokers count epochs up in the same records, over a store that loses requests and responses.
 

@@ -33,7 +33,7 @@ def modules() -> dict[str, Path]:
 
 def imported(source: str, known: Mapping[str, object]) -> Iterator[str]:
     """Yield those modules of ``known`` that the source imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -43,6 +43,15 @@ def imported(source: str, known: Mapping[str, object]) -> Iterator[str]:
                 name = f"{node.module}.{alias.name}"
                 if name in known or node.module in known:
                     yield name if name in known else node.module
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield each statement under a node, without the expressions, which are most of a tree and import nothing."""
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        children = getattr(node, name, ())
+        for child in children if isinstance(children, list) else ():
+            yield child
+            yield from _statements(child)
 
 
 @cache

@@ -52,7 +52,7 @@ def writes(source: str, kind: type) -> Iterator[str]:
     """Yield each statement that writes to a machine of ``kind``, and each read of what is private to it."""
     names = {each.__name__ for each in kind.__mro__} - {"object"}
     holder = HOLDERS.get(kind.__name__, "")
-    if not any(text in source for text in (*names, f".{holder}.")):
+    if not any(text in source for text in (*names, *([f".{holder}."] if holder else ()))):
         return
     tree = ast.parse(source)
     derived = {

@@ -16,6 +16,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from bmq.console.listing import Order, Page
 from bmq.console.state import TransactionFilter
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
+from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.features import TRANSACTION_VERSION
@@ -37,7 +38,6 @@ from tests.harness.waiting import until
 from tests.unit.coordinator.txn_requests import txn_request
 from tests.unit.server.test_transactions import World
 
-pytestmark = pytest.mark.loops("asyncio")
 READ_COMMITTED = 1
 
 
@@ -177,7 +177,7 @@ async def process() -> AsyncIterator[Process]:
     """Yield a process once the level is in force."""
     storage = MemoryStorage(Random(0), datanodes=3)
     fs, kv = MemoryFileSystem(storage, "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(NodeConfig(), fs, kv) as node:
+    async with single_node(NodeConfig(), fs, kv, LoopClock()) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
         await node.start()
         await until(lambda: node.view.levels.of(TRANSACTION_VERSION) == 2)

@@ -23,6 +23,7 @@ from bmq.storage.log_segments import (
 )
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import ends
+from tests.harness.seeds import amount
 from tests.unit.storage.layouts import Layouts, spans
 
 PATH = PartitionPath("t", "id", 0)
@@ -303,9 +304,12 @@ async def test_a_segment_cleaned_alone_is_hidden_by_the_result() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_part_of_the_sources_reads_as_the_cleaned_file_alone(seed: int) -> None:
-    """10^5 layouts: nested cleanings, merged sources, failed registrations; and ``recovery.ends`` agrees with names."""
+    """20,000 layouts, 10^5 of a soak: nested cleanings, merged sources, failed registrations.
+
+    ``recovery.ends`` agrees with names.
+    """
     rng, checked = random.Random(seed), 0
-    while checked < 5_000:
+    while checked < amount(1_000, 5_000):
         layouts = Layouts(rng)
         for _ in range(6):
             if rng.random() < 0.3:

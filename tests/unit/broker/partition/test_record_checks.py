@@ -9,6 +9,7 @@ import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import cramjam
@@ -164,6 +165,7 @@ async def test_a_topic_that_stamps_batches_asks_no_record_for_its_time() -> None
         assert (await w.produce_one(forged(ONE, base_timestamp=1 << 62, max_timestamp=1 << 62))).error_code == 0
 
 
+@cache
 def bombs() -> dict[str, bytes]:
     """Return small batches that decompress to over 256 MB, or claim that they do, by codec."""
     zeros = bytes(16 << 20)

@@ -13,6 +13,7 @@ from bmq.console.access.logins import DELAY_MAX_S, KEPT_S, Logins, NotAuthentica
 from bmq.console.access.schemes import BasicScheme, basic_credentials
 from bmq.console.operations import NotPossible
 from bmq.core.security.authentication import AuthenticationContext
+from tests.harness.seeds import amount
 from tests.unit.console.access.users import PASSWORDS, Users
 
 AT = AuthenticationContext("10.0.0.7", "SASL_PLAINTEXT")
@@ -209,8 +210,8 @@ async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> N
         except NotPossible as refusal:
             outcomes[refusal.error] += 1
 
-    guesses = []
-    for number in range(80 * 60):
+    guesses, seconds_of_guesses = [], amount(20, 60)
+    for number in range(80 * seconds_of_guesses):
         guesses.append(asyncio.ensure_future(guess(number)))
         await asyncio.sleep(1 / 80)
         if number % 80 == 79:
@@ -220,8 +221,8 @@ async def test_guesses_from_twenty_networks_lock_nobody_else_out(form: str) -> N
         assert logins._delayed <= module.DELAYED_MAX
         assert logins._waiting.total() <= module.WAITING_MAX
     await asyncio.gather(*guesses)
-    assert outcomes.total() == 80 * 60
-    least = 60 / DELAY_MAX_S * module.WAITING_OF_NETWORK_MAX
+    assert outcomes.total() == 80 * seconds_of_guesses
+    least = seconds_of_guesses / DELAY_MAX_S * module.WAITING_OF_NETWORK_MAX
     assert outcomes["not_authenticated"] <= 20 * (least + 8), "six in five seconds each, after the first ones"
 
 

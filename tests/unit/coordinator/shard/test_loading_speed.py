@@ -17,11 +17,12 @@ from bmq.coordinator.records import (
 from bmq.coordinator.stored_members import StoredMember
 from bmq.core.records.batch import Record, build_batch
 from tests.harness.loop_stops import is_short, loop_stops
+from tests.harness.seeds import amount
 from tests.unit.coordinator.fakes import World, running, topic
 
 pytestmark = pytest.mark.slow
 
-GROUPS = 20_000
+GROUPS = amount(10_000, 20_000)
 COMMITS = 20_000
 
 

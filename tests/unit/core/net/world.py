@@ -42,7 +42,7 @@ class Script:
         self.frames.append(frame)
         response = self.answers.get(number)
         if isinstance(response, Exception):
-            raise response
+            raise response.with_traceback(None)  # else each raise lengthens the traceback of those before
         if response is None:
             response = self.reply(number)
         return response

@@ -28,6 +28,7 @@ from bmq.core.security.internal_tls import InternalTls
 from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.core.security.shared_secret import NO_SECRET, SharedSecret
 from bmq.server.certificates import open_internal_tls
+from tests.harness.waiting import until
 from tests.unit.core.rpc.world import ECHO, EchoRequest, EchoResponse, FakeMember, Host, echo
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -88,7 +89,7 @@ async def connected(
     finally:
         await peers.close()
         listener.close()
-        await asyncio.sleep(0.05)
+        await until(lambda: not listener.connections)
 
 
 async def ping(peers: Peers, member: FakeMember) -> PingResponse:

@@ -45,6 +45,7 @@ _RANGES = {
     "int64": (-(1 << 63), (1 << 63) - 1),
 }
 _TEXTS = ("", "a", "topic-1", "größe", "主题", "x" * 126, "x" * 127, "y" * 300)
+_ERROR_CODES = tuple(ErrorCode)
 _SIZES = (0, 0, 1, 1, 2, 3)
 
 
@@ -79,9 +80,17 @@ def api_key(api: str) -> ApiKey:
     return ApiKey(kafka_class(api + "Request").API_KEY)
 
 
-def fields(description: Any, version: int) -> list[Any]:
+def fields(description: Any, version: int) -> tuple[Any, ...]:
     """Return the fields of a class or a structure that this version has, in the schema's order."""
-    return [field for field in description.fields.values() if field.for_version_q(version)]
+    key = id(description), version
+    if key not in _fields:
+        found = tuple(field for field in description.fields.values() if field.for_version_q(version))
+        _fields[key] = description, found
+    return _fields[key][1]
+
+
+_fields: dict[tuple[int, int], tuple[Any, tuple[Any, ...]]] = {}
+"""Each description with its fields, by the description's id and the version: descriptions of arrays have no hash."""
 
 
 # ------------------------------------------------------------------------------------------ making values
@@ -93,12 +102,9 @@ def sample(rng: random.Random, name: str, version: int) -> Values:
 
 
 def _sample_struct(rng: random.Random, description: Any, kio_type: Any, version: int) -> Values:
-    ours, theirs = fields(description, version), dataclasses.fields(kio_type)
-    assert len(ours) == len(theirs)
-    types = _types(kio_type)
     return {
-        field.name: _sample(rng, field, types[other.name], other.metadata, version)
-        for field, other in zip(ours, theirs, strict=True)
+        field.name: _sample(rng, field, kind, other.metadata, version)
+        for field, other, kind in _paired(description, kio_type, version)
     }
 
 
@@ -120,7 +126,7 @@ def _sample(rng: random.Random, field: Any, kio_type: Any, metadata: Any, versio
 def _sample_simple(rng: random.Random, kind: str, metadata: Any, *, is_tagged: bool) -> Any:
     match metadata["kafka_type"]:
         case "error_code":
-            return rng.choice(list(ErrorCode)).value
+            return rng.choice(_ERROR_CODES).value
         case "datetime_i64":
             return rng.choice((-1, rng.randrange(0, 1 << 37) * 1000))
         case "timedelta_i64":
@@ -211,11 +217,10 @@ def kio_read(name: str, version: int, data: bytes) -> Any:
 
 
 def _kio_entity(description: Any, kio_type: Any, version: int, values: Values) -> Any:
-    types = _types(kio_type)
     return kio_type(
         **{
-            other.name: _to_kio(field, types[other.name], other, version, values[field.name])
-            for field, other in zip(fields(description, version), dataclasses.fields(kio_type), strict=True)
+            other.name: _to_kio(field, kind, other, version, values[field.name])
+            for field, other, kind in _paired(description, kio_type, version)
         }
     )
 
@@ -245,11 +250,19 @@ def _simple_to_kio(kind: str, value: Any) -> Any:
     return value
 
 
+def _paired(description: Any, kio_type: Any, version: int) -> tuple[tuple[Any, dataclasses.Field[Any], Any], ...]:
+    """Return each field of a version with kio's field and its type."""
+    if kio_type not in _pairs:  # kio has a class for each version
+        types = typing.get_type_hints(kio_type)
+        both = zip(fields(description, version), dataclasses.fields(kio_type), strict=True)
+        _pairs[kio_type] = tuple((ours, theirs, types[theirs.name]) for ours, theirs in both)
+    return _pairs[kio_type]
+
+
+_pairs: dict[Any, tuple[tuple[Any, dataclasses.Field[Any], Any], ...]] = {}
+
+
 @cache
-def _types(kio_type: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kio_type)
-
-
 def _entity(kio_type: Any) -> Any:
     """Return the dataclass in ``T``, ``T | None``, ``tuple[T, ...]`` or ``tuple[T, ...] | None``, None if there is
     none."""

@@ -8,17 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bmq.core.wire.fetch import ABORTED_TAG, FetchPartition
 from bmq.core.wire.fetch_client import FETCH_VERSION, decode_fetch_response, encode_fetch_request
 from bmq.core.wire.primitives import tags
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
 from tests.unit.core.wire import oracle
-from tests.unit.core.wire.profile import examples
-
-choices = st.randoms(use_true_random=False)
+from tests.unit.core.wire.profile import with_random
 
 
 def read_back(name: str, version: int, data: bytes) -> oracle.Values:
@@ -29,8 +25,7 @@ def read_back(name: str, version: int, data: bytes) -> oracle.Values:
 
 
 @pytest.mark.slow
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 def test_produce_requests(rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceRequest", PRODUCE_VERSION)
     values["transactional_id"] = None  # a client of BMQ sends none
@@ -46,8 +41,7 @@ def test_produce_requests(rng: random.Random) -> None:
 
 
 @pytest.mark.slow
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 def test_produce_responses(rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceResponse", PRODUCE_VERSION)
     data = oracle.kio_bytes("ProduceResponse", PRODUCE_VERSION, values)
@@ -67,8 +61,7 @@ def test_produce_responses(rng: random.Random) -> None:
 
 
 @pytest.mark.slow
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 def test_fetch_requests(rng: random.Random) -> None:
     values = oracle.sample(rng, "FetchRequest", FETCH_VERSION)
     wanted = [
@@ -104,8 +97,7 @@ def test_fetch_requests(rng: random.Random) -> None:
 
 
 @pytest.mark.slow
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 def test_fetch_responses(rng: random.Random) -> None:
     values = oracle.sample(rng, "FetchResponse", FETCH_VERSION)
     body = memoryview(oracle.kio_bytes("FetchResponse", FETCH_VERSION, values))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
 
 from bmq.core.errors import FormatError
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.codec_client import decode_response, encode_request, encode_response_body
 from tests.unit.core.wire import oracle
-from tests.unit.core.wire.profile import examples
-from tests.unit.core.wire.test_messages import choices
+from tests.unit.core.wire.profile import with_random
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +23,7 @@ GROUP_APIS = (
 
 @pytest.mark.parametrize("api", GROUP_APIS)
 def test_a_decoded_request_is_encoded_as_it_came(api: str) -> None:
-    @examples(few=60, many=2_000)
-    @given(choices)
+    @with_random(few=60, many=2_000)
     def check(rng: random.Random) -> None:
         for version in oracle.versions(api):
             key = oracle.api_key(api)
@@ -39,8 +36,7 @@ def test_a_decoded_request_is_encoded_as_it_came(api: str) -> None:
 
 @pytest.mark.parametrize("api", GROUP_APIS)
 def test_responses_are_read_as_another_codec_wrote_them(api: str) -> None:
-    @examples(few=60, many=2_000)
-    @given(choices)
+    @with_random(few=60, many=2_000)
     def check(rng: random.Random) -> None:
         for version in oracle.versions(api):
             name, key = f"{api}Response", oracle.api_key(api)

@@ -8,23 +8,19 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, encode_fetch, parse_fetch
 from bmq.core.wire.primitives import NodeEndpoint
 from tests.unit.core.wire import oracle
-from tests.unit.core.wire.profile import examples
+from tests.unit.core.wire.profile import with_random
 
 pytestmark = pytest.mark.slow
 
 VERSIONS = oracle.versions("Fetch")
-choices = st.randoms(use_true_random=False)
 
 
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requests(version: int, rng: random.Random) -> None:
     values = oracle.sample(rng, "FetchRequest", version)
@@ -64,8 +60,7 @@ def test_requests(version: int, rng: random.Random) -> None:
     ]
 
 
-@examples(few=30, many=1_000)
-@given(choices)
+@with_random(few=30, many=1_000)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kafka_python_writes_the_same_requests(version: int, rng: random.Random) -> None:
     values = oracle.sample(rng, "FetchRequest", version)
@@ -154,8 +149,7 @@ def response_values(rng: random.Random, version: int) -> oracle.Values:
     return values
 
 
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_responses(version: int, rng: random.Random) -> None:
     values = response_values(rng, version)

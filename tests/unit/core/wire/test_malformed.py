@@ -23,7 +23,7 @@ from tests.unit.core.wire import mutations, oracle
 
 pytestmark = pytest.mark.slow
 
-FRAMES = 10_000_000 if IS_SOAK else 100_000
+FRAMES = 10_000_000 if IS_SOAK else 40_000
 SHARDS = 4
 SEED = 20_260
 

@@ -6,8 +6,6 @@ import random
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.wire import messages
@@ -16,7 +14,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import is_flexible, response_is_flexible
 from bmq.core.wire.messages import stable_range
 from tests.unit.core.wire import oracle
-from tests.unit.core.wire.profile import examples
+from tests.unit.core.wire.profile import with_random
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +75,6 @@ KAFKA_RANGES = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
 }
 
-choices = st.randoms(use_true_random=False)  # a Random whose every answer Hypothesis chooses, and shrinks
-
 
 def test_advertised_ranges_are_kafkas() -> None:
     assert {oracle.api_key(api) for api in (*oracle.SERVED, *oracle.HAND_WRITTEN)} == set(KAFKA_RANGES)
@@ -96,8 +92,7 @@ def test_kio_has_every_advertised_version() -> None:
 
 @pytest.mark.parametrize("api", oracle.SERVED)
 def test_requests_equal_kios(api: str) -> None:
-    @examples(few=60, many=2_000)
-    @given(choices)
+    @with_random(few=60, many=2_000)
     def check(rng: random.Random) -> None:
         for version in oracle.versions(api):
             _check_request(api, version, rng)
@@ -107,8 +102,7 @@ def test_requests_equal_kios(api: str) -> None:
 
 @pytest.mark.parametrize("api", oracle.SERVED)
 def test_responses_equal_kios(api: str) -> None:
-    @examples(few=60, many=2_000)
-    @given(choices)
+    @with_random(few=60, many=2_000)
     def check(rng: random.Random) -> None:
         for version in oracle.versions(api):
             _check_response(api, version, rng)

@@ -7,23 +7,19 @@ import struct
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bmq.core.errors import FormatError
 from bmq.core.wire.primitives import NodeEndpoint
 from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce, parse_produce
 from tests.unit.core.wire import oracle
-from tests.unit.core.wire.profile import examples
+from tests.unit.core.wire.profile import with_random
 
 pytestmark = pytest.mark.slow
 
 VERSIONS = oracle.versions("Produce")
-choices = st.randoms(use_true_random=False)
 
 
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requests(version: int, rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceRequest", version)
@@ -85,8 +81,7 @@ def answers(values: oracle.Values, version: int) -> list[TopicAnswer]:
     ]
 
 
-@examples(few=60, many=2_000)
-@given(choices)
+@with_random(few=60, many=2_000)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_responses(version: int, rng: random.Random) -> None:
     values = oracle.sample(rng, "ProduceResponse", version)

@@ -11,6 +11,7 @@ from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.block_claim import HALVED_S
 from bmq.storage.filesystem import write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.seeds import seeds
 from tests.unit.endpoint.fetch.batches import KEY, batch
 
 LIMIT = 1 << 20
@@ -65,7 +66,7 @@ class Memory:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(16, 200))
 async def test_whatever_happens_the_budget_is_kept_and_each_has_its_part(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from bmq.storage.checkpoint import ProducerState
 from tests.harness.fakes import FakeClient
 from tests.harness.loop_stops import TurnCounter
 from tests.harness.scopes import change
+from tests.harness.seeds import seeds
 from tests.unit.broker.partition.transactional import PID, data
 from tests.unit.proxy.cluster import PING_S, answers, cluster, idempotent, plain, values
 
@@ -408,7 +409,7 @@ async def test_a_question_without_an_owner_is_a_retriable_error() -> None:
         assert asyncio.get_running_loop().time() < 6
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 async def test_of_any_history_nothing_acked_is_lost_or_doubled(seed: int) -> None:
     """Producers that send again what was not acked, while partitions move, connections break and a broker dies."""
 

@@ -111,7 +111,7 @@ def closed_end(log: Log) -> int:
     return taken[-1].end_offset if taken else log.base
 
 
-@pytest.mark.parametrize("seed", seeds(12, 200))
+@pytest.mark.parametrize("seed", seeds(6, 200))
 @pytest.mark.parametrize("is_joined", [True, False])
 def test_drafts_are_the_files_of_an_owners_round(seed: int, is_joined: bool, tmp_path: Path) -> None:
     rng = Random(seed)
