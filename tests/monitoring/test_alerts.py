@@ -46,6 +46,8 @@ FLOOD_SHARE = 0.01
 SEGMENT_BYTES = 1 << 20
 IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent"
 UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
+OFFLINE_WINDOW_S = 120.0
+"""Time for which a partition that was OFFLINE counts: it is not OFFLINE while it is tried again."""
 BUSY_WITHIN_S = 400.0
 """Bound of the wait until the idle share is below 0.1: 60 s x ln(10) = 138 s of a loop without a pause."""
 
@@ -67,8 +69,9 @@ def fires(prometheus: Prometheus, name: str) -> dict[str, Any]:
     return {**alert["labels"], **alert["annotations"]}
 
 
-def clears(prometheus: Prometheus, name: str) -> None:
-    prometheus.wait(lambda p: name not in p.firing(), f"{name} clears", WITHIN_S)
+def clears(prometheus: Prometheus, name: str, window_s: float = 0.0) -> None:
+    """Wait until the alert does not fire any more; ``window_s``: of the past that its rule looks at."""
+    prometheus.wait(lambda p: name not in p.firing(), f"{name} clears", window_s + WITHIN_S)
 
 
 def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
@@ -205,7 +208,7 @@ def test_offline_partitions_and_shards_that_cannot_be_loaded(etcd: EtcdCluster, 
         for path, data in whole.items():
             path.write_bytes(data)
         server.start()
-        clears(prometheus, "BmqPartitionOffline")
+        clears(prometheus, "BmqPartitionOffline", OFFLINE_WINDOW_S)
         clears(prometheus, "BmqShardsNotLoaded")
 
 
