@@ -79,15 +79,15 @@ def cluster(folder: Path, etcd: EtcdCluster, **roles: str) -> Iterator[dict[str,
 
 
 class Clients:
-    """A producer that goes on writing, and a group that reads more slowly, until the end of the block; and one
-    request that is refused."""
+    """A producer that goes on writing, one with transactions, and a group that reads more slowly, until the end of the
+    block; and one request that is refused."""
 
     def __init__(self, bootstrap: str, topic: str = "orders", group: str = "billing") -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._group = group
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._write), threading.Thread(target=self._read)]
+        self._threads = [threading.Thread(target=each) for each in (self._write, self._transact, self._read)]
         self.errors: list[BaseException] = []
 
     def __enter__(self) -> Clients:
@@ -116,6 +116,23 @@ class Clients:
             producer.poll(0)
         if producer.flush(30):
             self.errors.append(KafkaException("records are left"))
+
+    def _transact(self) -> None:
+        """Write transactions, of which every fourth is aborted."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": self._topic})
+        number = 0
+        try:
+            producer.init_transactions(WITHIN_S)
+            while not self._is_over.wait(0.1):
+                number += 1
+                producer.begin_transaction()
+                producer.produce(self._topic, b"x" * 100, partition=number % 4)
+                if number % 4:
+                    producer.commit_transaction(WITHIN_S)
+                else:
+                    producer.abort_transaction(WITHIN_S)
+        except KafkaException as error:
+            self.errors.append(error)
 
     def _read(self) -> None:
         consumer = Consumer(
