@@ -99,6 +99,8 @@ def draw(stacks: Stacks, title: str) -> str:
     root = _Node(title)
     for frames, count in stacks.items():
         root.add(frames, count)
+    if not root.count:
+        root = _Node(f"{title}, no samples", 1)  # a process at rest may have used no processor time
     total = root.count
     depth = root.depth(total * LEAST_SHARE)
     height = (depth + 1) * ROW + 2 * MARGIN

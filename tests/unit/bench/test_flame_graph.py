@@ -90,3 +90,8 @@ def test_frames_stand_on_their_callers_and_are_as_wide_as_their_samples() -> Non
 def test_frames_too_narrow_to_see_are_not_drawn() -> None:
     few = int(LEAST_SHARE * 10_000) - 1
     assert "narrow" not in draw({("wide",): 10_000 - few, ("narrow",): few}, "a load")
+
+
+def test_a_process_that_used_no_processor_time_has_an_empty_graph() -> None:
+    assert "at rest, no samples" in draw({}, "at rest")
+    assert self_shares({}) == {}
