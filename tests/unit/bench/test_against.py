@@ -60,6 +60,7 @@ def test_a_deployment_that_fails_does_not_end_the_warm_up_of_others(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_results_of_another_commit_are_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def test_the_saturating_load_has_its_spread(results: Results) -> None:
     assert "in the load that it held: **1.00** (0.55 to 1.00) equal." in part
 
 
+@pytest.mark.slow
 def test_latencies_are_those_of_rounds_in_which_the_load_was_held(results: Results) -> None:
     part = section(page(results), "## Produce: from due to acknowledged")
     assert "| 1,000 | 1.2 | 2.4 | 8 (7 to 9) | 16 (14 to 18) | - | 3 of 3 |" in part

@@ -55,6 +55,7 @@ def test_a_changed_file_makes_the_commit_dirty_and_a_changed_page_does_not(repos
     assert current_commit(repository).is_dirty
 
 
+@pytest.mark.slow
 def test_commits_since_are_counted_in_this_history_only(repository: Path) -> None:
     first = current_commit(repository).name
     assert commits_since(first, repository) == 0

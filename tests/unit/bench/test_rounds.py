@@ -124,6 +124,7 @@ def test_a_second_run_adds_what_the_first_one_left_out(tmp_path: Path) -> None:
     assert results.command.count("python -m bench.some") == 2
 
 
+@pytest.mark.slow
 def test_what_is_measured_again_replaces_the_earlier_figures(tmp_path: Path) -> None:
     run(tmp_path, "--only", "good", "--deployments", "bmq-3")
     _, results = run(tmp_path, "--only", "good", "--deployments", "bmq-3", "--add")

@@ -73,6 +73,7 @@ def test_another_message_is_refused(data: bytes) -> None:
         server_hello(data)
 
 
+@pytest.mark.slow
 def test_a_tap_forwards_and_keeps_the_servers_first_bytes() -> None:
     response = b"a" * (KEPT_BYTES + 1) + b"end"
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -24,6 +24,7 @@ KEY = PartitionKey(uuid.UUID(int=5), 0)
 PATH = PartitionPath("orders", str(KEY.topic_id), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("is_synced", [False, True])
 async def test_a_copied_root_opens(tmp_path: Path, is_synced: bool) -> None:

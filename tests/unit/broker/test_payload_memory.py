@@ -131,6 +131,7 @@ async def accepted_by_the_other_codec(w: World) -> list[weakref.ref[Frame]]:
     return [await send(w, batch(b"x" * 5_000), topic="packed") for _ in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORIES)
 async def test_a_frame_is_free_when_its_produce_is_over(name: str) -> None:
     async with world() as w:

@@ -41,6 +41,7 @@ def test_acls_are_added_printed_and_removed(bmq: Bmq, capsys: Told) -> None:
     assert "no ACL is chosen; `bmq acl list` shows what exists" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_acl_may_deny_from_a_host_with_a_prefix(bmq: Bmq, admin: FakeAdmin, capsys: Told) -> None:
     given = ("--topic", "logs-", "--pattern", "prefixed", "--permission", "deny", "--host", "10.0.0.1")
     assert bmq("acl", "add", "--principal", "User:*", "--operation", "all", *given, "--json") == 0
@@ -92,6 +93,7 @@ def test_wrong_command_lines_end_with_status_2(bmq: Bmq, capsys: Told, words: li
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -38,6 +38,7 @@ def test_an_address_without_a_port_is_refused(capsys: pytest.CaptureFixture[str]
     assert "'localhost' is not HOST:PORT" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_listener_that_does_not_speak_kafka_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Connect to a server that closes every connection: the command gives up after its timeout."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -152,6 +152,7 @@ async def test_redirects_are_not_followed() -> None:
         await registry.close()
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_tasks  # the requests that the server does not answer
 async def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "REQUEST_S", 0.05)

@@ -161,6 +161,7 @@ async def test_a_members_response_counts_from_when_it_came() -> None:
         assert not one.heartbeats.has_responded("a", 0), "nothing is kept of a former member"
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_stop_of_our_own_is_no_silence_of_a_member() -> None:
     async with beaten("a") as one:

@@ -99,6 +99,7 @@ async def test_the_end_of_the_term_refuses_all_requested_moves() -> None:
     assert requested.moves(view({KEY: "a", OTHER: "a"})) == []
 
 
+@pytest.mark.slow
 async def test_requests_are_bounded_and_one_for_the_same_partition_finds_room() -> None:
     requested = RequestedMoves()
     keys = [PartitionKey(TOPIC, number) for number in range(REQUESTED_MAX + 1)]

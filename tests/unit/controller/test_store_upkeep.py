@@ -140,6 +140,7 @@ async def test_the_leader_compacts_what_is_an_hour_old_and_the_next_one_goes_on(
     await asyncio.gather(first, second, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_process_that_does_not_lead_compacts_nothing() -> None:
     kv = Etcd(MemoryStore())
     await fill(kv, 2 * REVISIONS_MIN)

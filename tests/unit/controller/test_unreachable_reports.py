@@ -69,6 +69,7 @@ async def test_a_report_that_cannot_be_read_is_ignored_with_the_one_before_it(ca
         ]
 
 
+@pytest.mark.slow
 async def test_a_store_that_is_away_at_first_is_asked_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     reports = Reports()

@@ -230,6 +230,7 @@ def listed_metrics() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_rules_dashboards_and_values_ask_for_metrics_and_labels_that_there_are() -> None:
     listed = listed_metrics()
     found = list(expressions())

@@ -56,6 +56,7 @@ def test_each_alert_has_a_case_in_which_it_waits_fires_and_clears(name: str) -> 
     assert cases[1]["exp_alerts"][0]["exp_labels"]["severity"] == ALERTS[name]["labels"]["severity"]
 
 
+@pytest.mark.slow
 def test_log_lines_that_pages_quote_are_written_by_the_code() -> None:
     quoted = {
         (page.stem, text) for page in PAGES.glob("*.md") for text in re.findall(r'"([^"\n]{8,})"', page.read_text())

@@ -92,6 +92,7 @@ async def test_what_is_allowed_is_in_the_log_if_it_is_administrative(monkeypatch
                 await ask(node, ADMIN, 8, offset_commit("t"))
 
 
+@pytest.mark.slow
 async def test_produce_and_fetch_write_nothing_but_their_denials(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         await give(node, acl(Op.WRITE, TOPIC))
@@ -102,12 +103,14 @@ async def test_produce_and_fetch_write_nothing_but_their_denials(monkeypatch: py
         assert log.entries() == [("denial", "FETCH", "denied", "t")]
 
 
+@pytest.mark.slow
 async def test_a_topic_that_a_metadata_request_makes_is_an_act(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         await ask(node, ADMIN, 9, metadata("made", "t"))
         assert log.entries() == [("act", "METADATA", "allowed", "made")]
 
 
+@pytest.mark.slow
 async def test_an_act_that_fails_has_the_error_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         Topic = m.CreateTopicsRequest.CreatableTopic
@@ -117,6 +120,7 @@ async def test_an_act_that_fails_has_the_error_of_kafka(monkeypatch: pytest.Monk
         assert (event.outcome.value, event.error, event.resource) == ("failed", "TOPIC_ALREADY_EXISTS", "t")
 
 
+@pytest.mark.slow
 async def test_an_acl_is_told_and_a_config_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     async with audited(monkeypatch) as (node, log):
         await ask(node, ADMIN, 3, create_acls(name="orders-", resource_pattern_type=4))
@@ -135,6 +139,7 @@ async def test_an_acl_is_told_and_a_config_is_named_without_its_value(monkeypatc
         assert "424242" not in str(event)
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_before_the_response_is_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """An act may be done all the same: nobody deletes a topic without a line by closing the connection at once."""
     async with audited(monkeypatch) as (node, log):
@@ -180,6 +185,7 @@ def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
         open_audit(config, SystemClock(), "m", node=lambda: 0, find=unused, requests=unused)
 
 
+@pytest.mark.slow
 async def test_lines_are_produced_into_a_topic_and_not_about_themselves() -> None:
     async with running(replace(CONFIG, audit_log="topic:audit")) as node:
         assert node.proxy.audit_log is not None

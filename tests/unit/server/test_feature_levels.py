@@ -68,6 +68,7 @@ async def test_versions_before_levels_cannot_join_again_once_a_level_is_in_force
     assert kv.seen == [(False, 1), (True, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_level_is_raised_lowered_and_refused_by_an_earlier_version() -> None:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())

@@ -171,6 +171,7 @@ async def test_roles_start_and_drain_in_one_order_and_close_in_the_reverse_one(m
     assert called == [*order, *(f"close {name}" for name in reversed(names))]
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_fetches_are_refused_only_while_metadata_names_others() -> None:
     """Fetch from a process that is not a member: only while Metadata names another one may it refuse."""

@@ -158,6 +158,7 @@ def test_a_trace_goes_on_from_its_context() -> None:
     assert len(inside.status.description or "") == 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_process_without_a_tracer_has_nothing_before_its_endpoint() -> None:
     assert await use(None) == [Endpoint.__name__]
@@ -191,6 +192,7 @@ def test_a_variable_that_the_sdk_refuses_is_named(monkeypatch: pytest.MonkeyPatc
         open_tracer(AT, "n")
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_collector_receives_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
     with collector() as collected:

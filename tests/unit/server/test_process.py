@@ -62,6 +62,7 @@ def test_a_storage_error_names_the_root(root: str, text: str, named: str) -> Non
     assert process.name_root(root, text) == named
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -183,6 +183,7 @@ async def test_the_table_of_rights() -> None:
 # -------------------------------------------------------------------------------------- what the table does not show
 
 
+@pytest.mark.slow
 async def test_without_an_authorizer_everything_is_allowed_and_there_are_no_acls() -> None:
     async with running(NodeConfig(offsets_topic_num_partitions=1)) as node:
         assert node.proxy.endpoint.scopes.caller.authorizer is ALLOW_ALL
@@ -195,6 +196,7 @@ async def test_without_an_authorizer_everything_is_allowed_and_there_are_no_acls
         assert described.topics[0].authorized_operations == {3, 4, 5, 6, 7, 8, 10, 11}
 
 
+@pytest.mark.slow
 async def test_topics_that_one_may_not_describe_look_like_ones_that_do_not_exist() -> None:
     async with running() as node:
         await give(node, acl(Op.READ, TOPIC))
@@ -225,6 +227,7 @@ async def test_topics_that_one_may_not_describe_look_like_ones_that_do_not_exist
         assert set(error_codes(fetched)) == set(error_codes(missing)) == {0, TOPIC_FAILED}
 
 
+@pytest.mark.slow
 async def test_a_topic_is_created_by_metadata_only_with_the_right_to_create_it() -> None:
     async with running() as node:
         await give(node, acl(Op.DESCRIBE, TOPIC, "new"))
@@ -243,6 +246,7 @@ async def test_a_topic_is_created_by_metadata_only_with_the_right_to_create_it()
         assert [topic.error_code for topic in found.topics] == [0]
 
 
+@pytest.mark.slow
 async def test_authorized_operations_are_those_of_the_client() -> None:
     async with running() as node:
         await ask(node, ADMIN, 8, offset_commit("t"))
@@ -268,6 +272,7 @@ async def test_authorized_operations_are_those_of_the_client() -> None:
         assert found.authorized_operations == {Op.ALTER, Op.CREATE, Op.DESCRIBE}
 
 
+@pytest.mark.slow
 async def test_offsets_of_hidden_topics_are_hidden() -> None:
     async with running() as node:
         await ask(node, ADMIN, 8, offset_commit("t", "secret"))
@@ -307,6 +312,7 @@ async def test_offsets_of_hidden_topics_are_hidden() -> None:
             assert GROUP_FAILED in set(error_codes(found))
 
 
+@pytest.mark.slow
 async def test_deleting_topics_tells_their_names_only_to_those_who_may_describe_them() -> None:
     async with running() as node:
         secret = node.catalog.topics["secret"].topic_id
@@ -324,6 +330,7 @@ async def test_deleting_topics_tells_their_names_only_to_those_who_may_describe_
         assert "secret" in node.catalog.topics
 
 
+@pytest.mark.slow
 async def test_configs_of_a_created_topic_are_shown_to_those_who_may_see_them() -> None:
     async with running() as node:
         await give(node, acl(Op.CREATE, TOPIC, "new"))
@@ -366,6 +373,7 @@ async def errors_of(node: Node, version: int, request: Any) -> set[int]:
     return {each.error_code for each in getattr(response, "responses", None) or response.topics}
 
 
+@pytest.mark.slow
 async def test_a_fetch_as_a_follower_needs_the_clusters_right() -> None:
     async with running() as node:
         await give(node, acl(Op.READ, TOPIC))
@@ -375,6 +383,7 @@ async def test_a_fetch_as_a_follower_needs_the_clusters_right() -> None:
         assert codes == {0, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
+@pytest.mark.slow
 async def test_several_groups_of_one_request_have_their_own_rights() -> None:
     async with running() as node:
         for group in ("g", "h"):
@@ -388,6 +397,7 @@ async def test_several_groups_of_one_request_have_their_own_rights() -> None:
         assert [(each.group_id, each.error_code) for each in deleted.results] == [("h", GROUP_FAILED), ("g", 0)]
 
 
+@pytest.mark.slow
 async def test_acls_are_made_found_and_deleted_by_requests() -> None:
     async with running() as node:
         for number in range(2):
@@ -410,6 +420,7 @@ async def test_acls_are_made_found_and_deleted_by_requests() -> None:
         assert len(node.security.acls) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -451,6 +462,7 @@ class Counting:
         raise NotImplementedError
 
 
+@pytest.mark.slow
 async def test_a_request_asks_once_a_partition_at_most() -> None:
     async with running() as node:
         counting = Counting()
@@ -478,6 +490,7 @@ async def test_a_request_asks_once_a_partition_at_most() -> None:
         assert [each for each in counting.asked if each[0] is Op.READ] == [(Op.READ, "t")], "woken, it asks no more"
 
 
+@pytest.mark.slow
 async def test_a_right_that_is_taken_away_counts_from_the_next_fetch_of_a_session_on() -> None:
     async with running() as node:
         await give(node, acl(Op.READ, TOPIC))

@@ -236,6 +236,7 @@ async def test_a_record_that_cannot_be_read_is_named(value: bytes) -> None:
     assert type(refused.value).__name__ == "FormatError"
 
 
+@pytest.mark.slow
 def test_a_sqlite_file_and_a_mistyped_folder(tmp_path: Path) -> None:
     async def start(root: str) -> None:
         kv = await open_keyvalue(f"sqlite://{tmp_path}/meta.db")

@@ -140,6 +140,7 @@ async def test_room_that_any_listener_or_caller_waits_for_is_wanted() -> None:
             assert not node.is_response_room_wanted()
 
 
+@pytest.mark.slow
 async def test_requests_of_the_process_itself_count_nowhere_as_clients() -> None:
     """The console browses and produces, and the audit log writes: the clients' counters and charts do not move."""
     async with node_of(replace(CONFIG, authorizer_class_name="", super_users="")) as node:

@@ -79,6 +79,7 @@ def first_read(shown: Sequence[bytes], offset: int) -> bytes | None:
     return next(iter(full or left), None)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=example_count(60, 2_000))
 @given(layouts(), st.sampled_from([1, 150, 400, 10_000]), st.none() | st.integers(0, 11))
 def test_a_consumer_from_any_offset_gets_the_survivors(layout: Layout, max_bytes: int, held_from: int | None) -> None:
@@ -105,6 +106,7 @@ def test_a_consumer_from_any_offset_gets_the_survivors(layout: Layout, max_bytes
     asyncio.run(check())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=example_count(60, 2_000))
 @given(layouts(), st.integers(0, 40))
 def test_a_search_by_time_finds_the_first_record_that_is_there(layout: Layout, start: int) -> None:

@@ -183,6 +183,7 @@ async def test_a_torn_write_is_never_read_and_is_deleted_by_the_next_write(root:
         assert await names(fs, "/topics/t") == ["topic-10.json"]
 
 
+@pytest.mark.slow
 async def test_a_deleted_topics_files_are_removed_and_those_of_another_stay(root: Connect) -> None:
     async with root_clients(root) as connect:
         fs = connect("a")

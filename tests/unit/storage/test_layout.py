@@ -141,6 +141,7 @@ def test_foreign_names_are_no_topic_files(name: str) -> None:
     assert layout.parse_topic_json(name) is None
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_parsers_take_any_text(name: str) -> None:
     """A folder may hold anything; what is taken for ours is built back to the same name."""

@@ -197,6 +197,7 @@ async def test_rule_10_refresh_after_retention_drops_all_older_ones_at_the_cost_
     assert fs.listed <= 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missed", [101, 105, 119])
 async def test_rule_10_refresh_after_concat_gives_the_range_to_the_file_that_swallowed_it(missed: int) -> None:
     fs = filesystem(page=50)
@@ -302,6 +303,7 @@ async def test_a_segment_cleaned_alone_is_hidden_by_the_result() -> None:
     assert names[0] == PATH.log(S(10, 1, 1, 1)), "the name of the source sorts behind it: nothing may rely on order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_any_part_of_the_sources_reads_as_the_cleaned_file_alone(seed: int) -> None:
     """20,000 layouts, 10^5 of a soak: nested cleanings, merged sources, failed registrations.
@@ -376,6 +378,7 @@ async def test_a_crash_between_any_two_deletes_makes_no_source_live_again(seed: 
         assert kept[-1].name == layouts.live[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_reader_that_knows_sources_finds_the_cleaned_file_at_any_step(seed: int) -> None:
     """The reader lists before the swap, and asks again for a name that is gone: it then knows the live names."""

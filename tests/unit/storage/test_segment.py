@@ -193,6 +193,7 @@ def test_idx_of_a_cleaning_without_sense_is_a_format_error(facts: tuple[int, ...
         decode_idx(CLEANED_IDX_MAGIC + struct.pack(">I", len(body)) + body + struct.pack(">I", crc32c(body)))
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, CLEANING_MAX),
     st.builds(Cleaned, *[st.integers(-1, (1 << 63) - 1)] * 6),

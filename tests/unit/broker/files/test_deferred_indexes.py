@@ -200,6 +200,7 @@ async def test_an_index_of_what_is_deleted_meanwhile_is_not_written() -> None:
         assert not c["a"].broker.reports
 
 
+@pytest.mark.slow
 async def test_without_a_successor_the_index_is_written_before_the_release() -> None:
     async with cluster() as c:
         key = await owned(c)

@@ -57,6 +57,7 @@ async def test_a_dead_brokers_journal_that_waits_for_recovery_is_fenced_and_read
     assert not j.storage.open_files()
 
 
+@pytest.mark.slow
 async def test_a_living_brokers_journal_is_left_to_it() -> None:
     j = Journals()
     await j.leave_open(snapshot(full(10)))

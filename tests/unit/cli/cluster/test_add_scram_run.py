@@ -73,12 +73,14 @@ def test_a_user_is_written_and_its_password_changed(place: Place, capsys: Any) -
     assert place.knows("admin", "SCRAM-SHA-512", "other")
 
 
+@pytest.mark.slow
 def test_the_password_may_come_by_standard_input(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"secret\n")))
     assert place.add("admin") == 0
     assert place.knows("admin", "SCRAM-SHA-512", "secret")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words", "status", "why"),
     [
@@ -102,6 +104,7 @@ def test_what_cannot_be_is_refused(
     assert place.find("admin", "SCRAM-SHA-512") is None
 
 
+@pytest.mark.slow
 def test_a_missing_file_or_store_is_named(place: Place, tmp_path: Path, capsys: Any) -> None:
     assert place.add("--password-file", str(tmp_path / "none"), "admin") == 2
     assert "cannot read" in capsys.readouterr().err

@@ -91,6 +91,7 @@ async def test_room_of_a_local_root(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert health.capacity_bytes > 0
 
 
+@pytest.mark.slow
 def test_all_is_well(tmp_path: Path, capsys: Told) -> None:
     root, meta = made(tmp_path)
     with server(200, {"status": "ok", "message": ""}) as address:
@@ -99,6 +100,7 @@ def test_all_is_well(tmp_path: Path, capsys: Told) -> None:
     assert not list((tmp_path / "root").glob(".doctor*")), "the probe is deleted"
 
 
+@pytest.mark.slow
 def test_a_part_that_is_not_served(tmp_path: Path, capsys: Told) -> None:
     root, meta = made(tmp_path)
     with server(200, {"status": "degraded", "message": "partition t-0 is offline"}) as address:
@@ -119,6 +121,7 @@ def test_the_store_is_read_when_no_server_has_it(tmp_path: Path, capsys: Told) -
     assert "does not answer" in printed
 
 
+@pytest.mark.slow
 def test_a_store_that_is_older_than_its_root(tmp_path: Path, capsys: Told) -> None:
     root, meta = made(tmp_path)
     count = StoreCount(rebuild_count=0, number=7, id="a" * 32)
@@ -149,6 +152,7 @@ def test_a_level_that_this_version_does_not_support(tmp_path: Path, capsys: Told
     assert not [line for line in lines if line["area"] == "store"], "the level is said once"
 
 
+@pytest.mark.slow
 def test_a_root_that_is_not_there(tmp_path: Path, capsys: Told) -> None:
     _, meta = made(tmp_path)
     (tmp_path / "file").write_text("")
@@ -172,6 +176,7 @@ def test_without_settings_the_data_of_a_server_without_settings_is_examined(
     assert capsys.readouterr().out == "all is well\n"
 
 
+@pytest.mark.slow
 def test_wrong_settings(capsys: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("BMQ_ROOT", "BMQ_META", "BMQ_CONFIG"):

@@ -49,6 +49,7 @@ def test_filters_are_the_servers_and_none_is_lost_in_an_older_version(
     assert server.asked[0]._min_version == version  # kafka-python refuses servers before it
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_its_ids_is_asked_again_and_named_if_it_goes_on(
     bmq: Bmq, server: FakeServer, capsys: Told
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_missing_right_is_named(bmq: Bmq, server: FakeServer, capsys: Told) ->
     assert "not authorised for Describe on transactional id a" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_fence_waits_for_the_abort_and_prints_the_new_epoch(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     server.ids = {"a": FakeTransaction(7)}
     server.errors = [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR]

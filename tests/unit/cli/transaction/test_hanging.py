@@ -21,6 +21,7 @@ def _found(bmq: Bmq, capsys: Told, *words: str) -> list[tuple[str, int, int]]:
     return [(row["topic"], row["partition"], row["producer_id"]) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transaction", "is_hanging"),
     [
@@ -66,6 +67,7 @@ def test_a_table_names_what_abort_takes(bmq: Bmq, server: FakeServer, capsys: To
     assert row.split() == ["orders", "0", "7", "2", "-1", "5", "1970-01-01T00:00:00.000Z", "-"]
 
 
+@pytest.mark.slow
 def test_nothing_is_called_hanging_while_a_coordinator_loads(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     server.producers["orders", 0] = [FakeProducer(7, start_offset=5)]
     server.errors = [ErrorCode.NONE] + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100
@@ -83,6 +85,7 @@ def test_a_partition_that_cannot_be_asked_is_named(bmq: Bmq, server: FakeServer,
     assert "topic nowhere: there is no such topic" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_abort_ends_the_transaction_that_begins_there(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     server.producers["orders", 0] = [
         FakeProducer(7, start_offset=5, epoch=2, coordinator_epoch=9),
@@ -119,6 +122,7 @@ def test_abort_refuses_a_transaction_that_its_coordinator_ends(
     assert len(server.producers["orders", 0]) == (0 if is_ended else 1)
 
 
+@pytest.mark.slow
 def test_abort_writes_nothing_while_a_coordinator_loads(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     server.producers["orders", 0] = [FakeProducer(7, start_offset=5)]
     server.errors = [ErrorCode.NONE] + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100

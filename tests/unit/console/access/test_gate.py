@@ -107,6 +107,7 @@ async def test_acls_hold_for_everybody_where_nobody_is_asked() -> None:
         assert (await browser("POST", "/api/v1/cluster/balance", {})).status == 403
 
 
+@pytest.mark.slow
 async def test_a_password_and_a_token_let_in() -> None:
     async with serving(Users().config()) as browser:
         me = (await browser("GET", "/api/v1/me", basic=ALICE)).json
@@ -172,6 +173,7 @@ async def test_a_reset_needs_the_right_to_read_each_topic() -> None:
         assert (reply.status, reply.json["message"]) == (403, "User:alice is not authorised for READ on topic 'secret'")
 
 
+@pytest.mark.slow
 async def test_health_gives_reasons_to_users_only() -> None:
     console = replace(
         state(), is_ready=lambda: (True, "groups of shard 3 are not served"), is_alive=lambda: (False, "a task ended")
@@ -198,6 +200,7 @@ async def test_metrics_ask_or_not_by_a_setting() -> None:
         assert (await browser("GET", "/api/v1/cluster")).status == 401
 
 
+@pytest.mark.slow
 async def test_what_is_refused_is_counted() -> None:
     async with serving(Users().config(metrics_ask=False), replace(state(), authorizer=Acls())) as browser:
         await browser("GET", "/api/v1/me")

@@ -39,6 +39,7 @@ async def test_the_cookie_is_for_this_port_and_no_script() -> None:
         assert sorted(parts) == ["HttpOnly", "Path=/", "SameSite=Strict"]
 
 
+@pytest.mark.slow
 async def test_a_token_logs_in_too() -> None:
     users = Users()
     async with serving(users.config()) as browser:
@@ -63,6 +64,7 @@ async def test_a_login_has_a_password_or_a_token(body: object) -> None:
         assert (await browser("POST", "/api/v1/login", body)).status == 400
 
 
+@pytest.mark.slow
 async def test_a_wrong_password_sets_no_cookie() -> None:
     users = Users()
     async with serving(users.config()) as browser:
@@ -104,6 +106,7 @@ async def test_an_unknown_cookie_is_none() -> None:
         assert (await browser("DELETE", "/api/v1/login", headers=cookie)).status == 200
 
 
+@pytest.mark.slow
 async def test_a_session_ends_with_its_time_and_its_password() -> None:
     users = Users()
     async with serving(users.config(session_s=0.2)) as browser:
@@ -116,6 +119,7 @@ async def test_a_session_ends_with_its_time_and_its_password() -> None:
         assert (await browser("GET", "/api/v1/me", headers=page)).status == 401
 
 
+@pytest.mark.slow
 async def test_logging_in_again_ends_the_session_before() -> None:
     async with serving(Users().config()) as browser:
         before, _ = await browser.log_in()

@@ -45,6 +45,7 @@ def logins_of(users: Users, *mechanisms: ScramMechanism) -> Logins:
     return Logins([BasicScheme([passwords_of_scram(mechanisms, users)])])
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_scram_users_log_in_by_any_enabled_mechanism() -> None:
     users = Users()
@@ -59,6 +60,7 @@ async def test_scram_users_log_in_by_any_enabled_mechanism() -> None:
         await logins_of(users, SCRAM_SHA_256).check(AT, "basic", basic_credentials("alice", "wonder:land"))
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_changed_or_removed_credential_ends_what_was_kept() -> None:
     users = Users()
@@ -75,6 +77,7 @@ async def test_a_changed_or_removed_credential_ends_what_was_kept() -> None:
     assert not login.is_current()
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_user_that_does_not_exist_costs_what_others_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[tuple[str, int]] = []

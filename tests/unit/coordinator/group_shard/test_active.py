@@ -83,6 +83,7 @@ async def test_a_writer_that_has_failed_refuses_to_wait_for_room() -> None:
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.slow
 async def test_a_lost_shard_is_in_no_circle_of_references() -> None:
     async with running(World()) as world:
         await join_alone(world, "g")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.unit.coordinator.fakes import (
     World,
     join_alone,
@@ -11,6 +13,7 @@ from tests.unit.coordinator.fakes import (
 )
 
 
+@pytest.mark.slow
 async def test_snapshot_in_the_middle_of_traffic_bounds_the_log() -> None:
     world = World(snapshot_bytes=20_000, snapshot_chunk_bytes=500)
     async with running(world):

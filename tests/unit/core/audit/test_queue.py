@@ -93,6 +93,7 @@ def test_what_was_left_out_is_told_once_by_source_and_act() -> None:
     assert queue.take_left_out(LEFT_OUT_S) == [(LeftOut("denial", "User:eve", "FETCH"), 1)]
 
 
+@pytest.mark.slow
 def test_counts_of_lines_left_out_are_bounded() -> None:
     queue = AuditQueue(100, SMALL)
     for number in range(5_000):

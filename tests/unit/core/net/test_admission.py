@@ -184,6 +184,7 @@ async def test_a_tls_handshake_begins_after_the_wait(tmp_path_factory: pytest.Te
     world.listener.close()
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio", "uvloop")
 async def test_a_tls_connection_counts_for_its_principal_after_the_handshake(
     tmp_path_factory: pytest.TempPathFactory,

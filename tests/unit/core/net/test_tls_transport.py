@@ -277,6 +277,7 @@ async def test_a_client_without_a_certificate_is_told_so_in_the_log(
     assert [each.reason for each in events] == failures(caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio", "uvloop")
 async def test_silent_and_slow_handshakes_end_and_others_are_served(
     made: Certificates, caplog: pytest.LogCaptureFixture

@@ -154,6 +154,7 @@ async def test_processes_with_and_without_tls_talk_while_it_is_not_required(
                 await ping(peers, member)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("caller", "callee"),
     [({"issuer": "other"}, {}), ({}, {"issuer": "other"})],
@@ -195,6 +196,7 @@ async def test_large_and_many_calls_pass_and_none_gets_stuck(authorities: Author
             assert EchoResponse.decode(await asyncio.wait_for(peer.call(ECHO, 0, echo("1")), 5)).result == ""
 
 
+@pytest.mark.slow
 async def test_new_connections_get_a_replaced_certificate(authorities: Authorities) -> None:
     tls = authorities.tls(host="a")
     async with connected((tls, NO_SECRET), (tls, NO_SECRET)) as (peers, member):

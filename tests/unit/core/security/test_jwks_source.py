@@ -219,6 +219,7 @@ async def test_keys_come_from_a_server(caplog: pytest.LogCaptureFixture) -> None
     assert "cannot be reached" in str(vars(caplog.records[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_keys_come_only_from_a_server_with_a_trusted_certificate(caplog: pytest.LogCaptureFixture) -> None:
     authority = trustme.CA()

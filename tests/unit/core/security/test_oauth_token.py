@@ -64,6 +64,7 @@ def test_a_token_is_kept_until_shortly_before_its_end(monkeypatch: pytest.Monkey
     assert bodies == ["grant_type=client_credentials&scope=read+write"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("response", "said"),
     [

@@ -193,6 +193,7 @@ def test_a_decoy_has_the_form_that_it_is_asked_for(salt: bytes) -> None:
         assert form.salt_bytes in (0, len(made.salt))
 
 
+@pytest.mark.slow
 def test_names_get_each_form_as_often_as_users_have_it_and_keep_it() -> None:
     java, raw = CredentialForm(8192, 0, is_text=True), CredentialForm(4096, 64, is_text=False)
     names = [str(n) for n in range(2000)]

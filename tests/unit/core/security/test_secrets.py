@@ -43,6 +43,7 @@ def test_there_is_none(source: str, text: str, said: str) -> None:
     assert "S3cret" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "COMMAND_S", 0.1)
     with pytest.raises(ConfigError, match=r"did not end in 0\.1 s"):

@@ -92,6 +92,7 @@ async def test_a_token_authenticates_until_it_expires(keys: Path) -> None:
             assert found == Authenticated(user("alice"), expires_at_ms=(NOW + 3600) * 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_refused_token_gets_kafkas_error_and_then_the_end(keys: Path) -> None:
     async with listening(keys) as mechanism:

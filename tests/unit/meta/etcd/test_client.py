@@ -126,6 +126,7 @@ async def test_a_client_that_closes_leaves_no_question_behind(monkeypatch: pytes
         await asyncio.wait([call])
 
 
+@pytest.mark.slow
 @pytest.mark.loops("asyncio")
 async def test_a_stop_of_this_process_is_no_silence_of_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(monkeypatch) as (client, used, other):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bmq.core.model import PartitionKey
 from bmq.core.wire.messages import DescribeTopicPartitionsRequest
 from bmq.proxy.handlers import describe_topic_partitions
@@ -64,6 +66,7 @@ async def test_topic_partitions_are_described_in_pages() -> None:
         assert seen == [(name, index) for name, _, indexes in everything for index in indexes]
 
 
+@pytest.mark.slow
 async def test_a_page_has_at_most_as_many_partitions_as_kafkas() -> None:
     async with serving() as w:
         await w.admin.create_topic("t", 5_000)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages
@@ -49,6 +51,7 @@ async def test_bounds_are_set_and_described_as_other_quotas() -> None:
         assert w.scopes.process.client_quotas.find_bound("max_topics", "Other:bob") is None
 
 
+@pytest.mark.slow
 async def test_topics_past_a_users_bound_are_refused_by_policy() -> None:
     async with serving(config=NodeConfig(num_partitions=2)) as w:
         await bound(w, None, max_topics=2.0, max_partitions=4.0)

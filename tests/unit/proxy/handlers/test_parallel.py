@@ -51,6 +51,7 @@ async def test_without_time_nothing_is_begun(timeout_ms: int) -> None:
     assert not begun
 
 
+@pytest.mark.slow
 async def test_refused_parts_are_freed_without_the_collector() -> None:
     """A hundred thousand that were left to it stop the loop when it comes."""
 
@@ -96,6 +97,7 @@ async def until_cancelled(work: Awaitable[object]) -> None:
         await task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "act",
     [

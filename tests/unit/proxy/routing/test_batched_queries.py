@@ -269,6 +269,7 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
     return list(topic.partitions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_earlier", [False, True])
 async def test_list_offsets_of_two_brokers(is_earlier: bool) -> None:
     """b2 may be of an earlier version."""

@@ -49,6 +49,7 @@ async def test_a_session_of_many_partitions_is_begun_in_several_requests(monkeyp
     assert listed_by(session, monkeypatch) == []
 
 
+@pytest.mark.slow
 async def test_without_a_session_partitions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker has no room for one: each request is a full one of some of them."""
 

@@ -301,6 +301,7 @@ async def test_other_clients_are_forwarded(software: tuple[str, str]) -> None:
         assert seen((await it.fetch(client, 0))[0]) == SERVED
 
 
+@pytest.mark.slow
 async def test_a_batch_without_a_producer_id_is_forwarded() -> None:
     async with proxy() as it:
         await it.moves()

@@ -10,6 +10,8 @@ import ast
 from itertools import combinations
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[4]
 MODULES = ("core/records/kernels.py", "spark/decoding/kernels.py", "storage/cleaning/kernels.py")
 TWINS = {"_varint"}
@@ -27,6 +29,7 @@ def functions_of(path: str) -> set[str]:
     return {each.name for each in tree.body if isinstance(each, ast.FunctionDef)} - {"_inlined", "_compiled"}
 
 
+@pytest.mark.slow
 def test_twins_are_alike() -> None:
     for first, second in combinations(MODULES, 2):
         assert functions_of(first) & functions_of(second) == TWINS

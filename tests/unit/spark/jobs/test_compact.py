@@ -174,6 +174,7 @@ def test_a_time_out_names_options_that_the_job_has(monkeypatch: pytest.MonkeyPat
     assert options <= set(parser._option_string_actions)
 
 
+@pytest.mark.slow
 def test_an_owner_that_cannot_swap_yet_is_asked_again(
     owners: tuple[Owners, LogOwners], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +244,7 @@ def job(owners: tuple[Owners, LogOwners], tmp_path: Path, capsys: pytest.Capture
     return Run(owners, tmp_path / "root", capsys)
 
 
+@pytest.mark.slow
 def test_only_a_log_that_needs_no_job_may_be_passed_over(job: Run) -> None:
     nothing = (409, {"error": "operation_not_attempted", "message": f"{NOTHING_TO_CLEAN}: all is clean"})
     denied = (403, {"error": "topic_authorization_failed", "message": "the user is not authorised"})
@@ -256,6 +258,7 @@ def test_only_a_log_that_needs_no_job_may_be_passed_over(job: Run) -> None:
     assert "partition 1: not cleaned: the user is not authorised" in text
 
 
+@pytest.mark.slow
 def test_partitions_are_let_go_if_the_next_one_cannot_be_begun(job: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.spark.jobs.log_owner.time.sleep", lambda pause_s: None)
     held, lost = (200, {**PLAN, "topic_id": job.topic_id}), (500, {"no": "error of ours"})
@@ -264,6 +267,7 @@ def test_partitions_are_let_go_if_the_next_one_cannot_be_begun(job: Run, monkeyp
     assert job.methods[-1] == ("DELETE", "0")
 
 
+@pytest.mark.slow
 def test_a_partition_of_another_cluster_is_let_go(job: Run) -> None:
     job.fake.responses = [(200, PLAN), (200, {})]
     status, text = job.run()
@@ -272,6 +276,7 @@ def test_a_partition_of_another_cluster_is_let_go(job: Run) -> None:
     assert job.methods == [("POST", "0"), ("DELETE", "0")]
 
 
+@pytest.mark.slow
 def test_a_log_that_has_changed_does_not_end_the_others(job: Run) -> None:
     job.fake.responses = [(200, {**PLAN, "topic_id": job.topic_id})] * 3 + [(200, {})] * 6
     status, text = job.run()

@@ -24,6 +24,7 @@ async def planned(fs: FileSystem, options: ReadOptions) -> list[Slice]:
     return await view.slices(await view.wanted(options), read_committed=options.committed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isolation", "expected"), [("read_committed", [3, 6]), ("read_uncommitted", [0, 1, 2, 3, 4, 6])]
 )

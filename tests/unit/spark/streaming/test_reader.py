@@ -93,6 +93,7 @@ def test_what_a_stream_refuses(options: dict[str, str], text: str) -> None:
         reader(**options)
 
 
+@pytest.mark.slow
 def test_a_query_from_latest_writes_down_where_it_began(tmp_path: Path) -> None:
     """Killed in its first micro-batch and restarted, it has lost nothing of what came since it was started."""
     append(tmp_path, 0, 10, 0, is_new=True)
@@ -120,6 +121,7 @@ def test_a_query_from_elsewhere_begins_at_once(tmp_path: Path) -> None:
         assert rows_of(begun, begin, begun.latestOffset(begin, ReadAllAvailable())) == list(range(first, 10))
 
 
+@pytest.mark.slow
 def test_read_all_available_goes_before_limits(tmp_path: Path) -> None:
     append(tmp_path, 0, 10, 0, is_new=True)
     limited = reader(tmp_path.as_uri(), startingOffsets="earliest", maxOffsetsPerTrigger="3")

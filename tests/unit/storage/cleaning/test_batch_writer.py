@@ -114,6 +114,7 @@ def test_log_append_time_is_the_batchs() -> None:
     assert [record.timestamp for record in read_records(written)] == [9_000, 9_000]
 
 
+@pytest.mark.slow
 @given(st.lists(TIMES, min_size=1, max_size=5), TIMES, TIMES)
 def test_records_times_stay_whatever_the_horizon(times: list[int], base: int, horizon: int) -> None:
     batch = batch_of([Record(key=b"k", timestamp_delta=time - base) for time in times], base_timestamp=base)
@@ -170,6 +171,7 @@ def test_records_that_lie_about_their_lengths_are_named() -> None:
 EDGES = st.sampled_from([-(1 << 63), -(1 << 62), -1, 0, 1 << 62, (1 << 63) - 1])
 
 
+@pytest.mark.slow
 @given(st.lists(EDGES, min_size=1, max_size=4), EDGES, EDGES)
 def test_times_at_the_ends_of_64_bits_stay(deltas: list[int], base: int, horizon: int) -> None:
     """A client may send any base timestamp with any delta: the sum wraps for all clients, so it does here."""
@@ -195,6 +197,7 @@ def test_a_delta_of_more_than_64_bits_is_cut_as_clients_cut_it() -> None:
     assert written_with(batch, records_of(batch)).max_timestamp == 5_000
 
 
+@pytest.mark.slow
 def test_a_batch_of_many_small_records_is_cut_in_little_memory() -> None:
     count = 20_000
     batch = batch_of([Record(key=b"", value=None)] * count, codec="zstd")

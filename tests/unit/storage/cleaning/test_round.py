@@ -31,6 +31,7 @@ from tests.unit.storage.cleaning.random_logs import extend_log, opened_in, rando
 SEEDS = st.integers(0, 1 << 32)
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_each_reader_finds_the_last_value_of_each_key(seed: int) -> None:
     rng = Random(seed)
@@ -56,6 +57,7 @@ def test_each_reader_finds_the_last_value_of_each_key(seed: int) -> None:
         now += rng.choice([1, DAY_MS, 2 * DAY_MS])
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_a_second_round_changes_nothing_but_markers_horizons(seed: int) -> None:
     log = random_log(Random(seed), 24)
@@ -68,6 +70,7 @@ def test_a_second_round_changes_nothing_but_markers_horizons(seed: int) -> None:
     assert all(batch.is_control and batch.attributes & 0x40 for batch in changed)
 
 
+@pytest.mark.slow
 @given(SEEDS, st.integers(1, 5))
 def test_passes_of_a_tiny_buffer_agree_with_one_pass(seed: int, room: int) -> None:
     log = random_log(Random(seed), 24, keys=12)
@@ -87,6 +90,7 @@ def test_a_tiny_buffer_takes_several_passes() -> None:
     assert keys_and_values(after) == [(b"k%d" % number, b"v%d" % (number + 20)) for number in range(20)]
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_the_files_of_a_round_that_ended_early_lose_nothing(seed: int) -> None:
     """The owner may die between two files: readers, and the next round, find files of both rounds."""
@@ -108,6 +112,7 @@ def test_the_files_of_a_round_that_ended_early_lose_nothing(seed: int) -> None:
     assert last_values(committed(log)) == full
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_tombstones_are_seen_by_whoever_began_in_time(seed: int) -> None:
     """A reader that goes through the log within ``delete.retention.ms`` ends with the log's values.

@@ -58,6 +58,7 @@ async def test_a_pipeline_that_does_not_open_is_no_room_only_if_its_datanodes_re
     assert type(caught.value) is error
 
 
+@pytest.mark.slow
 async def test_exclusions_that_cost_a_replica_are_dropped_except_of_silent_nodes() -> None:
     """A pipeline through a silent node would not open: fewer replicas are better."""
 
@@ -151,6 +152,7 @@ async def test_nodes_that_the_namenode_knows_to_be_full_count_as_full(monkeypatc
             await hdfs.open()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_where_fewer_nodes_live_files_have_fewer_copies(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one of three datanodes die: files get two copies, whether or not the NameNode still offers the dead node."""

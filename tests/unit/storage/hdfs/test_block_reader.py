@@ -19,6 +19,7 @@ OLDER = "java.io.IOException: replica.getGenerationStamp() < block.getGeneration
 UNKNOWN = "java.io.IOException: something that nobody has seen yet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("known", "answers"),
     [
@@ -58,6 +59,7 @@ async def test_a_block_that_was_never_written_is_empty(answers: Sequence[str | i
         assert await read_block_into(client, located, 0, [memoryview(bytearray(100))], is_open=True) == 0
 
 
+@pytest.mark.slow
 async def test_the_error_names_a_datanode_that_does_not_respond() -> None:
     async with datanodes(2330, None) as (client, located):
         with pytest.raises(StorageUnavailable, match=r"127\.0\.0\.1:1: no response"):
@@ -70,6 +72,7 @@ async def test_one_replica_that_responds_is_enough() -> None:
         assert await read_block(client, located, 2400, 100, is_open=True) == b"", "behind what is visible"
 
 
+@pytest.mark.slow
 async def test_a_length_that_comes_late_counts_only_if_no_other_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A datanode that was just started takes a second for its first log-in, and all of them may have been started."""
 

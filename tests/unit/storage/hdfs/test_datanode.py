@@ -14,12 +14,14 @@ from tests.unit.storage.hdfs.fakes import MISSING, NOT_REGISTERED, WAITS_FOR_REC
 pytestmark = pytest.mark.loops("asyncio")
 
 
+@pytest.mark.slow
 async def test_a_probe_takes_any_response_for_a_sign_of_life() -> None:
     async with datanodes(0, 0, None, MISSING, NOT_REGISTERED, WAITS_FOR_RECOVERY) as (client, located):
         nodes = [node.id for node in located.nodes]
         assert await client.datanodes.silent(nodes) == [node_name(nodes[1])]
 
 
+@pytest.mark.slow
 async def test_callers_share_one_probe_of_a_silent_node() -> None:
     async with datanodes(0, None) as (client, located):
         nodes = [node.id for node in located.nodes]

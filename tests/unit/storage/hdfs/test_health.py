@@ -20,6 +20,7 @@ def of_state(number: int) -> Answer:
     return lambda call: pb.HAServiceStateResponse(state=number).SerializeToString()
 
 
+@pytest.mark.slow
 async def test_each_namenode_is_asked_for_its_state() -> None:
     answers: list[Answer] = [of_state(1), of_state(2), of_state(0), lambda call: NO_METHOD, lambda call: NO_HA]
     answers.append(lambda call: None)
@@ -39,6 +40,7 @@ async def test_each_namenode_is_asked_for_its_state() -> None:
         assert {call.method for fake in fakes for call in fake.calls} == {"getHAServiceState"}
 
 
+@pytest.mark.slow
 async def test_a_namenode_that_is_down_is_told_so() -> None:
     async with namenode(of_state(1)) as (_, (fake,)):
         port = fake.port

@@ -51,12 +51,14 @@ async def test_a_missing_right_names_path_user_and_right() -> None:
             await own_user(client, "/bmq/")
 
 
+@pytest.mark.slow
 async def test_a_folder_that_cannot_be_deleted_is_named(caplog: pytest.LogCaptureFixture) -> None:
     async with namenode(lambda call: SAFE_MODE if call.method == "delete" else respond(call)) as (client, _):
         assert await own_user(client, "/bmq") == "bmq"
     assert "an empty folder of the start stays behind" in caplog.text
 
 
+@pytest.mark.slow
 async def test_safe_mode_is_storage_that_is_away() -> None:
     async with namenode(lambda call: SAFE_MODE) as (client, _):
         with pytest.raises(StorageUnavailable):

@@ -254,6 +254,7 @@ async def test_an_observer_that_does_not_know_a_new_token_yet_is_left_for_the_ac
         assert await client.is_file_closed("/x")
 
 
+@pytest.mark.slow
 async def test_an_observers_refusal_is_not_final_while_a_namenode_does_not_respond() -> None:
     lost: Script = [b"\xff\xff\xff\xff"]
     scripts: list[list[Script]] = [[[NEGOTIATE, GONE]] * 3, [lost, lost, WHOLE]]
@@ -261,6 +262,7 @@ async def test_an_observers_refusal_is_not_final_while_a_namenode_does_not_respo
         assert await client.is_file_closed("/x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 async def test_a_token_that_has_ended_is_the_error_also_beside_a_dead_namenode(dead: int) -> None:
     """The text says what to do, in whatever order the NameNodes are called last."""
