@@ -31,9 +31,10 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from bmq.cli.command_config import add_command_config, command_config
+from bmq.cli.command_config import command_config
 from bmq.cli.kafka_client import WITHOUT_CONFIG, Settings, settings_of
 from bmq.cli.output import fail
+from bmq.cli.parsers.common import DEFAULT_SERVER, DefaultSeconds
 from bmq.cli.probe import CannotConnect, LoginRefused, Node, probe
 from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError, check_text
@@ -41,15 +42,9 @@ from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused, ServerUnreachable
 
-DEFAULT_SERVER = "127.0.0.1:9092"
-DEFAULT_TIMEOUT_S = 10.0
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 
-EPILOG = """\
-exit status:
-  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no response from the server
-"""
 
 _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; `bmq topic list` shows what exists",
@@ -133,79 +128,7 @@ Command = Callable[[AdminClient, argparse.Namespace], int]
 Connect = Callable[[str, float, Settings], "contextlib.AbstractContextManager[AdminClient]"]
 
 
-class DefaultSeconds(float):
-    """A time-out that the command line does not give: the setting ``request.timeout.ms`` takes its place."""
-
-
 # ---------------------------------------------------------------------------------------------------- command line
-
-
-def add_command(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str, example: str
-) -> argparse.ArgumentParser:
-    """Add a sub-command over Kafka's protocol, with the options that all have, and return its parser."""
-    parser = add_bare_command(actions, name, text, example)
-    parser.add_argument(
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, the profile's, else "
-        + DEFAULT_SERVER,
-    )
-    add_command_config(parser)
-    profiles.add_profile(parser)
-    parser.set_defaults(run=run, command=command)
-    return parser
-
-
-def add_bare_command(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    text: str,
-    example: str,
-    *,
-    timeout: str = "give up after so many seconds without a response",
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> argparse.ArgumentParser:
-    """Add a sub-command without options for a connection and return its parser.  ``timeout`` is the help of
-    ``--timeout``."""
-    parser = actions.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
-        epilog=f"example:\n  {example}\n\n{EPILOG}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=DefaultSeconds(timeout_s),
-        metavar="S",
-        help=f"{timeout} (default: %(default)g)",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    return parser
-
-
-def seconds(text: str) -> float:
-    """Return a number of seconds between 0 and a day.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def config_pair(text: str) -> tuple[str, str]:
-    """Split ``name=value``, whose value may be empty and may hold more equals signs.
-
-    Raises argparse.ArgumentTypeError if there is no name or no equals sign.
-    """
-    name, equals, value = text.partition("=")
-    if not name.strip() or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in retention.ms=3600000")
-    return name.strip(), value.strip()
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -34,7 +34,8 @@ from bmq.cli.doctor.storage import check_namenodes, check_storage
 from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.profile import profiles
-from bmq.cli.serve import DATA, load_settings, places_here
+from bmq.cli.serve import DATA, places_here
+from bmq.cli.server_settings import load_settings
 from bmq.cli.store_command import PLACES
 from bmq.cli.usage import UsageError
 from bmq.controller.store_age import StoreOlder, check_store_age
