@@ -1,4 +1,4 @@
-"""The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: options, the connection, and error texts.
+"""The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: the connection, and error texts.
 
 The commands are ordinary Kafka clients (kafka-python's admin client) and work on any Kafka cluster.  Parts of
 ``bmq cluster`` need a BMQ cluster (``cli.cluster.http_client``).  A command is a function from the connection and

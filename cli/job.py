@@ -1,7 +1,6 @@
 """``bmq job``: Spark applications over topics, on this machine's own Spark or on a cluster.
 
-Spark is imported when a job runs, not before: help works without it, and on a machine without ``bmq[spark]`` the error
-names what is missing.
+On a machine without ``bmq[spark]`` the error names what is missing.
 """
 
 from __future__ import annotations

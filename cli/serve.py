@@ -1,4 +1,4 @@
-"""``bmq serve``: from flags, environment and file to the settings of a server.
+"""``bmq serve``: from the parsed flags to the settings of a server that runs.
 
 The server itself is in ``server.process``, imported when it is started: other commands do not need the roles' code.
 """

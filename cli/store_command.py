@@ -1,7 +1,4 @@
-"""The common part of commands that read or write a cluster's root and metadata store themselves, without any server.
-
-The modules that do the work import the roles' code, and are imported when the command runs.
-"""
+"""The common part of commands that read or write a cluster's root and metadata store themselves, without any server."""
 
 from __future__ import annotations
 
