@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -32,19 +31,16 @@ from kafka.errors import (
 )
 
 from bmq.cli.command_config import command_config
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.kafka_client import WITHOUT_CONFIG, Settings, settings_of
 from bmq.cli.output import fail
 from bmq.cli.parsers.common import DEFAULT_SERVER, DefaultSeconds
 from bmq.cli.probe import CannotConnect, LoginRefused, Node, probe
 from bmq.cli.profile import profiles
-from bmq.cli.usage import UsageError, check_text
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused, ServerUnreachable
-
-EXIT_REFUSED = 1
-EXIT_USAGE = 2
-
 
 _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; `bmq topic list` shows what exists",
@@ -175,25 +171,6 @@ def find_cause(servers: str, timeout_s: float, settings: Settings) -> None:
     """
     for host, port in knock(servers, timeout_s, settings)[:NODES_MAX]:
         knock(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", timeout_s, settings)
-
-
-def exit_status_of(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
-    """Return the exit status of ``work``; print an error of this module that it raises in one line.
-
-    ``work`` is not called if one of the ``arguments`` is not text.
-    """
-    try:
-        check_text(arguments)
-        return work()
-    except (UsageError, ServerUnreachable) as error:
-        return _print_error(str(error), EXIT_USAGE)
-    except RequestRefused as error:
-        return _print_error(str(error), EXIT_REFUSED)
-
-
-def _print_error(text: str, status: int) -> int:
-    sys.stdout.flush()
-    return fail(text, status=status)
 
 
 # ------------------------------------------------------------------------------------------------------ connection

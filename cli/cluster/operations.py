@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import http_url
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.progress import Progress
 from bmq.core.http_call import ConsoleGone, RequestRefused, ServerUnreachable

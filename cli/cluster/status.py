@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import admin_client
-from bmq.cli.admin_client import AdminClient, exit_status_of
+from bmq.cli.admin_client import AdminClient
 from bmq.cli.cluster.http_client import Console
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import format_size, print_json, print_table, printable
 from bmq.cli.parsers.common import DEFAULT_HTTP
 from bmq.cli.profile import profiles

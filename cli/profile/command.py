@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import print_json, print_table, printable
 from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError

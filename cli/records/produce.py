@@ -21,12 +21,12 @@ from kafka import KafkaProducer
 from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
 
 from bmq.cli.admin_client import (
-    EXIT_REFUSED,
     AdminClient,
     describe_code,
     explain,
     open_client,
 )
+from bmq.cli.exit_status import EXIT_REFUSED
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.progress import Progress
 from bmq.cli.records.input import (

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
 from bmq.cli.cluster.status import http_url
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import print_json, printable
 from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError
