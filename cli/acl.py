@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kafka.admin import (
@@ -17,30 +17,16 @@ from kafka.admin import (
     ResourceType,
 )
 
-from bmq.cli.admin_client import EPILOG, AdminClient, add_command, describe_code, needs
+from bmq.cli.admin_client import AdminClient, describe_code, needs
 from bmq.cli.output import fail, print_json, print_table, printable
+from bmq.cli.parsers.acl import TYPES
 from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
-from bmq.core.options import meant
 from bmq.core.security import acls
 
-_DESCRIPTION = """\
-List, add and remove access control lists of a running cluster, over Kafka's protocol.
-
-An ACL allows or denies a principal one operation on the resources of a name, or of a prefix. With `*` as the name it is
-for all resources of a type; with User:* for everybody. What denies wins. A cluster without an authorizer has no ACLs.
-"""
 _TITLES = ("TYPE", "PATTERN", "NAME", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
 _KEYS = tuple(title.lower() for title in _TITLES)
-_TYPES: Mapping[str, tuple[ResourceType, str, str]] = {
-    "topic": (ResourceType.TOPIC, "NAME", "a topic"),
-    "group": (ResourceType.GROUP, "NAME", "a consumer group"),
-    "transactional_id": (ResourceType.TRANSACTIONAL_ID, "ID", "a transactional id"),
-    "delegation_token": (ResourceType.DELEGATION_TOKEN, "ID", "a delegation token"),
-    "user_principal": (ResourceType.USER, "PRINCIPAL", "a user, for whom delegation tokens are made"),
-}
-"""Resource types by the name of their flag, with what the flag takes and its help."""
 _PRODUCER = (ACLOperation.WRITE, ACLOperation.DESCRIBE, ACLOperation.CREATE)
 _CONSUMER = {
     ResourceType.TOPIC: (ACLOperation.READ, ACLOperation.DESCRIBE),
@@ -59,94 +45,6 @@ class Row(NamedTuple):
     host: str
     operation: str
     permission: str
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "acl",
-        help="list, add or remove access control lists",
-        description=_DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="list|add|remove", required=True)
-    listing = add_command(
-        actions, "list", list_acls, "print ACLs: all, or those that apply to a resource", "bmq acl list --topic orders"
-    )
-    _add_filter(listing, "match")
-    adding = add_command(
-        actions,
-        "add",
-        add,
-        "allow or deny principals operations on resources",
-        "bmq acl add --principal User:alice --operation read --operation describe --topic orders",
-    )
-    _add_resources(adding, ("literal", "prefixed"), "literal")
-    adding.add_argument(
-        "--principal", action="append", required=True, type=_principal, metavar="PRINCIPAL", help="as User:alice"
-    )
-    adding.add_argument("--host", action="append", metavar="ADDRESS", help="only from this address (default: any)")
-    what = adding.add_mutually_exclusive_group(required=True)
-    what.add_argument("--operation", action="append", type=_operation, metavar="NAME", help=_OPERATIONS_HELP)
-    what.add_argument("--producer", action="store_true", help="write, describe and create, on --topic")
-    what.add_argument("--consumer", action="store_true", help="read and describe on --topic, read on --group")
-    adding.add_argument("--permission", choices=("allow", "deny"), default="allow", help="default: %(default)s")
-    removing = add_command(
-        actions,
-        "remove",
-        remove,
-        "remove the ACLs that all flags choose",
-        "bmq acl remove --principal User:alice --topic orders",
-    )
-    _add_filter(removing, "literal")
-
-
-_OPERATIONS = {
-    each.name: each for each in ACLOperation if each not in (ACLOperation.UNKNOWN, ACLOperation.ANY)
-}  # ALL is one: every operation
-_OPERATIONS_HELP = "as read, write, describe, alter-configs, all; may be repeated"
-
-
-def _add_resources(parser: argparse.ArgumentParser, patterns: Sequence[str], default: str) -> None:
-    resources = parser.add_argument_group("resources", "may be repeated")
-    for flag, (_, metavar, text) in _TYPES.items():
-        resources.add_argument(
-            f"--{flag.replace('_', '-')}", action="append", default=[], metavar=metavar, help=f"{text}; * is all"
-        )
-    resources.add_argument("--cluster", action="store_true", help="the cluster")
-    resources.add_argument(
-        "--pattern", choices=patterns, default=default, help="how names are meant (default: %(default)s)"
-    )
-
-
-def _add_filter(parser: argparse.ArgumentParser, pattern: str) -> None:
-    _add_resources(parser, ("literal", "prefixed", "match", "any"), pattern)
-    parser.add_argument("--principal", type=_principal, metavar="PRINCIPAL", help="of this one, as User:alice")
-    parser.add_argument("--host", metavar="ADDRESS", help="of this host; * is the ACLs for any host")
-    parser.add_argument("--operation", type=_operation, metavar="NAME", help="of this operation, as read or all")
-    parser.add_argument("--permission", choices=("allow", "deny"), help="those that allow, or those that deny")
-
-
-def _operation(text: str) -> ACLOperation:
-    """Return the operation that is named as in describe-configs or DescribeConfigs.
-
-    Raises argparse.ArgumentTypeError.
-    """
-    folded = {name.replace("_", "").lower(): operation for name, operation in _OPERATIONS.items()}
-    wanted = text.replace("_", "").replace("-", "").lower()
-    if wanted not in folded:
-        names = [name.replace("_", "-").lower() for name in _OPERATIONS]
-        hint = meant(text.lower(), names) or f"; there are {', '.join(names)}"
-        raise argparse.ArgumentTypeError(f"there is no operation {text!r}{hint}")
-    return folded[wanted]
-
-
-def _principal(text: str) -> str:
-    kind, colon, name = text.partition(":")
-    if not kind or not colon or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not TYPE:NAME, as in User:alice")
-    return text
 
 
 # ------------------------------------------------------------------------------------------------------------ list
@@ -181,7 +79,7 @@ def _filters(arguments: argparse.Namespace) -> Iterator[ACLFilter]:
         yield ACLFilter(
             arguments.principal,
             arguments.host,
-            arguments.operation or ACLOperation.ANY,
+            ACLOperation(arguments.operation or ACLOperation.ANY),
             ACLPermissionType[(arguments.permission or "any").upper()],
             ResourcePatternFilter(
                 kind, name, ACLResourcePatternType.ANY if name is None else _pattern_type(arguments, kind)
@@ -192,7 +90,9 @@ def _filters(arguments: argparse.Namespace) -> Iterator[ACLFilter]:
 def _patterns(arguments: argparse.Namespace) -> list[tuple[ResourceType, str | None]]:
     """Return the resources of the command line, by type and name."""
     named: list[tuple[ResourceType, str | None]] = [
-        (kind, name) for flag, (kind, _, _) in _TYPES.items() for name in dict.fromkeys(getattr(arguments, flag))
+        (ResourceType(kind), name)
+        for flag, (kind, _, _) in TYPES.items()
+        for name in dict.fromkeys(getattr(arguments, flag))
     ]
     return named + ([(ResourceType.CLUSTER, acls.CLUSTER_NAME)] if arguments.cluster else [])
 
@@ -267,13 +167,14 @@ def _operations(arguments: argparse.Namespace, kind: ResourceType) -> Sequence[A
             raise UsageError(f"--{'producer' if arguments.producer else 'consumer'} means nothing for a {what}")
         return given[kind]
     legal = acls.RESOURCE_OPERATIONS[acls.ResourceType(kind)]
-    for operation in arguments.operation:
+    operations = [ACLOperation(each) for each in arguments.operation]
+    for operation in operations:
         if operation != ACLOperation.ALL and acls.AclOperation(operation) not in legal:
             there = ", ".join(sorted(each.name.lower().replace("_", "-") for each in legal))
             raise UsageError(
                 f"a {what} has no operation {operation.name.lower().replace('_', '-')}; it has {there}, all"
             )
-    return list(dict.fromkeys(arguments.operation))
+    return list(dict.fromkeys(operations))
 
 
 def _text(row: Row) -> str:

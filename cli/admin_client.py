@@ -1,4 +1,4 @@
-"""The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: options, the connection, and error texts.
+"""The common part of ``bmq topic``, ``bmq group`` and ``bmq cluster``: the connection, and error texts.
 
 The commands are ordinary Kafka clients (kafka-python's admin client) and work on any Kafka cluster.  Parts of
 ``bmq cluster`` need a BMQ cluster (``cli.cluster.http_client``).  A command is a function from the connection and
@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -31,25 +30,17 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from bmq.cli.command_config import add_command_config, command_config
+from bmq.cli.command_config import command_config
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.kafka_client import WITHOUT_CONFIG, Settings, settings_of
 from bmq.cli.output import fail
+from bmq.cli.parsers.common import DEFAULT_SERVER, DefaultSeconds
 from bmq.cli.probe import CannotConnect, LoginRefused, Node, probe
 from bmq.cli.profile import profiles
-from bmq.cli.usage import UsageError, check_text
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError, parse_address
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused, ServerUnreachable
-
-DEFAULT_SERVER = "127.0.0.1:9092"
-DEFAULT_TIMEOUT_S = 10.0
-EXIT_REFUSED = 1
-EXIT_USAGE = 2
-
-EPILOG = """\
-exit status:
-  0  done      1  refused, or not found: standard error says why      2  wrong usage, or no response from the server
-"""
 
 _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; `bmq topic list` shows what exists",
@@ -133,79 +124,7 @@ Command = Callable[[AdminClient, argparse.Namespace], int]
 Connect = Callable[[str, float, Settings], "contextlib.AbstractContextManager[AdminClient]"]
 
 
-class DefaultSeconds(float):
-    """A time-out that the command line does not give: the setting ``request.timeout.ms`` takes its place."""
-
-
 # ---------------------------------------------------------------------------------------------------- command line
-
-
-def add_command(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str, example: str
-) -> argparse.ArgumentParser:
-    """Add a sub-command over Kafka's protocol, with the options that all have, and return its parser."""
-    parser = add_bare_command(actions, name, text, example)
-    parser.add_argument(
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        help="a server of the cluster, or several with commas; default: $BMQ_BOOTSTRAP, the profile's, else "
-        + DEFAULT_SERVER,
-    )
-    add_command_config(parser)
-    profiles.add_profile(parser)
-    parser.set_defaults(run=run, command=command)
-    return parser
-
-
-def add_bare_command(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    text: str,
-    example: str,
-    *,
-    timeout: str = "give up after so many seconds without a response",
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> argparse.ArgumentParser:
-    """Add a sub-command without options for a connection and return its parser.  ``timeout`` is the help of
-    ``--timeout``."""
-    parser = actions.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
-        epilog=f"example:\n  {example}\n\n{EPILOG}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=DefaultSeconds(timeout_s),
-        metavar="S",
-        help=f"{timeout} (default: %(default)g)",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    return parser
-
-
-def seconds(text: str) -> float:
-    """Return a number of seconds between 0 and a day.  Raises argparse.ArgumentTypeError if ``text`` is not one."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def config_pair(text: str) -> tuple[str, str]:
-    """Split ``name=value``, whose value may be empty and may hold more equals signs.
-
-    Raises argparse.ArgumentTypeError if there is no name or no equals sign.
-    """
-    name, equals, value = text.partition("=")
-    if not name.strip() or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in retention.ms=3600000")
-    return name.strip(), value.strip()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -252,25 +171,6 @@ def find_cause(servers: str, timeout_s: float, settings: Settings) -> None:
     """
     for host, port in knock(servers, timeout_s, settings)[:NODES_MAX]:
         knock(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", timeout_s, settings)
-
-
-def exit_status_of(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
-    """Return the exit status of ``work``; print an error of this module that it raises in one line.
-
-    ``work`` is not called if one of the ``arguments`` is not text.
-    """
-    try:
-        check_text(arguments)
-        return work()
-    except (UsageError, ServerUnreachable) as error:
-        return _print_error(str(error), EXIT_USAGE)
-    except RequestRefused as error:
-        return _print_error(str(error), EXIT_REFUSED)
-
-
-def _print_error(text: str, status: int) -> int:
-    sys.stdout.flush()
-    return fail(text, status=status)
 
 
 # ------------------------------------------------------------------------------------------------------ connection

@@ -9,10 +9,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bmq.cli.admin_client import DEFAULT_SERVER
 from bmq.cli.cluster.http_client import Console
-from bmq.cli.cluster.status import DEFAULT_HTTP
 from bmq.cli.output import format_size, format_time, print_table
+from bmq.cli.parsers.common import DEFAULT_HTTP, DEFAULT_SERVER
 from bmq.cli.profile import profiles
 from bmq.core.http_call import RequestRefused, ServerUnreachable
 

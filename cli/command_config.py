@@ -50,16 +50,6 @@ class CommandConfig:
 NO_CONFIG = CommandConfig()
 
 
-def add_command_config(parser: argparse._ActionsContainer) -> None:
-    """Add ``--command-config`` to a command that speaks Kafka."""
-    parser.add_argument(
-        "--command-config",
-        metavar="FILE",
-        help="Kafka client settings as Kafka's tools take them: TLS and log-in; default: $BMQ_COMMAND_CONFIG, the"
-        " profile's, else none",
-    )
-
-
 def command_config(arguments: argparse.Namespace, servers: str) -> CommandConfig:
     """Return the settings of connections to ``servers``.  Raises UsageError, which shows no secret.
 

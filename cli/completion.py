@@ -9,18 +9,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from bmq.cli.command_tree import Argument, Command, Value, walk
+from bmq.cli.parsers.tree import build_parser
 
-_DESCRIPTION = """\
-Print a script that lets the shell complete bmq's commands, options and their values.
-
-  bash   source <(bmq completion bash)              in ~/.bashrc, or once:
-         bmq completion bash > ~/.local/share/bash-completion/completions/bmq
-  zsh    source <(bmq completion zsh)               in ~/.zshrc after compinit, or once:
-         bmq completion zsh > "${fpath[1]}/_bmq"
-"""
 # Only names that `bmq` accepts: bash expands the words that it offers, `$(...)` in them too.
 _PROFILES = r"""sed -n 's/^\[profiles\."\{0,1\}\([A-Za-z0-9._-]*\)"\{0,1\}\]$/\1/p' \
         "${XDG_CONFIG_HOME:-$HOME/.config}/bmq/profiles.toml" 2>/dev/null"""
@@ -198,21 +190,9 @@ fi
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], whole: argparse.ArgumentParser) -> None:
-    """Add the command's parser; ``whole`` is the parser of the whole command line, which is completed."""
-    parser = commands.add_parser(
-        "completion",
-        help="print a script that completes commands in bash or zsh",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("shell", choices=("bash", "zsh"), metavar="bash|zsh", help="the shell")
-    parser.set_defaults(run=partial(run, whole=whole))
-
-
-def run(arguments: argparse.Namespace, *, whole: argparse.ArgumentParser) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the script and return exit status 0."""
-    commands = list(walk(whole))
+    commands = list(walk(build_parser()))
     print(bash(commands) if arguments.shell == "bash" else zsh(commands), end="")
     return 0
 

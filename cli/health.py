@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 
 from bmq.cli.output import fail, printable
-from bmq.cli.serve import load_settings
+from bmq.cli.server_settings import load_settings
 from bmq.core.config import ConfigError, parse_address
 
 TEXT_BYTES_MAX = 64 << 10
@@ -34,21 +34,6 @@ LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _OPENER = urllib.request.build_opener(
     urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_of_this_machine())
 )
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "health",
-        help="check the health of a server on this machine; for health checks that run a command",
-        description="Ask the server with the same settings (BMQ_HTTP, --config) whether it is healthy, or with --ready"
-        " whether it is ready for clients. Exit status 0: yes; 1: no, or no response; 2: wrong settings.",
-    )
-    parser.add_argument("--http", metavar="HOST:PORT", help="the server's HTTP address (BMQ_HTTP)")
-    parser.add_argument("--config", metavar="FILE.toml", help="the server's settings (BMQ_CONFIG)")
-    parser.add_argument("--ready", action="store_true", help="ask /readyz instead of /healthz")
-    parser.add_argument("--timeout", type=float, default=3.0, metavar="S", help="seconds to wait [%(default)g]")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,75 +8,16 @@ from typing import Any
 
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
-from bmq.cli.admin_client import EPILOG, AdminClient, add_command, ask, describe_code
+from bmq.cli.admin_client import AdminClient, ask, describe_code
 from bmq.cli.output import print_json, print_table, printable
 from bmq.cli.usage import UsageError
 from bmq.core.http_call import RequestRefused
-from bmq.meta.security.client_quotas import BOUND_KEYS, CLIENT_ID, CLIENT_KEYS, IP, IP_KEYS, TYPES, USER
+from bmq.meta.security.client_quotas import TYPES
 
-_DESCRIPTION = f"""\
-List, set and remove quotas of a running cluster, over Kafka's protocol.
-
-A quota is of a user, a client id, both, or an address, or of the default of one. Rates: {", ".join(CLIENT_KEYS)};
-of an address {", ".join(IP_KEYS)}. Bounds on what one user may own: {", ".join(BOUND_KEYS)}.
-"""
 PRINCIPAL_PREFIX = "User:"
 """The type of a principal, as ACLs write it.  A quota of a user "User:alice" would never apply to alice."""
-NAMES = (*CLIENT_KEYS, *IP_KEYS, *BOUND_KEYS)
 _EXACT, _DEFAULT = 0, 1
 _TITLES = ("ENTITY", "QUOTA", "VALUE")
-_HELP = {USER: "a user", CLIENT_ID: "a client id", IP: "an address"}
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "quota",
-        help="list, set or remove quotas, and bounds on what a user may own",
-        description=_DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="list|set|remove", required=True)
-    listing = add_command(
-        actions, "list", list_quotas, "print quotas: all, or those of an entity", "bmq quota list --user alice"
-    )
-    _add_entity(listing)
-    setting = add_command(
-        actions, "set", set_quotas, "set quotas of an entity", "bmq quota set --user alice max_topics=20"
-    )
-    _add_entity(setting)
-    setting.add_argument("quotas", nargs="+", type=_quota, metavar="NAME=VALUE", help="as max_topics=20")
-    removing = add_command(
-        actions, "remove", remove_quotas, "remove quotas of an entity", "bmq quota remove --user alice max_topics"
-    )
-    _add_entity(removing)
-    removing.add_argument("quotas", nargs="+", type=_name, metavar="NAME", help="as max_topics")
-
-
-def _add_entity(parser: argparse.ArgumentParser) -> None:
-    entity = parser.add_argument_group("entity")
-    for kind in TYPES:
-        either = entity.add_mutually_exclusive_group()
-        either.add_argument(f"--{kind}", metavar="NAME", help=_HELP[kind])
-        either.add_argument(f"--{kind}-default", action="store_true", help=f"{_HELP[kind]} without an own quota")
-
-
-def _quota(text: str) -> tuple[str, float]:
-    name, equals, value = text.partition("=")
-    try:
-        if not name or not equals:
-            raise ValueError(text)
-        return name, float(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in max_topics=20") from None
-
-
-def _name(text: str) -> str:
-    """Return the name of a quota.  A server takes the removal of any name for done, of a mistyped one as well."""
-    if text not in NAMES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a quota; there are {', '.join(NAMES)}")
-    return text
 
 
 def _entity(arguments: argparse.Namespace) -> dict[str, str | None]:

@@ -10,98 +10,16 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
-from bmq.cli.admin_client import EPILOG, AdminClient, add_command, check, config_pair, describe_code, read_error
+from bmq.cli.admin_client import AdminClient, check, describe_code, read_error
 from bmq.cli.cleaning import CleaningReader, CleaningUnknown, print_cleaning
-from bmq.cli.cluster.status import DEFAULT_HTTP
 from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
-from bmq.cli.usage import UsageError, partition_count, replication_factor
+from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
 
 SERVER_SHARE = 0.8
 """Part of ``--timeout`` after which the server is to say that a change is not done."""
-
-_DESCRIPTION = """\
-List, create, describe, alter and delete topics of a running cluster, over Kafka's protocol.
-"""
-
-_DESCRIBE_NOTE = """
-Of a compacted topic of BMQ it also prints the cleaning of each partition: its dirty percent, its last cleaning, and
-why it is not cleaned now. Kafka's protocol does not have these facts: they come from a server's HTTP address.
-"""
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "topic",
-        help="list, create, describe, alter or delete topics",
-        description=_DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="list|create|describe|alter|delete", required=True)
-    listing = add_command(actions, "list", list_topics, "print the topics", "bmq topic list")
-    listing.add_argument("--exclude-internal", action="store_true", help="leave out __consumer_offsets and its like")
-    _add_create(actions)
-    describing = add_command(
-        actions,
-        "describe",
-        describe,
-        "print topics with their partitions: leader, epoch, offsets, size; of compacted ones the cleaning",
-        "bmq topic describe orders",
-    )
-    describing.description = f"{describing.description}\n{_DESCRIBE_NOTE}"
-    describing.add_argument(
-        "--http",
-        metavar="URL",
-        help="a server's HTTP address, for the cleaning of compacted topics; default: $BMQ_HTTP_URL, the profile's; "
-        f"without --bootstrap-server else {DEFAULT_HTTP}",
-    )
-    describing.add_argument("names", nargs="*", metavar="NAME", help="which topics (default: all)")
-    _add_alter(actions)
-    deleting = add_command(actions, "delete", delete, "delete topics with all their records", "bmq topic delete orders")
-    deleting.add_argument("names", nargs="+", metavar="NAME", help="which topics")
-    deleting.add_argument("--if-exists", action="store_true", help="no error for a topic that does not exist")
-
-
-def _add_create(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = add_command(
-        actions,
-        "create",
-        create,
-        "create a topic",
-        "bmq topic create orders --partitions 12 --config retention.ms=86400000",
-    )
-    parser.add_argument("name", metavar="NAME", help="its name")
-    parser.add_argument("--partitions", type=partition_count, default=-1, metavar="N", help="default: the cluster's")
-    parser.add_argument(
-        "--replication-factor", type=replication_factor, default=-1, metavar="N", help="default: the cluster's"
-    )
-    parser.add_argument(
-        "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
-    )
-    parser.add_argument("--if-not-exists", action="store_true", help="no error when there is a topic of that name")
-    parser.add_argument("--validate-only", action="store_true", help="only check that it could be created")
-
-
-def _add_alter(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = add_command(
-        actions,
-        "alter",
-        alter,
-        "give a topic more partitions, or other configs",
-        "bmq topic alter orders --config retention.ms=3600000 --delete-config max.message.bytes",
-    )
-    parser.add_argument("name", metavar="NAME", help="which topic")
-    parser.add_argument("--partitions", type=partition_count, metavar="N", help="how many it shall have; never fewer")
-    parser.add_argument(
-        "--config", type=config_pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
-    )
-    parser.add_argument(
-        "--delete-config", action="append", default=[], metavar="NAME", help="back to the default; may be repeated"
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ list

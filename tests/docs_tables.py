@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bmq.cli.command_tree import Command, walk
-from bmq.cli.main import build_parser
-from bmq.cli.serve import default_text
+from bmq.cli.parsers.serve import default_text
+from bmq.cli.parsers.tree import build_parser
 from bmq.console.access.rights import RIGHTS
 from bmq.core.config import OPTIONS, environment_name, option_name
 from bmq.core.logging.fields import FIELDS

@@ -8,9 +8,9 @@ import getpass
 import sys
 from pathlib import Path
 
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE
+from bmq.cli.exit_status import EXIT_REFUSED, EXIT_USAGE
 from bmq.cli.output import fail, printable
-from bmq.cli.serve import load_settings
+from bmq.cli.server_settings import load_settings
 from bmq.cli.store_command import check_store_file
 from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from urllib.parse import SplitResult, quote, unquote
 
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE
+from bmq.cli.exit_status import EXIT_REFUSED, EXIT_USAGE
 from bmq.cli.output import fail, printable
 from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings

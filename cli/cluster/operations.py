@@ -7,88 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bmq.cli.admin_client import add_bare_command, exit_status_of
 from bmq.cli.cluster.http_client import Console
-from bmq.cli.cluster.status import add_http, http_url
+from bmq.cli.cluster.status import http_url
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import fail, print_json, print_table, printable
-from bmq.cli.profile import profiles
 from bmq.cli.progress import Progress
-from bmq.cli.usage import partition_number
 from bmq.core.http_call import ConsoleGone, RequestRefused, ServerUnreachable
 from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
 
-ACT_S = 30.0
-"""Seconds for a request, somewhat more than a server searches for a leader."""
-DRAIN_S = 60.0
 POLL_S = 0.2
 ANSWER_S = 10.0
 """Seconds for one response, while the command waits for a process that drains."""
 
 Act = Callable[[Console, argparse.Namespace], int]
-_DRAIN_NOTE = """
-Others take over the process's partitions and shards, then it ends. Whatever runs it (systemd, Kubernetes,
-`bmq serve --workers`) must not start it again, or only on purpose: it then is a new member.
-"""
-
-_LEVEL_NOTE = """
-A level holds for a logger and for those below it without a level of their own, until the process ends. Then the setting
-log_level counts again. `default` removes it before that.
-"""
-
-
-def add_parsers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the parsers of the commands."""
-    draining = add_bare_command(
-        actions,
-        "drain",
-        "hand a process's partitions and shards over to others, end it, and wait until it has ended",
-        "bmq cluster drain broker-3f9a",
-        timeout="seconds to wait for its end; it continues to drain after them",
-        timeout_s=DRAIN_S,
-    )
-    draining.description = f"{draining.description}\n{_DRAIN_NOTE}"
-    draining.add_argument("member", metavar="MEMBER", help="which one: see `bmq cluster --help`")
-    draining.add_argument(
-        "--force", action="store_true", help="also the last one of a role, whose work no process can take over"
-    )
-    balancing = add_bare_command(
-        actions,
-        "balance",
-        "even the brokers out now, also if they differ little",
-        "bmq cluster balance",
-        timeout_s=ACT_S,
-    )
-    moving = add_bare_command(
-        actions,
-        "move",
-        "assign one partition to a broker; balance may move it again later",
-        "bmq cluster move orders 3 broker-3f9a",
-        timeout_s=ACT_S,
-    )
-    moving.add_argument("topic", metavar="TOPIC", help="its topic")
-    moving.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
-    moving.add_argument("member", metavar="MEMBER", help="which broker: see `bmq cluster --help`")
-    levelling = add_bare_command(
-        actions,
-        "log-level",
-        "show the levels of a process's loggers, or set one until it ends",
-        "bmq cluster log-level broker-3f9a bmq.broker debug",
-        timeout_s=ACT_S,
-    )
-    levelling.description = f"{levelling.description}\n{_LEVEL_NOTE}"
-    levelling.add_argument("member", metavar="MEMBER", help="which one: see `bmq cluster --help`")
-    levelling.add_argument("logger", metavar="LOGGER", nargs="?", help="show it and those below; root is above all")
-    levelling.add_argument("level", metavar="LEVEL", nargs="?", help="debug, info, warning, error or default")
-    acts: dict[argparse.ArgumentParser, Act] = {
-        draining: drain,
-        balancing: balance,
-        moving: move,
-        levelling: log_level,
-    }
-    for parser, act in acts.items():
-        add_http(parser)
-        profiles.add_profile(parser)
-        parser.set_defaults(run=run, act=act)
 
 
 def run(arguments: argparse.Namespace) -> int:

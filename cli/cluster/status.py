@@ -7,18 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from bmq.cli import admin_client
-from bmq.cli.admin_client import AdminClient, add_bare_command, exit_status_of
+from bmq.cli.admin_client import AdminClient
 from bmq.cli.cluster.http_client import Console
-from bmq.cli.command_config import add_command_config
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import format_size, print_json, print_table, printable
+from bmq.cli.parsers.common import DEFAULT_HTTP
 from bmq.cli.profile import profiles
 
-DEFAULT_HTTP = "http://127.0.0.1:9080"
-NOTE = """\
-status exits with 1 when a partition or a coordinator's shard has no live owner or is not served, no controller
-leads or the leader does not answer, the metadata store takes no writes, storage acknowledges nothing to a broker, or
-the process that was asked cannot use a key of the metadata store or a topic's configs.
-"""
 _TROUBLES = (
     "unassigned",
     "unassigned_shards",
@@ -41,36 +36,6 @@ _MEMBERS = (
     "REQ/S",
     "STATE",
 )
-
-
-def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = add_bare_command(
-        actions,
-        "status",
-        "print the cluster's processes with their partitions and load, and whether all partitions can be used",
-        "bmq cluster status --http http://127.0.0.1:9080",
-    )
-    where = parser.add_mutually_exclusive_group()
-    add_http(where)
-    where.add_argument(
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        help="ask over Kafka's protocol instead, as any Kafka cluster allows; $BMQ_BOOTSTRAP, or the profile's, "
-        "where there is no HTTP address",
-    )
-    add_command_config(parser)
-    profiles.add_profile(parser)
-    parser.set_defaults(run=run, command=over_kafka)
-
-
-def add_http(parser: argparse._ActionsContainer) -> None:
-    """Add the option for a server's HTTP address."""
-    parser.add_argument(
-        "--http",
-        metavar="URL",
-        help="a server's HTTP address; default: $BMQ_HTTP_URL, the profile's, else " + DEFAULT_HTTP,
-    )
 
 
 def http_url(arguments: argparse.Namespace) -> str:

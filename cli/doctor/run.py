@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bmq.cli.admin_client import EXIT_USAGE
 from bmq.cli.doctor.checks import (
     Diagnosis,
     Health,
@@ -31,10 +30,12 @@ from bmq.cli.doctor.checks import (
 )
 from bmq.cli.doctor.clock import ahead_s, clock_of
 from bmq.cli.doctor.storage import check_namenodes, check_storage
+from bmq.cli.exit_status import EXIT_USAGE
 from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.profile import profiles
-from bmq.cli.serve import DATA, load_settings, places_here
+from bmq.cli.serve import DATA, places_here
+from bmq.cli.server_settings import load_settings
 from bmq.cli.store_command import PLACES
 from bmq.cli.usage import UsageError
 from bmq.controller.store_age import StoreOlder, check_store_age

@@ -9,9 +9,7 @@ from typing import Any
 from kafka import TopicPartition
 
 from bmq.cli.admin_client import (
-    EPILOG,
     AdminClient,
-    add_command,
     check,
     describe_code,
     needs,
@@ -20,38 +18,10 @@ from bmq.cli.admin_client import (
     read_error,
     tell_silent,
 )
-from bmq.cli.group import reset_offsets
 from bmq.cli.group.offsets import ends_of
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
-
-_DESCRIPTION = """\
-List, describe and delete consumer groups of a running cluster, and set their offsets, over Kafka's protocol.
-"""
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "group",
-        help="list, describe or delete consumer groups, or set their offsets",
-        description=_DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="list|describe|delete|reset-offsets", required=True)
-    add_command(actions, "list", list_groups, "print the groups", "bmq group list")
-    describing = add_command(
-        actions, "describe", describe, "print groups with their members, offsets and lag", "bmq group describe billing"
-    )
-    describing.add_argument("groups", nargs="+", metavar="GROUP", help="which groups")
-    deleting = add_command(
-        actions, "delete", delete, "delete groups without members, with their offsets", "bmq group delete billing"
-    )
-    deleting.add_argument("groups", nargs="+", metavar="GROUP", help="which groups")
-    reset_offsets.add_action(actions)
-
 
 # ------------------------------------------------------------------------------------------------------------ list
 

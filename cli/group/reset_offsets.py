@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.protocol.consumer import OffsetTimestamp
 
-from bmq.cli.admin_client import AdminClient, add_command, describe_code, needs, of_coordinator
+from bmq.cli.admin_client import AdminClient, describe_code, needs, of_coordinator
 from bmq.cli.group.offsets import PartitionEnds, ends_of, led_partitions
 from bmq.cli.output import fail, print_json, print_table
-from bmq.cli.records.positions import parse_datetime
-from bmq.cli.usage import UsageError, whole_number
+from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
 
@@ -31,47 +30,6 @@ class Reset(NamedTuple):
     key: TopicPartition
     current: int | None
     new: int
-
-
-def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = add_command(
-        actions,
-        "reset-offsets",
-        reset,
-        "print where a group would continue to read; with --execute, set it",
-        "bmq group reset-offsets billing --topic orders --to-datetime 2026-01-31T12:00:00 --execute",
-    )
-    parser.add_argument("group", metavar="GROUP", help="which group; it must have no members")
-    topics = parser.add_mutually_exclusive_group(required=True)
-    topics.add_argument(
-        "--topic",
-        type=_topic,
-        action="append",
-        metavar="TOPIC[:P,P]",
-        help="this topic, or only these partitions of it; may be repeated",
-    )
-    topics.add_argument("--all-topics", action="store_true", help="every topic that the group has committed")
-    targets = parser.add_mutually_exclusive_group(required=True)
-    targets.add_argument("--to-earliest", action="store_true", help="the first record")
-    targets.add_argument("--to-latest", action="store_true", help="after the last record")
-    targets.add_argument(
-        "--to-datetime",
-        type=parse_datetime,
-        metavar="TIME",
-        help="the first record from then on, as 2026-01-31T12:00:00 (UTC) or with an offset as +01:00",
-    )
-    targets.add_argument("--to-offset", type=whole_number, metavar="N", help="this offset, in every partition")
-    targets.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back when negative")
-    parser.add_argument("--execute", action="store_true", help="set the offsets; without it, they are only printed")
-
-
-def _topic(text: str) -> tuple[str, list[int] | None]:
-    name, colon, numbers = text.partition(":")
-    parts = numbers.split(",")
-    if not name or (colon and not all(part.isascii() and part.isdecimal() for part in parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not TOPIC or TOPIC:0,1,2")
-    return name, [int(part) for part in parts] if colon else None
 
 
 # --------------------------------------------------------------------------------------------------------- command

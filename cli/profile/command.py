@@ -5,82 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 
-from bmq.cli.admin_client import exit_status_of
 from bmq.cli.cluster.http_client import Console
+from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import print_json, print_table, printable
 from bmq.cli.profile import profiles
 from bmq.cli.usage import UsageError
 from bmq.core.urls import without_passwords
-
-_DESCRIPTION = """\
-Name the clusters that you use, and choose one. Then commands need no addresses.
-
-  bmq profile set prod --bootstrap-server kafka1:9092 --http http://kafka1:9080 --root hdfs://namenode:8020/bmq
-  bmq profile use prod
-  bmq topic list                       of prod
-  bmq topic list --profile test        of test, this once
-
-A value is taken from: a flag, else the profile named by --profile, else the environment (BMQ_BOOTSTRAP, BMQ_HTTP_URL,
-BMQ_ROOT, BMQ_META, BMQ_CLUSTER, BMQ_COMMAND_CONFIG), else the profile named by BMQ_PROFILE, else the current one, else
-the default. A profile's command-config is used with the profile's own bootstrap-server alone.
-`bmq serve`, `bmq health`, `bmq cluster rebuild` and `bmq cluster merge-root` read no profile.
-"""
-_EPILOG = """\
-The profiles are in $XDG_CONFIG_HOME/bmq/profiles.toml, else ~/.config/bmq/profiles.toml.
-
-exit status:
-  0  done      2  wrong usage, no such profile, or the file cannot be read or written
-"""
-_HELP = {
-    "bootstrap_server": ("HOST:PORT", "a server of the cluster, or several with commas: for topic, group, produce..."),
-    "http": ("URL", "a server's HTTP address: for cluster status, drain, balance, move, log-level; segment repair"),
-    "root": ("URL", "where segments are stored: for segment, job, cluster doctor"),
-    "meta": ("URL", "the metadata store: for cluster doctor"),
-    "cluster": ("NAME", "name of the cluster in its store: for cluster doctor"),
-    "command_config": ("FILE", "Kafka client settings, TLS and log-in, for bootstrap-server"),
-}
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "profile",
-        help="name the clusters that you use, and choose one",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="list|show|use|set|remove", required=True)
-    listing = _add(actions, "list", list_profiles, "print the profiles; a star marks the current one")
-    listing.add_argument("--json", action="store_true", help="one JSON object a line")
-    showing = _add(actions, "show", show, "print one profile, its passwords masked")
-    showing.add_argument("name", nargs="?", metavar="NAME", help="which one (default: the one in use)")
-    showing.add_argument("--json", action="store_true", help="one JSON object")
-    using = _add(actions, "use", use, "make a profile the current one")
-    chosen = using.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("name", nargs="?", metavar="NAME", help="which one")
-    chosen.add_argument("--none", action="store_true", help="use no profile")
-    setting = _add(actions, "set", set_values, "make a profile, or change some of its values")
-    setting.add_argument("name", metavar="NAME", help="which one")
-    for key, (metavar, text) in _HELP.items():
-        setting.add_argument(f"--{key.replace('_', '-')}", metavar=metavar, help=f'{text}; "" removes it')
-    setting.add_argument("--use", action="store_true", help="and make it the current one")
-    removing = _add(actions, "remove", remove, "remove profiles")
-    removing.add_argument("names", nargs="+", metavar="NAME", help="which ones")
-
-
-def _add(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: object, text: str
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run, command=command)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

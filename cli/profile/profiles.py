@@ -179,15 +179,6 @@ def write(profiles: Profiles) -> None:
 # --------------------------------------------------------------------------------------------- what a command takes
 
 
-def add_profile(parser: argparse._ActionsContainer) -> None:
-    """Add ``--profile`` to a command that takes addresses from one."""
-    parser.add_argument(
-        "--profile",
-        metavar="NAME",
-        help="take what no flag gives from this profile (`bmq profile`); default: $BMQ_PROFILE, else the current one",
-    )
-
-
 def find(arguments: argparse.Namespace, *keys: str) -> tuple[str, str] | None:
     """Return the key and value of the strongest layer with a key of ``keys``; in a layer, the first of them.
 

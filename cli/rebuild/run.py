@@ -22,7 +22,7 @@ from bmq.broker.repair.scan import (
     read_partitions,
     read_topics,
 )
-from bmq.cli.admin_client import EXIT_REFUSED, EXIT_USAGE
+from bmq.cli.exit_status import EXIT_REFUSED, EXIT_USAGE
 from bmq.cli.output import fail, print_json, print_table, printable
 from bmq.cli.progress import Progress
 from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost

@@ -8,8 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bmq.cli.output import format_time, json_bytes, print_json, printable, text_bytes
+from bmq.cli.parsers.segment import READ_COMMITTED
 from bmq.cli.segment.batch_records import BatchReader, batch_reader
-from bmq.cli.segment.isolation import READ_COMMITTED, LogTransactions, Outcome, find_transactions
+from bmq.cli.segment.isolation import LogTransactions, Outcome, find_transactions
 from bmq.cli.segment.targets import PartitionFiles, Targets, TargetSegment
 from bmq.cli.segment.verify import read_index_file
 from bmq.core.errors import FormatError

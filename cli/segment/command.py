@@ -13,17 +13,11 @@ from collections.abc import Awaitable, Callable
 
 from bmq.cli.output import fail
 from bmq.cli.profile import profiles
-from bmq.cli.repair import command as repair
-from bmq.cli.segment.cat import cat
-from bmq.cli.segment.dump import dump
-from bmq.cli.segment.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from bmq.cli.segment.targets import Targets, check_folder, find_targets
-from bmq.cli.segment.verify import verify
-from bmq.cli.serve import load_settings
-from bmq.cli.usage import UsageError, partition_number, whole_number
+from bmq.cli.server_settings import load_settings
+from bmq.cli.usage import UsageError
 from bmq.core.config import ConfigError
 from bmq.core.errors import FormatError
-from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.core.urls import scheme_of
 from bmq.storage.cluster_files import read_cluster
 from bmq.storage.filesystem import FileSystem, StorageError
@@ -32,100 +26,6 @@ from bmq.storage.open import open_filesystem
 EXIT_USAGE = 2
 
 Command = Callable[[FileSystem, Targets, argparse.Namespace], Awaitable[int]]
-
-_DESCRIPTION = """\
-Read the files of a root: segments (.log), their indexes (.idx) and brokers' journals (.jnl).
-Except for `repair`, nothing is written and no broker is needed: this works on a live cluster, on a stopped one and on a
-copy.
-
-  dump    the content of files: batch headers, index entries, checkpoints
-  verify  whether all data is there and valid; each fault, its place, and what it means
-  cat     the records, decompressed
-  repair  show the damage of one partition, and bring it back if it is OFFLINE
-"""
-
-_EPILOG = """\
-files to read:
-  Either paths within the root, as in /topics/orders/<id>/0/00000000000000000000-00000001-0000.log, or a topic by
-  --topic, with all its partitions or one: its segments are read in the order of their creation.
-
-exit status:
-  0  no faults      1  faults or damage were found      2  wrong usage, or the storage cannot be read
-
-A log that is being written may end in bytes that its owner has not acknowledged yet.
-"""
-
-_EXAMPLES = {
-    "dump": "bmq segment dump --root file:///var/lib/bmq --topic orders --partition 0",
-    "verify": "bmq segment verify --root hdfs://namenode:8020/bmq --topic orders --records",
-    "cat": "bmq segment cat --root file:///var/lib/bmq --topic orders --offset 1000 --max-records 10 --json",
-}  # fmt: skip
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "segment",
-        help="dump, verify, print or repair a log's files",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="dump|verify|cat|repair", required=True)
-    dumping = _add_action(actions, "dump", dump, "the content of files: batch headers, index entries, checkpoints")
-    dumping.add_argument(
-        "--entries", action="store_true", help="of a journal, also the index entries and producers of each checkpoint"
-    )
-    verifying = _add_action(actions, "verify", verify, "whether all data is there and valid, and print each fault")
-    verifying.add_argument("--records", action="store_true", help="also decompress every batch and parse its records")
-    repair.add_parser(actions)
-    _add_cat(_add_action(actions, "cat", cat, "the records: key, value, headers, timestamp, offset"))
-
-
-def _add_action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(
-        name,
-        help=text,
-        description=f"Print {text}." if name != "verify" else f"Check {text}.",
-        epilog=f"example:\n  {_EXAMPLES[name]}\n\n{_EPILOG}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="a .log, .idx or .jnl file within the root")
-    parser.add_argument(
-        "--root",
-        metavar="URL",
-        help="file:///folder, hdfs://host:port/folder or webhdfs://host:port/folder; default: $BMQ_ROOT, the profile's",
-    )
-    profiles.add_profile(parser)
-    parser.add_argument("--topic", help="read this topic instead of paths")
-    parser.add_argument("--partition", type=partition_number, metavar="P", help="only this partition of the topic")
-    parser.add_argument("--topic-id", metavar="ID", help="the topic's id, if a name was deleted and used again")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run, command=command)
-    return parser
-
-
-def _add_cat(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--offset", type=whole_number, default=0, metavar="N", help="the first offset to print (default: 0)"
-    )
-    parser.add_argument("--end-offset", type=whole_number, metavar="N", help="stop before this offset")
-    parser.add_argument("--max-records", type=whole_number, metavar="N", help="stop after so many records")
-    parser.add_argument(
-        "--isolation-level",
-        choices=(READ_COMMITTED, READ_UNCOMMITTED),
-        default=READ_COMMITTED,
-        help="read_uncommitted: also records of aborted and open transactions, marked (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--batch-bytes-max",
-        type=whole_number,
-        default=RECORDS_BYTES_MAX,
-        metavar="N",
-        help="refuse a batch that decompresses to more than this (default: %(default)s)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -150,7 +50,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         await read_cluster(fs)  # refuses a root with levels of features that this version would misread
         targets = await find_targets(fs, arguments)
         command: Command = arguments.command
-        if command is cat and (targets.indexes or targets.journals):
+        if arguments.action == "cat" and (targets.indexes or targets.journals):
             raise UsageError("cat prints the records of .log files; use dump for an .idx or a .jnl")
         return await command(fs, targets, arguments)
     finally:

@@ -19,9 +19,6 @@ from bmq.storage.filesystem import FileSystem
 from bmq.storage.segment import decode_idx
 from bmq.storage.transactions import NOTHING_OPEN, Transactions
 
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
-"""Kafka's ``isolation.level`` of a consumer."""
-
 
 class Outcome(Enum):
     """The outcome of the transaction of a batch."""

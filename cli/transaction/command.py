@@ -10,83 +10,20 @@ from kafka.protocol.admin.transactions import ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from bmq.cli.admin_client import (
-    EPILOG,
     AdminClient,
-    add_command,
     ask,
     check,
     of_coordinator,
     raise_if_moving,
-    seconds,
     tell_silent,
 )
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
-from bmq.cli.transaction import coordinators, hanging
-from bmq.cli.usage import whole_number
+from bmq.cli.transaction import coordinators
 from bmq.core.http_call import RequestRefused
 
-STATES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead"
-)  # fmt: skip
-"""States of a transaction, as Kafka's ListTransactions writes them."""
 FENCE_TIMEOUT_MS = 60_000
 """The ``transaction.timeout.ms`` that a fenced id keeps until its next producer: Kafka's default of producers."""
-_DESCRIPTION = """\
-List and describe transactions of a running cluster, and end them after their producers, over Kafka's protocol.
-
-An open transaction holds back consumers with isolation.level=read_committed. Its coordinator aborts the transaction
-after the producer's transaction.timeout.ms, and at once by `fence`. For transactions without a coordinator there are
-`find-hanging` and `abort`.
-"""
 _TITLES = ("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE")
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "transaction",
-        help="list, describe or end transactions",
-        description=_DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="list|describe|fence|find-hanging|abort", required=True)
-    listing = add_command(
-        actions, "list", list_transactions, "print the transactional ids", "bmq transaction list --state Ongoing"
-    )
-    listing.add_argument(
-        "--state", choices=STATES, action="append", default=[], help="only ids in this state; may be repeated"
-    )
-    listing.add_argument(
-        "--producer-id", type=whole_number, action="append", default=[], metavar="N", help="may be repeated"
-    )
-    listing.add_argument(
-        "--running-longer-than", type=seconds, metavar="S", help="only transactions begun so many seconds ago, or more"
-    )
-    listing.add_argument("--pattern", metavar="REGEX", help="only ids that wholly match (RE2's syntax)")
-    describing = add_command(
-        actions,
-        "describe",
-        describe,
-        "print the state, the producer and the partitions of transactional ids",
-        "bmq transaction describe orders-1",
-    )
-    describing.add_argument("ids", nargs="+", type=_id, metavar="ID", help="which transactional ids")
-    fencing = add_command(
-        actions,
-        "fence",
-        fence,
-        "fence the producer of transactional ids, and abort its open transaction",
-        "bmq transaction fence orders-1",
-    )
-    fencing.add_argument("ids", nargs="+", type=_id, metavar="ID", help="which transactional ids")
-    hanging.add_actions(actions)
-
-
-def _id(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("a transactional id has one character or more")
-    return text
 
 
 # ------------------------------------------------------------------------------------------------------------ list

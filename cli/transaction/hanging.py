@@ -16,23 +16,18 @@ from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from bmq.cli.admin_client import (
     AdminClient,
-    add_command,
     ask,
     check,
     describe_code,
     of_coordinator,
     raise_if_moving,
-    seconds,
 )
 from bmq.cli.group.offsets import led_partitions
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators
-from bmq.cli.usage import partition_number, whole_number
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
 
-MAX_TIMEOUT_S = 900.0
-"""Kafka's default of ``transaction.max.timeout.ms``."""
 MARGIN_S = 300.0
 """Time that a coordinator has beyond the time-out to write the markers, as in ``kafka-transactions.sh``."""
 PARTITIONS_A_REQUEST = 500
@@ -54,37 +49,6 @@ class OpenTransaction(NamedTuple):
     start_offset: int
     last_timestamp: int
     """Milliseconds since 1970 of the producer's last batch there."""
-
-
-def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the parsers of the two commands."""
-    finding = add_command(
-        actions,
-        "find-hanging",
-        find_hanging,
-        "print open transactions that no coordinator ends",
-        "bmq transaction find-hanging orders",
-    )
-    finding.add_argument("topics", nargs="*", metavar="TOPIC", help="where (default: all topics)")
-    finding.add_argument(
-        "--max-timeout",
-        type=seconds,
-        default=MAX_TIMEOUT_S,
-        metavar="S",
-        help="the cluster's transaction.max.timeout.ms, in seconds (default: %(default)g)",
-    )
-    aborting = add_command(
-        actions,
-        "abort",
-        abort,
-        "end a hanging transaction in one partition, by a marker",
-        "bmq transaction abort orders 3 --start-offset 1042",
-    )
-    aborting.add_argument("topic", metavar="TOPIC", help="as find-hanging prints it")
-    aborting.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
-    aborting.add_argument(
-        "--start-offset", type=whole_number, metavar="N", required=True, help="the transaction's first offset there"
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- find-hanging

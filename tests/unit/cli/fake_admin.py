@@ -16,13 +16,9 @@ from kafka.errors import ClusterAuthorizationFailedError, CoordinatorLoadInProgr
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
-from bmq.cli import acl, quota, topic
 from bmq.cli.admin_client import AdminClient, perform
-from bmq.cli.cluster import command as cluster
-from bmq.cli.group import command as group
 from bmq.cli.kafka_client import Settings
-from bmq.cli.records import consume, produce
-from bmq.cli.transaction import command as transaction
+from bmq.cli.parsers.tree import build_parser, chosen_command
 from bmq.core.security.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
 NODES = (1, 2)
@@ -330,11 +326,7 @@ def _chooses(wanted: ACLFilter, given: ACL) -> bool:
 
 
 def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bmq")
-    commands = parser.add_subparsers(required=True)
-    for module in (topic, group, transaction, acl, quota, cluster, produce, consume):
-        module.add_parser(commands)
-    return parser.parse_args(words)
+    return build_parser(chosen_command(words)).parse_args(words)
 
 
 def runner(admin: FakeAdmin, connected: list[str] | None = None) -> Callable[..., int]:

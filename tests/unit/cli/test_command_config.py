@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli.admin_client import DefaultSeconds
 from bmq.cli.command_config import NO_CONFIG, command_config, read_command_config
 from bmq.cli.main import main
+from bmq.cli.parsers.common import DefaultSeconds
 from bmq.cli.usage import UsageError
 from tests.unit.cli.fake_admin import FakeAdmin, parse
 

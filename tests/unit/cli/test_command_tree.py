@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bmq.cli.command_tree import Command, Value, walk
-from bmq.cli.main import build_parser
+from bmq.cli.parsers.tree import build_parser
 
 COMMANDS = list(walk(build_parser()))
 

@@ -11,7 +11,8 @@ import pytest
 
 from bmq.cli.command_tree import walk
 from bmq.cli.completion import bash, zsh
-from bmq.cli.main import build_parser, main
+from bmq.cli.main import main
+from bmq.cli.parsers.tree import build_parser
 from bmq.cli.profile import profiles
 from bmq.cli.profile.profiles import Profiles
 

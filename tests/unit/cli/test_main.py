@@ -49,14 +49,15 @@ def test_a_full_device_is_one_line_of_error() -> None:
     assert (done.returncode, done.stderr) == (1, b"bmq: cannot write: No space left on device\n")
 
 
-def test_an_interrupt_while_the_command_is_loaded_prints_no_traceback() -> None:
-    """Press Ctrl-C during the half second in which modules are loaded."""
-    script = """
+@pytest.mark.parametrize("loaded", ["bmq.cli.parsers.topic", "bmq.cli.admin_client"])
+def test_an_interrupt_while_the_command_is_loaded_prints_no_traceback(loaded: str) -> None:
+    """Press Ctrl-C during the half second in which modules are loaded: those of its parser, or those of its work."""
+    script = f"""
 import sys
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == "bmq.cli.topic":
+        if name == {loaded!r}:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmq.cli.main import main
-from bmq.cli.serve import FILE_BYTES_MAX
+from bmq.cli.server_settings import FILE_BYTES_MAX
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields_of
 from bmq.server.process import CannotServe

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bmq.cli.main import build_parser
+from bmq.cli.parsers.tree import build_parser
 from bmq.cli.usage import (
     UsageError,
     check_text,

@@ -17,8 +17,8 @@ import compose_spec
 import pytest
 import yaml
 
-from bmq.cli.main import build_parser
-from bmq.cli.serve import DEFAULTS
+from bmq.cli.parsers.serve import DEFAULTS
+from bmq.cli.parsers.tree import build_parser
 from bmq.core.config import OPTIONS, ROLES, NodeConfig, environment_name, parse_address
 from bmq.core.config_sources import load
 from tests.services.image import DOCKERFILE, ROOT, Image, Instruction, context, parse

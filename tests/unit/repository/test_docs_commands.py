@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli.main import build_parser
+from bmq.cli.parsers.tree import build_parser
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.cli.serve import DEFAULTS
+from bmq.cli.parsers.serve import DEFAULTS
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.config_sources import load
 from bmq.meta.broker_configs import describe

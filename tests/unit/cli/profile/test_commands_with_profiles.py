@@ -9,7 +9,8 @@ import pytest
 
 from bmq.cli.command_tree import walk
 from bmq.cli.doctor.run import _settings
-from bmq.cli.main import build_parser, main
+from bmq.cli.main import main
+from bmq.cli.parsers.tree import build_parser
 from bmq.cli.profile.profiles import KEYS
 from bmq.core.config_sources import unknown_names
 from tests.unit.cli.fake_admin import FakeAdmin

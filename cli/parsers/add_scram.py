@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bmq.cli import store_command
+from bmq.cli.parsers import store_command
 from bmq.cli.usage import whole_number
 
 _DESCRIPTION = """\

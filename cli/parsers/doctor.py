@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from bmq.cli import store_command
-from bmq.cli.profile import profiles
+from bmq.cli.parsers import store_command
+from bmq.cli.parsers.common import add_profile
 
 _DESCRIPTION = """\
 Check everything that a cluster needs, and print each fault with its remedy.
@@ -38,6 +38,6 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         epilog=_EPILOG,
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address of a single process (BMQ_HTTP)")
-    profiles.add_profile(parser)
+    add_profile(parser)
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds for each check [%(default)g]")
     parser.add_argument("--json", action="store_true", help="one JSON object a finding, or a step of the log-in")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from bmq.cli import store_command
+from bmq.cli.parsers import store_command
 
 _DESCRIPTION = """\
 Rebuild the metadata store from the files on storage, after its data was lost.

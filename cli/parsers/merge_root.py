@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from bmq.cli import store_command
+from bmq.cli.parsers import store_command
 
 _DESCRIPTION = """\
 Put a cluster together again whose processes were given different roots, and make --root the cluster's.
