@@ -106,6 +106,8 @@ def test_http(tmp_path: Path) -> None:
     with BmqServer((tmp_path / "root").as_uri(), folder=tmp_path) as server:
         produce(server.bootstrap, 100)
         assert len(consume(server.bootstrap, 100)) == 100
+        transactional = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": "g"})
+        transactional.init_transactions(TIMEOUT_S)
         for path in ("/healthz", "/readyz"):
             with urllib.request.urlopen(server.http + path, timeout=10) as response:
                 assert response.status == 200
