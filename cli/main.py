@@ -1,7 +1,6 @@
 """The ``bmq`` command: one parser (``cli.parsers.tree``), whose default ``run`` returns the exit status.
 
-Here is the part that all commands share: the version, a reader that goes away (``bmq ... | head``), and
-Ctrl-C.
+Here is the part that all commands share: a reader that goes away (``bmq ... | head``), and Ctrl-C.
 """
 
 from __future__ import annotations

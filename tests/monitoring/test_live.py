@@ -66,7 +66,7 @@ def prometheus(servers: dict[str, BmqServer]) -> Iterator[Prometheus]:
 
 
 def test_promtool_accepts_the_metrics(servers: dict[str, BmqServer], prometheus: Prometheus) -> None:
-    """With lag of groups among them: by then `prometheus` has found it."""
+    """Compare promtool's complaints, once the lag of groups is among the metrics: `prometheus` has waited for it."""
     complaints: dict[str, str] = {}
     for server in servers.values():
         with pytest.raises(PromtoolRefuses) as refused:

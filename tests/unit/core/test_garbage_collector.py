@@ -35,7 +35,7 @@ async def test_what_a_long_collection_found_is_set_aside() -> None:
 
 
 class Node:
-    """In a cycle with itself."""
+    """An object in a cycle with itself."""
 
     def __init__(self) -> None:
         self.me = self
@@ -70,7 +70,7 @@ async def test_a_short_one_changes_nothing() -> None:
 
 
 async def test_no_full_collection_goes_through_much() -> None:
-    """While a view of hundreds of thousands of objects is loaded, as 100,000 topics are."""
+    """Load a view of hundreds of thousands of objects, as 100,000 topics are, and measure the collections meanwhile."""
     gone_through: list[int] = []
 
     def called(phase: str, info: dict[str, int]) -> None:
