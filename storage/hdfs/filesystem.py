@@ -210,7 +210,7 @@ class HdfsFileSystem:
         The NameNode names the nodes of each block, and these are probed, since the NameNode detects a dead node only
         after 10.5 minutes.  The nodes of a corrupt block, which it names too, do not count.
         """
-        blocks = _blocks(await self._client.namenode.block_locations(self._address.full_path(path)))
+        blocks = _blocks(await self._reported_locations(self._address.full_path(path)))
         if not blocks:
             return 0
         copies = [{} if block.corrupt else {node_name(node.id): node.id for node in block.nodes} for block in blocks]
@@ -279,7 +279,7 @@ class HdfsFileSystem:
         unless the file was closed, or got another block.
         """
         now = asyncio.get_running_loop().time
-        file = KnownFile(await self._client.namenode.block_locations(full, position, length))
+        file = KnownFile(await self._reported_locations(full, position, length))
         if short is not None and file.has_open_block_of(short[0]):
             self._known_files.remember(full, short[0], now())
             return short[1]
@@ -302,7 +302,7 @@ class HdfsFileSystem:
         full = self._address.full_path(path)
 
         async def read() -> int:
-            locations = await self._client.namenode.block_locations(full, position, len(out))
+            locations = await self._reported_locations(full, position, len(out))
             return await self._fill(full, KnownFile(locations), position, [out])
 
         return await _again_if_refused(read)
@@ -331,7 +331,7 @@ class HdfsFileSystem:
 
     async def visible_length(self, path: str) -> int:
         full = self._address.full_path(path)
-        locations = await self._client.namenode.block_locations(full)
+        locations = await self._reported_locations(full)
         last = KnownFile(locations).open_block
         if last is None:
             return locations.file_length
@@ -394,6 +394,23 @@ class HdfsFileSystem:
                 raise
             await self._client.namenode.mkdirs(full_target.rpartition("/")[0] or "/")
             await self._client.namenode.rename(full_source, full_target, overwrite=overwrite)
+
+    async def _reported_locations(self, full: str, position: int = 0, length: int = 1 << 62) -> pb.LocatedBlocks:
+        """Return the blocks of [position, position + length) of a file; wait for the nodes of an open block.
+
+        A NameNode that has just started or become active has the block from its edit log, and its nodes only once a
+        datanode has reported it.  HDFS's own client waits, too (DFSInputStream.openInfo).  After ``report_timeout_s``
+        the block is returned without nodes.
+        """
+        loop, settings, asked = asyncio.get_running_loop(), self._client.settings, 0
+        until = loop.time() + settings.report_timeout_s
+        while True:
+            locations = await self._client.namenode.block_locations(full, position, length)
+            block = KnownFile(locations).open_block
+            if block is None or block.nodes or position + length <= block.offset or loop.time() >= until:
+                return locations
+            asked += 1
+            await asyncio.sleep(settings.backoff_s.half_random(asked))
 
     async def _read_blocks(self, full: str, file: KnownFile, position: int, length: int) -> bytes:
         if policy := _policy(full, file):

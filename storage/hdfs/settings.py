@@ -34,6 +34,10 @@ class HdfsSettings:
     """Bound of all attempts of one call together.  A failover to a standby took 1.8 s; safe mode after a restart takes
     41 s and is reported as StorageUnavailable, since the caller is better placed to wait."""
 
+    report_timeout_s: float = 10.0
+    """Bound of the wait for a datanode's first report of an open block, after the NameNode started or became active.
+    Datanodes send heartbeats every 3 s; Hadoop's dfs.client.retry.times.get-last-block-length allows 12 s."""
+
     backoff_s: Backoff[float] = Backoff(0.05, 1.0)
     """Pause between attempts, half of it random so that a thousand clients do not come back at once."""
 

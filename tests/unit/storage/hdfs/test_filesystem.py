@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block_reader import Shown
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.known_files import KnownFile
+from bmq.storage.hdfs.settings import HdfsSettings
 from tests.services.hdfs_config import write_conf
 from tests.unit.storage.hdfs.fakes import SETTINGS, Answer, Call, FakeNameNode, namenode
 
@@ -44,9 +46,11 @@ def located(call: Call) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def opened(response: Answer = located) -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
+async def opened(
+    response: Answer = located, settings: HdfsSettings = SETTINGS
+) -> AsyncIterator[tuple[HdfsFileSystem, FakeNameNode]]:
     async with namenode(response) as (_, (fake,)):
-        fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=SETTINGS)
+        fs = await HdfsFileSystem.open(f"hdfs://127.0.0.1:{fake.port}/", holder="a", settings=settings)
         try:
             yield fs, fake
         finally:
@@ -137,6 +141,7 @@ def being_written(call: Call) -> bytes:
     block = pb.LocatedBlock(
         block=pb.Block(pool="pool", id=1, generation=1, length=0),
         offset=0,
+        nodes=[pb.Node(id=pb.NodeId(ip="127.0.0.1", host="dn", uuid="u", data_port=1, info_port=2, ipc_port=3))],
         corrupt=False,
         token=pb.Token(identifier=b"", password=b"", kind="", service=""),
     )
@@ -226,6 +231,81 @@ async def test_less_than_wanted_of_a_file_that_has_changed_is_read_again(
         is_changed = True
         await fs.read_parts("/f", MB, [MB, MB])
         assert reads == (3 if change == "closed" else 4), "a closed file of this length has no such bytes"
+
+
+READS: dict[str, Callable[[HdfsFileSystem], Awaitable[object]]] = {
+    "visible_length": lambda fs: fs.visible_length("/f"),
+    "read": lambda fs: fs.read("/f", 0, 4),
+    "read_into": lambda fs: fs.read_into("/f", 0, memoryview(bytearray(4))),
+    "copies": lambda fs: fs.copies("/f"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("reports_late", [True, False])
+async def test_a_namenode_without_a_report_of_an_open_block_is_asked_again(
+    name: str, reports_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NameNode that has just become active knows the block from its edit log alone."""
+    asked = 0
+
+    def respond(call: Call) -> bytes:
+        nonlocal asked
+        response = being_written(call)
+        if call.method != "getBlockLocations":
+            return response
+        asked += 1
+        if reports_late and asked > 3:
+            return response
+        changed = pb.GetBlockLocationsResponse.FromString(response)
+        del changed.locations.last_block.nodes[:]
+        return changed.SerializeToString()
+
+    async def find(client: object, block: pb.LocatedBlock, *_: object, **__: object) -> Any:
+        if not block.nodes:
+            raise StorageUnavailable("the NameNode has no replica of it")
+        return {"visible_length": 4, "read": b"data", "read_into": 4}[name]
+
+    for function in ("visible_length", "read_block", "read_block_into"):
+        monkeypatch.setattr(filesystem, function, find)
+    monkeypatch.setattr(filesystem, "REFUSED_WITHIN_S", 0.0)
+    async with opened(respond, replace(SETTINGS, report_timeout_s=10.0 if reports_late else 0.05)) as (fs, _):
+
+        async def none_silent(nodes: Sequence[pb.NodeId]) -> list[str]:
+            return []
+
+        monkeypatch.setattr(fs._client.datanodes, "silent", none_silent)
+        if reports_late:
+            assert await READS[name](fs) in (4, b"data", 1)
+            assert asked == 4
+        elif name == "copies":
+            assert await READS[name](fs) == 0
+        else:
+            with pytest.raises(StorageUnavailable, match="has no replica"):
+                await READS[name](fs)
+
+
+async def test_a_read_before_an_open_block_does_not_wait_for_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def respond(call: Call) -> bytes:
+        response = being_written(call)
+        if call.method != "getBlockLocations":
+            return response
+        changed = pb.GetBlockLocationsResponse.FromString(response)
+        locations, last = changed.locations, changed.locations.last_block
+        locations.file_length = 4
+        locations.blocks.add().CopyFrom(last)
+        locations.blocks[0].block.length = 4
+        last.offset, last.block.id = 4, 2
+        del last.nodes[:]
+        return changed.SerializeToString()
+
+    async def read(*_: object, **__: object) -> bytes:
+        return b"data"
+
+    monkeypatch.setattr(filesystem, "read_block", read)
+    async with opened(respond) as (fs, fake):
+        assert await fs.read("/f", 0, 4) == b"data"
+        assert [call.method for call in fake.calls].count("getBlockLocations") == 1
 
 
 async def test_a_small_open_file_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
