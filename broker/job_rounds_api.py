@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from bmq.broker.cleanup.job_hold import HOLD_MS
-from bmq.broker.cleanup.job_rounds import DraftGroup, JobRounds
+from bmq.broker.cleanup.job_rounds import JobRounds
+from bmq.broker.cleanup.job_swap_checks import DraftGroup
 from bmq.broker.context import Offload
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey

@@ -422,7 +422,7 @@ class BeginCleaningRequest(InternalRequest[BeginCleaningResponse]):
 
 
 class CleanedGroup(NamedTuple):
-    """A group of sources and its drafts, see ``broker.cleanup.job_rounds.DraftGroup``."""
+    """A group of sources and its drafts, see ``broker.cleanup.job_swap_checks.DraftGroup``."""
 
     name: Text
     end_offset: Int64

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from bmq.broker.cleanup.job_hold import HOLD_MS
-from bmq.broker.cleanup.job_rounds import DraftGroup, SwapResult
+from bmq.broker.cleanup.job_rounds import SwapResult
+from bmq.broker.cleanup.job_swap_checks import DraftGroup
 from bmq.broker.job_rounds_api import JobRoundsApi
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey, SegmentName

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
+
+import pytest
 
 from bmq.broker.cleanup.closed_segments import ClosedSegment, FoundFile
 from bmq.broker.cleanup.janitor import Janitor
-from bmq.broker.cleanup.job_rounds import DraftGroup, SwapResult
+from bmq.broker.cleanup.job_rounds import SwapResult
+from bmq.broker.cleanup.job_swap_checks import DraftGroup
 from bmq.broker.cleanup.retention import read_idx
+from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.file_access import NO_ACCESS
-from bmq.core.model import PartitionKey, cleaned_name
+from bmq.core.model import PartitionKey, SegmentName, cleaned_name
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import read_batches
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
@@ -26,12 +31,14 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
-from tests.unit.broker.cleanup.compacted_logs import COMPACT
-from tests.unit.broker.cleanup.upkeep import KEY, PATH
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, Found, compacted, contents, update
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 JOB = "job-1"
 NEVER_DUE = replace(COMPACT, cleaning=replace(COMPACT.cleaning, min_cleanable_dirty_ratio=1.0, segment_bytes=1_000))
 """No local round begins; about five segments are the sources of one cleaned segment."""
+COUNT = 24
+"""Updates of a story's log."""
 
 
 class Owning(Protocol):
@@ -139,3 +146,44 @@ class CleaningJob:
 
 def _raise(path: str, error: Exception) -> None:
     raise error
+
+
+class Story:
+    """A compacted log of ``COUNT`` updates, its owner, and a job."""
+
+    world: World
+    owner: Owner
+    job: CleaningJob
+    last: Found
+
+    @classmethod
+    async def of(cls, config: Any = NEVER_DUE) -> Story:
+        story = cls()
+        story.world = World()
+        story.owner = await compacted(story.world, config=config)
+        story.last = await update(story.owner, COUNT)
+        await asyncio.sleep(1)
+        await story.owner.janitor._notice(story.owner.broker.context.now_ms())
+        story.job = CleaningJob(story.world)
+        return story
+
+    async def drafted(self) -> None:
+        await self.job.begin(self.owner)
+        await self.job.write()
+
+    async def is_right(self) -> bool:
+        return (await contents(self.world, self.owner.log_start, COUNT))[0] == self.last
+
+    async def cleaned(self) -> list[SegmentName]:
+        return [one.name async for one in walk(self.world.reading, PATH) if one.is_live and one.name.cleaning]
+
+
+async def refused(call: Any) -> tuple[ErrorCode, str]:
+    with pytest.raises(RequestError) as caught:
+        await call
+    return caught.value.code, caught.value.message
+
+
+def replace_cleaning(name: SegmentName) -> SegmentName:
+    """Return the name of another cleaning of the same segments."""
+    return name._replace(cleaning=name.cleaning + 7)
