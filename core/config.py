@@ -329,6 +329,11 @@ class NodeConfig(SecuritySettings):
         "most bytes that the cleaner of compacted logs reads and writes in a second",
         kafka="log.cleaner.io.max.bytes.per.second",
     )
+    log_cleaner_threads: int = _option(
+        1,
+        "compacted logs that a broker cleans at once; they share log.cleaner.dedupe.buffer.size",
+        kafka="log.cleaner.threads",
+    )
     min_insync_replicas: int = _option(
         1,
         "default of min.insync.replicas; on a local folder more than 1 refuses every produce with acks=all",
@@ -603,6 +608,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
     "log_cleaner_backoff_ms": 0,
     "log_cleaner_dedupe_buffer_size": 1 << 20,
     "log_cleaner_io_max_bytes_per_second": 1,
+    "log_cleaner_threads": 1,
     "offsets_topic_segment_bytes": 1 << 20,
     "offsets_retention_check_interval_ms": 1,
     "transaction_state_log_num_partitions": 1,
@@ -614,6 +620,7 @@ _LEAST = {  # of Kafka's settings: as in Kafka's ConfigDef, unless narrower here
 }
 _MOST = {
     "workers": 1_000,
+    "log_cleaner_threads": 64,
     "default_replication_factor": (1 << 15) - 1,
     "num_partitions": 100_000,
     "offsets_topic_num_partitions": 100_000,

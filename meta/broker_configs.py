@@ -79,7 +79,6 @@ KAFKAS_OWN = frozenset(
         "background.threads",
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
-        "log.cleaner.threads",
         "metric.reporters",
         "num.io.threads",
         "num.network.threads",

@@ -40,8 +40,10 @@ class JanitorConfig:
     """Kafka's log.cleaner.enable: if False no compacted log is cleaned, and started swaps are completed."""
     clean_ms: int = 15_000
     """Kafka's log.cleaner.backoff.ms: the least time between two looks whether a compacted log is due."""
+    clean_threads: int = 1
+    """Kafka's log.cleaner.threads: most logs that are cleaned at once."""
     clean_buffer_bytes: int = 128 << 20
-    """Kafka's log.cleaner.dedupe.buffer.size: the memory for the keys of a round."""
+    """Kafka's log.cleaner.dedupe.buffer.size: the memory for the keys of all rounds under way."""
     clean_bytes_s: int = (1 << 63) - 1
     """Kafka's log.cleaner.io.max.bytes.per.second: most bytes that rounds read and write in a second."""
     clean_piece_bytes: int = 1 << 20
@@ -57,5 +59,7 @@ class JanitorConfig:
         """Check the bounds.  Raises ValueError, which names the setting."""
         if min(self.interval_ms, self.jobs_per_round, self.names_per_job, self.deletes_per_job) < 1:
             raise ValueError("interval_ms, jobs_per_round, names_per_job and deletes_per_job must be at least 1")
+        if self.clean_threads < 1:
+            raise ValueError("clean_threads must be at least 1")
         if self.merge_after < 1 or self.merge_sources_max < 1:
             raise ValueError("merge_after and merge_sources_max must be at least 1")

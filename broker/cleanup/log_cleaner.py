@@ -1,7 +1,7 @@
 """The cleaner of compacted logs: it rewrites closed segments without the records that later records replaced.
 
 ``storage.cleaning`` decides what stays; this module has the sources read (``source_reader``) and the drafts written
-(``cleaned_file``), piece by piece, and has them swapped (``segment_swap``).  A broker cleans one log at a time.
+(``cleaned_file``), piece by piece, and has them swapped (``segment_swap``).
 
 Compiled code needs the map of keys and a few pieces, whatever the log's size.  Without it larger logs wait
 (``LOG_BYTES_MAX``): a round would take a core for hours.
@@ -61,9 +61,10 @@ class CleaningStopped(Exception):
 
 
 class LogCleaner:
-    """Cleaning of a broker's compacted logs, a log at a time.
+    """Rounds over a broker's compacted logs; several may be under way at once.
 
-    ``failed`` is called with a text, the path of a damaged segment, and the error.  ``buffer_bytes``: memory for keys.
+    ``failed`` is called with a text, the path of a damaged segment, and the error.  ``buffer_bytes``: a round's memory
+    for keys.
     ``bytes_s``: most bytes that rounds read and write in a second.  ``piece_bytes``: bytes of one read.
     """
 
@@ -95,7 +96,7 @@ class LogCleaner:
         """Bytes of the cleaned segments of completed swaps."""
 
     def stop(self) -> None:
-        """Give up the round that is computed: the thread ends at its next batch."""
+        """Give up the rounds that are computed: their threads end at the next batch."""
         self._is_stopped = True
 
     async def clean(self, state: RetentionState, known: ClosedSegments, wall_ms: int) -> Outcome:

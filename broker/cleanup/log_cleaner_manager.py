@@ -1,7 +1,7 @@
 """The choice of compacted logs to clean, as Kafka's class of this name: when a log is looked at, and what was found.
 
 A log is looked at after its record, its settings or its log start has changed, and when the next record reaches a lag.
-At most one round is under way, also behind other jobs of the janitor.
+At most ``threads`` rounds are under way, also behind other jobs of the janitor.
 """
 
 from __future__ import annotations
@@ -94,8 +94,9 @@ L = TypeVar("L", bound=CleaningState)
 class LogCleanerManager(Generic[L]):
     """Cleaning of one broker's compacted logs, as jobs of the janitor's ``queue``.
 
-    ``is_enabled``: logs are cleaned at all.  ``clean_ms``: the least time between two looks at a log.  ``wait_ms``:
-    the time after which other jobs go on beside a round.  ``retry_ms``: the pause after a round that was given up.
+    ``is_enabled``: logs are cleaned at all.  ``threads``: most logs that are cleaned at once.  ``clean_ms``: the least
+    time between two looks at a log.  ``wait_ms``: the time after which other jobs go on beside a round.  ``retry_ms``:
+    the pause after a round that was given up.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class LogCleanerManager(Generic[L]):
         swapper: SegmentSwapper,
         former_owners: FormerOwners,
         is_enabled: bool,
+        threads: int,
         clean_ms: int,
         wait_ms: int,
         retry_ms: int,
@@ -120,17 +122,16 @@ class LogCleanerManager(Generic[L]):
         self._failed = queue.report
         self._former_owners = former_owners
         self._is_enabled = is_enabled
+        self._threads = threads
         self._clean_ms = clean_ms
         self._wait_ms = wait_ms
         self._retry_ms = retry_ms
-        self._round: asyncio.Task[None] | None = None
-        """The round of cleaning that is under way, also behind other jobs."""
-        self._cleaned: L | None = None
-        """The partition of this round."""
+        self._rounds: dict[L, asyncio.Task[None]] = {}
+        """The rounds of cleaning that are under way, also behind other jobs."""
 
     def is_cleaning(self, state: L) -> bool:
         """Return whether a round of this process is under way in this partition."""
-        return state is self._cleaned
+        return state in self._rounds
 
     def closed_segments(self, state: L) -> ClosedSegments:
         """Return the closed segments of the partition, with the indexes that are known."""
@@ -213,9 +214,9 @@ class LogCleanerManager(Generic[L]):
         self.swapped(state)
 
     async def clean(self, state: L, wall_ms: int) -> None:
-        """Clean the log if it is due.  A long round goes on behind other jobs; no other round begins meanwhile.
+        """Clean the log if it is due.  A long round goes on behind other jobs.
 
-        A job that cleans the log is waited for.
+        While ``threads`` rounds are under way, no other round begins.  A job that cleans the log is waited for.
         """
         now_ms = self._context.now_ms()
         if (held_until := state.held_until(now_ms)) is not None:
@@ -224,12 +225,11 @@ class LogCleanerManager(Generic[L]):
         if not self._is_enabled:
             self._leave(state)
             return
-        if self._round is not None or state.names_lock.locked():
+        if len(self._rounds) >= self._threads or state in self._rounds or state.names_lock.locked():
             self.look_soon(state, now_ms)
             return
-        self._cleaned = state
-        task = self._round = asyncio.create_task(self._clean_log(state, wall_ms))
-        task.add_done_callback(self._ended)
+        task = self._rounds[state] = asyncio.create_task(self._clean_log(state, wall_ms))
+        task.add_done_callback(partial(self._ended, state))
         await asyncio.wait({task}, timeout=self._wait_ms / 1000)
 
     def _leave(self, state: L) -> None:
@@ -258,14 +258,16 @@ class LogCleanerManager(Generic[L]):
             self.look_soon(state, now_ms)
 
     async def stop(self) -> None:
-        """End the round that is under way: it deletes its drafts."""
+        """End the rounds that are under way: they delete their drafts."""
         self.cleaner.stop()
-        if self._round is not None:
-            self._round.cancel()
-            await asyncio.wait({self._round}, timeout=END_S)
+        rounds = list(self._rounds.values())
+        for task in rounds:
+            task.cancel()
+        if rounds:
+            await asyncio.wait(rounds, timeout=END_S)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._round = self._cleaned = None
+    def _ended(self, state: L, task: asyncio.Task[None]) -> None:
+        del self._rounds[state]
         if not task.cancelled():
             task.result()  # an error of the program: the loop's handler reports it
 

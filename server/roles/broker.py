@@ -164,6 +164,7 @@ def _janitor_config(config: NodeConfig) -> JanitorConfig:
         clean_enabled=config.log_cleaner_enable,
         clean_ms=backoff_ms,
         interval_ms=interval_ms,
+        clean_threads=config.log_cleaner_threads,
         clean_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
         clean_bytes_s=config.log_cleaner_io_max_bytes_per_second,
     )

@@ -177,8 +177,8 @@ def test_a_misspelt_variable_is_told() -> None:
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("BMQ_LOG_CLEANER_THREADS", "BMQ_LOG_CLEANER_"),
-        ("bmq_log_cleaner_threads", "BMQ_LOG_CLEANER_"),
+        ("BMQ_LOG_CLEANER_IO_BUFFER_SIZE", "BMQ_LOG_CLEANER_"),
+        ("bmq_log_cleaner_io_buffer_size", "BMQ_LOG_CLEANER_"),
         ("BMQ_LOG_RETENTION_CHECK_INTERVAL_MS", "BMQ_LOG_RETENTION_MS"),
     ],
 )

@@ -37,8 +37,8 @@ def test_only_topic_defaults_may_be_altered_on_a_broker() -> None:
 
 def test_a_dynamic_config_that_only_kafka_has_is_refused_with_the_reason() -> None:
     """Tools set lists of configs at once: the text says which name is to go, and that it would do nothing."""
-    with pytest.raises(ValueError, match=r"log\.cleaner\.threads is Kafka's own and has no effect here"):
-        broker_configs.validate({"log.retention.ms": "5", "log.cleaner.threads": "1"})
+    with pytest.raises(ValueError, match=r"num\.io\.threads is Kafka's own and has no effect here"):
+        broker_configs.validate({"log.retention.ms": "5", "num.io.threads": "1"})
     assert not broker_configs.KAFKAS_OWN & set(broker_configs.TABLE)
 
 

@@ -116,18 +116,18 @@ async def test_an_index_is_read_once_for_all_looks(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.leaves_tasks
 async def test_a_round_that_waits_for_its_throttle_ends_soon_after_its_partition_has_left() -> None:
-    """A broker cleans one log at a time: the others would wait for it."""
+    """A broker cleans log.cleaner.threads logs at a time: the others would wait for it."""
     world = World()
     owner = await world.owner("a", COMPACT, replace(BRISK, clean_bytes_s=1, clean_wait_ms=1))
     allow(owner)
     await update(owner, 20)
     await owner.round()
     await asyncio.sleep(10)
-    assert owner.janitor.cleaning._round is not None
+    assert owner.janitor.cleaning._rounds
     config = owner.driver.machine.config
     owner.driver.machine.reconfigure(replace(config, cleaning=replace(config.cleaning, is_compacted=False)))
     await asyncio.sleep(2)
-    assert owner.janitor.cleaning._round is None
+    assert not owner.janitor.cleaning._rounds
     assert owner.janitor.failures == 0
 
 

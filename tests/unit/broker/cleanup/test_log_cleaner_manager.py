@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,7 +27,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     hidden,
     update,
 )
-from tests.unit.broker.cleanup.upkeep import KEY, PATH, World
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, SECOND_KEY, SECOND_PATH, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -111,11 +111,11 @@ async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_th
     await owner.rounds()
     for _ in range(3):
         await owner.rounds(60)
-    assert owner.janitor.cleaning._round is not None
+    assert owner.janitor.cleaning._rounds
     assert (owner.janitor.cleaning.cleaner.rounds, owner.janitor.failures) == (0, 0)
     gate.set()
     await asyncio.sleep(1)
-    assert owner.janitor.cleaning._round is None
+    assert not owner.janitor.cleaning._rounds
     assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
 
@@ -341,3 +341,49 @@ async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_ea
     assert second.janitor.cleaning.totals().not_cleaned["disabled"] == 1
     assert await hidden(world) == 0, "the sources of the earlier owner's cleaned segment are deleted"
     assert (await contents(world, 0, 40))[0] == last
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+async def test_as_many_logs_are_cleaned_at_once_as_there_are_threads(threads: int) -> None:
+    world = World()
+    owner = await world.owner("a", COMPACT, replace(BRISK, clean_threads=threads, clean_wait_ms=1))
+    allow(owner)
+    first = owner.driver
+    await update(owner, 20)
+    owner.driver = await owner.broker.open(SECOND_PATH, SECOND_KEY, COMPACT)
+    await update(owner, 20)
+    cleaning, gate, waiting = owner.janitor.cleaning, asyncio.Event(), 0
+
+    async def slow(call: Callable[[], T]) -> T:
+        nonlocal waiting
+        waiting += 1
+        await gate.wait()
+        return call()
+
+    cleaning.cleaner._context.offload = slow
+    for _ in range(3):
+        await owner.round(2)
+    states = [owner.janitor.queue.states[key] for key in (KEY, SECOND_KEY)]
+    assert waiting == sum(cleaning.is_cleaning(state) for state in states) == threads
+    gate.set()
+    await owner.rounds(2)
+    assert cleaning.cleaner.rounds == 2
+    assert (await contents(world, first.machine.log_start, 20))[1] < 20
+    assert not any(cleaning.is_cleaning(state) for state in states)
+
+
+async def test_threads_share_the_memory_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    world = World()
+    owner = await world.owner("a", COMPACT, replace(BRISK, clean_threads=4, clean_buffer_bytes=4 << 20))
+    allow(owner)
+    filters = owner.janitor.cleaning.cleaner._context.filters
+
+    def new(secret: bytes, buffer_bytes: int, offsets: int, pace: Callable[[], None]) -> Any:
+        sizes.append(buffer_bytes)
+        return RecordFilters().new(secret, buffer_bytes, offsets, pace)
+
+    monkeypatch.setattr(filters, "new", new)
+    await update(owner, 20)
+    await owner.rounds()
+    assert sizes == [1 << 20]

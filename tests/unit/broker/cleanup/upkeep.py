@@ -31,7 +31,9 @@ from tests.simulation.world import WallClock
 T = TypeVar("T")
 S = SegmentName
 KEY = PartitionKey(uuid.UUID(int=7), 0)
+SECOND_KEY = PartitionKey(KEY.topic_id, 1)
 PATH = PartitionPath("t", str(KEY.topic_id), 0)
+SECOND_PATH = PartitionPath("t", str(KEY.topic_id), 1)
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 CLOCK = LoopClock()
@@ -114,7 +116,7 @@ ASLEEP = JanitorConfig(interval_ms=1 << 50)  # the broker's own janitor: these s
 
 
 class Owner:
-    """A broker with one partition, and its janitor."""
+    """A broker with one partition, or two, and its janitor."""
 
     driver: PartitionDriver
 
@@ -128,8 +130,7 @@ class Owner:
         self.janitor = Janitor(replace(self.broker.context, fs=self.steps), self.held, config, random.Random(3))
 
     def held(self) -> list[PartitionDriver]:
-        driver = self.broker.get(KEY)
-        return [] if driver is None else [driver]
+        return [driver for key in (KEY, SECOND_KEY) if (driver := self.broker.get(key)) is not None]
 
     @property
     def log_start(self) -> int:
