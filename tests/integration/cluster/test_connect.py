@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from tests.integration import cleaning
 from tests.integration.cluster.conftest import SETTINGS
 from tests.integration.history import report
 from tests.integration.load import create_topic
@@ -233,3 +234,27 @@ def test_a_source_writes_each_record_once_while_processes_of_bmq_die(
         report(request, f"numbers once by task: {connecting.finish()}")
     finally:
         connecting.abandon()
+
+
+def test_offsets_and_configs_in_topics_that_are_cleaned_all_the_time(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A worker is killed, then `bmq serve`, then a worker again: what they read back is in cleaned segments."""
+    settings = {**SETTINGS, **cleaning.SERVER}
+    with BmqServer((tmp_path / "root").as_uri(), environment=settings, folder=tmp_path) as server:
+        connecting = Connecting(server.bootstrap, tmp_path)
+        try:
+            connecting.start()
+            cleaning.clean_often(server.bootstrap, *(internal_topic(CLUSTER, kind) for kind in TOPICS))
+            for victim in ("worker", "bmq", "worker"):
+                cleaning.wait_for_rounds(server.http, TASKS, LIMIT_S)
+                if victim == "bmq":
+                    server.restart()
+                    server.wait_ready()
+                else:
+                    connecting.kill_a_worker()
+                connecting.progress()
+            cleaning.wait_for_rounds(server.http, TASKS, LIMIT_S)
+            report(request, f"numbers once by task: {connecting.finish()}")
+        finally:
+            connecting.abandon()

@@ -1,5 +1,7 @@
 """Kafka Streams with `exactly_once_v2`, while its application dies without its state, and processes of BMQ die.
 
+In one story the changelog is cleaned all the time.
+
 The application counts words: each record of the source goes through a repartition topic to a store with a changelog,
 and makes one record of the sink, the word with its count so far.  So a record that is lost, doubled or counted from a
 stale store makes a count that is missing, twice there or out of order.
@@ -16,6 +18,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.integration import cleaning
 from tests.integration.cluster.conftest import SETTINGS
 from tests.integration.history import report
 from tests.integration.load import create_topic
@@ -198,3 +201,30 @@ def test_streams_count_each_record_once_while_one_process_dies(single: Place, re
 def test_streams_count_each_record_once_while_each_of_three_dies(three: Place, request: pytest.FixtureRequest) -> None:
     """Each of three processes is killed and stays away until the application has gone on."""
     count_through_faults(three, request)
+
+
+def test_streams_restore_a_changelog_that_is_cleaned_all_the_time(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The application loses its state again and again, and `bmq serve` is killed: the counts go on."""
+    settings = {**SETTINGS, **cleaning.SERVER}
+    with BmqServer((tmp_path / "root").as_uri(), environment=settings, folder=tmp_path) as server:
+        counting = Counting(Place(server.bootstrap, tmp_path, []))
+        try:
+            counting.start()
+            cleaning.clean_often(server.bootstrap, counting.application.changelog_topic)
+            for is_killed in (False, True, False):
+                if is_killed:
+                    server.restart()
+                    server.wait_ready()
+                counting.progress()
+                cleaning.wait_for_rounds(server.http, 2 * PARTITIONS, LIMIT_S)
+                counting.application.lose_state()
+                counting.application.start()
+                counting.progress()
+            counting.finish()
+            left = read_pairs(server.bootstrap, counting.application.changelog_topic, PARTITIONS, "read_committed")
+            assert sum(map(len, left)) < counting.source.sent, "no replaced count has gone"
+        finally:
+            counting.abandon()
+    report(request, f"{counting.source.sent} records counted once; {sum(map(len, left))} of the changelog are left")
