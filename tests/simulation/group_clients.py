@@ -27,8 +27,13 @@ from tests.harness.network import Disconnected
 from tests.simulation.kafka_clients import Client, Fetcher, Refused, World, check, pause
 
 _AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-_ASK_METADATA = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-"""After these a real client looks at Metadata, which names no proxy that has lost the cluster."""
+_GO_ELSEWHERE = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""After these a real client goes where Metadata or FindCoordinator says: neither names a proxy that has lost the
+cluster."""
 
 
 def subscription(topic: str) -> bytes:
@@ -85,7 +90,7 @@ class Member:
             except Refused as refused:
                 if refused.code is ErrorCode.UNKNOWN_MEMBER_ID:
                     self.member_id = ""
-                if refused.code in _ASK_METADATA:
+                if refused.code in _GO_ELSEWHERE:
                     self.client.close()  # and goes on at any proxy
                 if not refused.code.is_retriable and refused.code not in _AGAIN:
                     self.world.observed.errors.append(f"member of {self.group}: {refused}")
