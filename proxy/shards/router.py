@@ -154,7 +154,7 @@ class ShardRouter:
     # ---------------------------------------------------------------------------------------------------------- routing
 
     async def _routed(self, api: RoutedApi, request: Any, client: ClientInfo) -> Any:
-        request = api.distinct(request)
+        request = await api.distinct(request)
         keys = api.coordinator_keys(request)
         room, answers = ResponseRoom(), _Answers(api, request)
         try:
