@@ -205,20 +205,32 @@ class GroupsApi:
                 raise NotPossible(409, "nothing_committed", text)
             keys = {key for key in current if self._has(key)}
         else:
-            keys = set()
-            for each in topics:
-                facts = self._state.find_topic(each["topic"])
-                if facts is None:
-                    raise NotPossible(404, "unknown_topic", f"there is no topic {each['topic']!r}")
-                numbers = range(facts["partitions"]) if each["partitions"] is None else each["partitions"]
-                keys |= {(each["topic"], number) for number in numbers}
+            keys = self._keys_of(topics)
         missing = sorted(key for key in keys if not self._has(key))
         if missing:
             raise NotPossible(404, "unknown_partition", f"topic {missing[0][0]} has no partition {missing[0][1]}")
-        if len(keys) > PARTITIONS_MAX:
-            text = f"{len(keys)} partitions at once, {PARTITIONS_MAX} at most: name some of them"
-            raise NotPossible(400, "wrong_value", text)
+        _check_count(len(keys))
         return sorted(keys)
+
+    def _keys_of(self, topics: Sequence[Mapping[str, Any]]) -> set[Key]:
+        """Return the partitions of a body's ``topics``.  Raises NotPossible as ``_keys`` does.
+
+        A topic's partitions are listed once, however often the body names the topic, and only if they are not too many.
+        """
+        keys: set[Key] = set()
+        whole: dict[str, int] = {}
+        for each in topics:
+            name, numbers = each["topic"], each["partitions"]
+            facts = self._state.find_topic(name)
+            if facts is None:
+                raise NotPossible(404, "unknown_topic", f"there is no topic {name!r}")
+            if numbers is None:
+                whole[name] = facts["partitions"]
+            else:
+                keys.update((name, number) for number in numbers)
+        _check_count(sum(whole.values()))
+        keys.update((name, number) for name, count in whole.items() for number in range(count))
+        return keys
 
     def _has(self, key: Key) -> bool:
         facts = self._state.find_topic(key[0])
@@ -260,6 +272,13 @@ class GroupsApi:
         for key in keys:
             check(found[key][0], f"partition {key[1]} of topic {key[0]} cannot be searched")
         return {key: found[key][1] if found[key][1] >= 0 else ends[key].high_watermark for key in keys}
+
+
+def _check_count(partitions: int) -> None:
+    """Raise NotPossible if one reset has so many partitions."""
+    if partitions > PARTITIONS_MAX:
+        text = f"{partitions} partitions at once, {PARTITIONS_MAX} at most: name some of them"
+        raise NotPossible(400, "wrong_value", text)
 
 
 async def _ends(requests: Requests, keys: Sequence[Key]) -> dict[Key, _Ends]:

@@ -12,7 +12,7 @@ LARGE_ELEMENTS = 4_000
 
 
 def is_large(message: Any) -> bool:
-    """Return whether encoding the message would hold up the loop: by its arrays, and the arrays within, at any depth."""
+    """Return whether encoding the message would hold up the loop: by its arrays, at any depth."""
     return _count([message], 0) >= LARGE_ELEMENTS
 
 
