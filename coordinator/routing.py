@@ -20,7 +20,7 @@ from bmq.core.wire.api_keys import ApiKey
 KEY_TYPE = 0
 """Kafka's type of group ids in FindCoordinator."""
 COPIED_ELEMENTS = 50
-"""Elements that a list takes from another list in the time of one element."""
+"""Elements that a list takes from another list in the time of an element of ``Turns``."""
 
 Call = Callable[[GroupCoordinator, Any, ClientInfo], Any | Awaitable[Any]]
 

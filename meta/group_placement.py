@@ -13,7 +13,7 @@ from bmq.core.aio.turns import Turns, next_turn
 SHORT = 64
 """Characters of a text whose hash is kept: the ids of nearly all groups.  Longer texts would take much memory."""
 CHARACTERS_AN_ELEMENT = 2_000
-"""Characters that are hashed in the time of one element of ``Turns``, some 5 us."""
+"""Characters whose hash takes the time of an element of ``Turns``, some 5 us."""
 _CACHE_ENTRIES = 16_384
 _BLOCK = 1 << 12
 """UTF-16 code units of a long text that are computed together."""
@@ -65,7 +65,7 @@ def shard_of(group_id: str, shards: int) -> int:
 
 
 async def shards_of(group_ids: Sequence[str], shards: int) -> list[int]:
-    """Return ``shard_of`` each id, in turns of the loop that count the ids' lengths too."""
+    """Return ``shard_of`` each id, in turns of the loop; a long id counts as several elements."""
     turns, numbers = Turns(), []
     for each in group_ids:
         if turns.is_over(elements_of(each)):

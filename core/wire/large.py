@@ -17,7 +17,7 @@ def is_large(message: Any) -> bool:
 
 
 def _count(structures: Sequence[Any], count: int) -> int:
-    """Return ``count`` and the elements in the arrays of ``structures``, which are of one class.
+    """Return ``count`` plus the elements in the arrays of ``structures``, all of the same class.
 
     The count ends at ``LARGE_ELEMENTS``: more elements are not visited.
     """

@@ -33,7 +33,7 @@ Producer = Partition.ProducerState
 PRODUCERS_MAX = 250_000
 """Producers in one response, unless its first partition alone has more: some 10 MB."""
 FAST_ELEMENTS = 50
-"""Partition numbers that ``dict.fromkeys`` handles in the time of one element."""
+"""Partition numbers that ``dict.fromkeys`` handles in the time of an element of ``Turns``."""
 RESPONSE_BYTES = 1 << 20
 """Estimate of a response's bytes, before its producers are known."""
 

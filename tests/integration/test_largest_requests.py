@@ -92,7 +92,7 @@ def test_the_largest_request_stops_nobody(api_key: ApiKey, version: int) -> None
 
 @pytest.mark.parametrize(("api_key", "version"), NEWEST, ids=lambda value: getattr(value, "name", str(value)))
 def test_the_largest_refused_request_stops_nobody(api_key: ApiKey, version: int) -> None:
-    """Of a client without rights."""
+    """Send it as a client without rights."""
     _check(lambda topic_id: largest(api_key, version), config=SECURE)
 
 
