@@ -31,6 +31,7 @@ from bmq.console.queries import (
 )
 from bmq.console.records_reader import list_offsets
 from bmq.console.state import GROUP_COLUMNS, CommittedFacts, ConsoleState, GroupDetails, MemberFacts
+from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
@@ -139,7 +140,9 @@ class GroupsApi:
             raise NotPossible(409, "non_empty_group", text)
         current = {(each["topic"], each["partition"]): each["offset"] for each in details["offsets"]} if details else {}
         keys = self._keys(group_id, body["topics"], current)
+        await next_turn()  # here and below: 10,000 partitions take some 10 ms at each stage
         plan = await self._plan(access.kafka, body, keys, current)
+        await next_turn()
         errors: Mapping[Key, str] = {}
         if not body["dry_run"]:
             errors = await _commit(access.kafka, group_id, plan)
@@ -285,9 +288,13 @@ async def _ends(requests: Requests, keys: Sequence[Key]) -> dict[Key, _Ends]:
     if not keys:
         return {}
     topics = _by_topic(keys)
-    starts, latest = await asyncio.gather(
-        list_offsets(requests, topics, _EARLIEST), list_offsets(requests, topics, _LATEST)
-    )
+
+    async def in_the_next_turn() -> Mapping[Key, tuple[int, int]]:
+        await next_turn()
+        return await list_offsets(requests, topics, _LATEST)
+
+    starts, latest = await asyncio.gather(list_offsets(requests, topics, _EARLIEST), in_the_next_turn())
+    await next_turn()
     ends = {}
     for key in keys:
         code = starts[key][0] or latest[key][0]

@@ -302,7 +302,7 @@ async def test_a_reset_is_bounded_in_partitions(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("without_connection")
-@pytest.mark.parametrize(("partitions", "refusal"), [(100_000, (400, "wrong_value")), (5_000, None)])
+@pytest.mark.parametrize(("partitions", "refusal"), [(100_000, (400, "wrong_value")), (10_000, None)])
 async def test_a_topic_that_is_named_many_times_is_listed_once(
     partitions: int, refusal: tuple[int, str] | None
 ) -> None:
