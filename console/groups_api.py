@@ -31,6 +31,7 @@ from bmq.console.queries import (
 )
 from bmq.console.records_reader import list_offsets
 from bmq.console.state import GROUP_COLUMNS, CommittedFacts, ConsoleState, GroupDetails, MemberFacts
+from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
@@ -139,7 +140,9 @@ class GroupsApi:
             raise NotPossible(409, "non_empty_group", text)
         current = {(each["topic"], each["partition"]): each["offset"] for each in details["offsets"]} if details else {}
         keys = self._keys(group_id, body["topics"], current)
+        await next_turn()  # here and below: 10,000 partitions take some 10 ms at each stage
         plan = await self._plan(access.kafka, body, keys, current)
+        await next_turn()
         errors: Mapping[Key, str] = {}
         if not body["dry_run"]:
             errors = await _commit(access.kafka, group_id, plan)
@@ -205,20 +208,32 @@ class GroupsApi:
                 raise NotPossible(409, "nothing_committed", text)
             keys = {key for key in current if self._has(key)}
         else:
-            keys = set()
-            for each in topics:
-                facts = self._state.find_topic(each["topic"])
-                if facts is None:
-                    raise NotPossible(404, "unknown_topic", f"there is no topic {each['topic']!r}")
-                numbers = range(facts["partitions"]) if each["partitions"] is None else each["partitions"]
-                keys |= {(each["topic"], number) for number in numbers}
+            keys = self._keys_of(topics)
         missing = sorted(key for key in keys if not self._has(key))
         if missing:
             raise NotPossible(404, "unknown_partition", f"topic {missing[0][0]} has no partition {missing[0][1]}")
-        if len(keys) > PARTITIONS_MAX:
-            text = f"{len(keys)} partitions at once, {PARTITIONS_MAX} at most: name some of them"
-            raise NotPossible(400, "wrong_value", text)
+        _check_count(len(keys))
         return sorted(keys)
+
+    def _keys_of(self, topics: Sequence[Mapping[str, Any]]) -> set[Key]:
+        """Return the partitions of a body's ``topics``.  Raises NotPossible as ``_keys`` does.
+
+        A topic's partitions are listed once, however often the body names the topic, and only if they are not too many.
+        """
+        keys: set[Key] = set()
+        whole: dict[str, int] = {}
+        for each in topics:
+            name, numbers = each["topic"], each["partitions"]
+            facts = self._state.find_topic(name)
+            if facts is None:
+                raise NotPossible(404, "unknown_topic", f"there is no topic {name!r}")
+            if numbers is None:
+                whole[name] = facts["partitions"]
+            else:
+                keys.update((name, number) for number in numbers)
+        _check_count(sum(whole.values()))
+        keys.update((name, number) for name, count in whole.items() for number in range(count))
+        return keys
 
     def _has(self, key: Key) -> bool:
         facts = self._state.find_topic(key[0])
@@ -262,13 +277,24 @@ class GroupsApi:
         return {key: found[key][1] if found[key][1] >= 0 else ends[key].high_watermark for key in keys}
 
 
+def _check_count(partitions: int) -> None:
+    """Raise NotPossible if one reset has so many partitions."""
+    if partitions > PARTITIONS_MAX:
+        text = f"{partitions} partitions at once, {PARTITIONS_MAX} at most: name some of them"
+        raise NotPossible(400, "wrong_value", text)
+
+
 async def _ends(requests: Requests, keys: Sequence[Key]) -> dict[Key, _Ends]:
     if not keys:
         return {}
     topics = _by_topic(keys)
-    starts, latest = await asyncio.gather(
-        list_offsets(requests, topics, _EARLIEST), list_offsets(requests, topics, _LATEST)
-    )
+
+    async def in_the_next_turn() -> Mapping[Key, tuple[int, int]]:
+        await next_turn()
+        return await list_offsets(requests, topics, _LATEST)
+
+    starts, latest = await asyncio.gather(list_offsets(requests, topics, _EARLIEST), in_the_next_turn())
+    await next_turn()
     ends = {}
     for key in keys:
         code = starts[key][0] or latest[key][0]

@@ -42,7 +42,7 @@ class RoutedApi(Protocol):
     def may_park(self) -> bool:
         """True if the response may wait for other members, possibly for minutes."""
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         """Return the request with each key once, if the API is about keys.  The other methods take such requests."""
 
     def coordinator_keys(self, request: Any) -> Sequence[str]:
@@ -106,7 +106,7 @@ class OneKey:
         self._refusal = refusal
         self._key_of = key_of
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         return request
 
     def size(self, result: Any) -> int:

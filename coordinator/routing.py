@@ -12,12 +12,15 @@ from bmq.coordinator.apis.offsets import PARTITION_BYTES, commit_response, singl
 from bmq.coordinator.apis.txn_offsets import txn_commit_response
 from bmq.coordinator.group.messages import JoinResponse
 from bmq.coordinator.routed_api import KindApis, OneKey, RoutedApi, SeveralKeys, ShardListing, ready_api
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 
 KEY_TYPE = 0
 """Kafka's type of group ids in FindCoordinator."""
+COPIED_ELEMENTS = 50
+"""Elements that a list takes from another list in the time of an element of ``Turns``."""
 
 Call = Callable[[GroupCoordinator, Any, ClientInfo], Any | Awaitable[Any]]
 
@@ -54,7 +57,7 @@ class _Describe(SeveralKeys):
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.describe_groups(request, client)
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         names = list(dict.fromkeys(request.groups))
         return request if len(names) == len(request.groups) else self._of(request, names)
 
@@ -96,14 +99,29 @@ class _FetchGroups(SeveralKeys):
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.offset_fetch(request, client)
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         """Merge the entries of a group that is named twice: their topics together, or all topics if one wants all."""
         groups: dict[str, Any] = {}
+        merged: dict[str, list[Any] | None] = {}
+        turns = Turns()
         for each in request.groups:
+            if turns.is_over():
+                await next_turn()
             first = groups.setdefault(each.group_id, each)
-            if first is not each and first.topics is not None:
-                first.topics = None if each.topics is None else [*first.topics, *each.topics]
-        return request if len(groups) == len(request.groups) else self._of(request, list(groups.values()))
+            if first is each:
+                continue
+            topics = merged.setdefault(each.group_id, None if first.topics is None else list(first.topics))
+            if each.topics is None:
+                merged[each.group_id] = None
+            elif topics is not None:
+                if turns.is_over(len(each.topics) // COPIED_ELEMENTS):
+                    await next_turn()
+                topics += each.topics  # in place: a group may be named a hundred thousand times
+        for group_id, topics in merged.items():
+            if turns.is_over():
+                await next_turn()
+            groups[group_id].topics = topics
+        return request if not merged else self._of(request, list(groups.values()))
 
     def coordinator_keys(self, request: Any) -> Sequence[str]:
         return [each.group_id for each in request.groups]
@@ -137,7 +155,7 @@ class _Delete(SeveralKeys):
     def call(self, coordinator: GroupCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.delete_groups(request, client)
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         names = list(dict.fromkeys(request.groups_names))
         return request if len(names) == len(request.groups_names) else self._of(request, names)
 

@@ -64,7 +64,7 @@ class _AddPartitionsToSeveral(SeveralKeys):
     def call(self, coordinator: TransactionCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.add_partitions(request, client)
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         return request
 
     def coordinator_keys(self, request: Any) -> Sequence[str]:
@@ -101,7 +101,7 @@ class _Describe(SeveralKeys):
     def call(self, coordinator: TransactionCoordinator, request: Any, client: ClientInfo) -> Any:
         return coordinator.describe_transactions(request, client)
 
-    def distinct(self, request: Any) -> Any:
+    async def distinct(self, request: Any) -> Any:
         ids = list(dict.fromkeys(request.transactional_ids))
         return request if len(ids) == len(request.transactional_ids) else self._of(request, ids)
 

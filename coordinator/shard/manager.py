@@ -27,11 +27,10 @@ from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.shard import Shard
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
-from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.meta.cluster.view import ClusterView, ViewChange
-from bmq.meta.group_placement import shard_of
+from bmq.meta.group_placement import shard_of, shards_of
 from bmq.meta.shard_kinds import ShardId, ShardKind, shard_count
 
 A = TypeVar("A", bound=ActiveShard[Any])
@@ -117,8 +116,7 @@ class Shards(ABC, Generic[A]):
                 await self._ensure()
         except RequestError as error:
             return [error] * len(keys)
-        count = self._count
-        numbers = await map_in_turns(lambda key: shard_of(key, count), keys)
+        numbers = await shards_of(keys, self._count)
         found: dict[int, A | RequestError] = {}
 
         async def find(number: int) -> None:

@@ -7,6 +7,10 @@
         if turns.is_over(cost_of(each)):
             await next_turn()
         ...
+        parts = await turns.map(work, each.parts)
+
+Elements inside elements share one ``Turns``: a request with 150 topics of 999 partitions has 150,000 elements, though
+none of its lists fills a turn.
 
 Counted in elements and not by a clock: a simulation then runs the same turns each time.  A request may name 100,000
 partitions.  A hundred large requests at once slow each other, not the loop: in a turn of the loop, a single request in
@@ -18,6 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -45,6 +50,16 @@ class Turns:
             return False
         self._left = self._size - elements
         return True
+
+    async def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Return ``work`` of every item.  Waits for another turn before the items that do not fit into this turn."""
+        results: list[R] = []
+        rest = iter(items)
+        while part := list(islice(rest, max(self._left, 0) or self._size)):
+            if self.is_over(len(part)):
+                await next_turn()
+            results += map(work, part)
+        return results
 
 
 async def next_turn() -> None:
@@ -75,14 +90,10 @@ async def room_in_turn(elements: int) -> None:
 async def map_in_turns(work: Callable[[T], R], items: Iterable[T], per_turn: int = ELEMENTS_A_TURN) -> list[R]:
     """Return ``work`` of every item, ``per_turn`` of them in one turn at most.
 
-    Up to ``per_turn`` items in all need no other turn.
+    Up to ``per_turn`` items in all need no other turn.  For one list: the lists of a loop share the ``Turns`` of the
+    loop (``Turns.map``).
     """
-    results: list[R] = []
-    for part in batched(items, per_turn):
-        if results:
-            await next_turn()
-        results += map(work, part)
-    return results
+    return await Turns(per_turn).map(work, items)
 
 
 async def gather_in_turns(

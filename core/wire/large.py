@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 LARGE_ELEMENTS = 4_000
@@ -10,22 +12,25 @@ LARGE_ELEMENTS = 4_000
 
 
 def is_large(message: Any) -> bool:
-    """Return whether encoding the message would hold up the loop: by its arrays and the arrays in their elements."""
-    count = 0
-    kind: type = type(message)
+    """Return whether encoding the message would hold up the loop: by its arrays, at any depth."""
+    return _count([message], 0) >= LARGE_ELEMENTS
+
+
+def _count(structures: Sequence[Any], count: int) -> int:
+    """Return ``count`` plus the elements in the arrays of ``structures``, all of the same class.
+
+    The count ends at ``LARGE_ELEMENTS``: more elements are not visited.
+    """
+    kind: type = type(structures[0])
     for name in _array_fields(kind):
-        elements = getattr(message, name)
-        if not elements:
-            continue
-        count += len(elements)
+        arrays = [values for each in structures if (values := getattr(each, name))]
+        count += sum(map(len, arrays))
         if count >= LARGE_ELEMENTS:
-            return True
-        element_kind: type = type(elements[0])
-        for each in _array_fields(element_kind):
-            count += sum(len(values) for element in elements if (values := getattr(element, each)))
-        if count >= LARGE_ELEMENTS:
-            return True
-    return False
+            return count
+        element_kind: type = type(arrays[0][0]) if arrays else type(None)
+        if _array_fields(element_kind):
+            count = _count(list(chain.from_iterable(arrays)), count)
+    return count
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routed_api import RoutedApi
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns
 from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
@@ -63,11 +63,16 @@ async def refusal(api: RoutedApi, message: Any, code: ErrorCode = REFUSED) -> An
 
 
 async def split_topics(
-    rights: Rights, operation: AclOperation, topics: Sequence[Any], name_of: Callable[[Any], str | None]
+    rights: Rights,
+    operation: AclOperation,
+    topics: Sequence[Any],
+    name_of: Callable[[Any], str | None],
+    turns: Turns | None = None,
 ) -> tuple[list[Any], list[Any]]:
     """Return the topics to which the client may do ``operation``, and the others.
 
     ``name_of`` returns a topic's name; None for an id that no topic has, which is not a question of rights.
+    ``turns`` are the caller's, if it has several lists of topics.
     """
     if not rights.is_checked:
         return list(topics), []
@@ -76,7 +81,7 @@ async def split_topics(
         name = name_of(topic)
         return name is None or rights.allow_on_topic(operation, name)
 
-    allowed = await map_in_turns(is_allowed, topics)
+    allowed = await (turns or Turns()).map(is_allowed, topics)
     pairs = list(zip(topics, allowed, strict=True))
     return [topic for topic, is_in in pairs if is_in], [topic for topic, is_in in pairs if not is_in]
 

@@ -21,7 +21,7 @@ async def ask_about_allowed(
 
     ``ask`` sends a request with the allowed keys to the coordinator.  The other keys get the error ``refused``.
     """
-    message = api.distinct(message)
+    message = await api.distinct(message)
     allowed = await map_in_turns(is_allowed, api.coordinator_keys(message))
     if all(allowed):
         return await ask(message)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from bmq.core.aio.turns import Turns, next_turn
@@ -36,17 +37,20 @@ Ops = dict[str, float | None]
 
 
 async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
+    turns = Turns()
     if not scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER_CONFIGS):
         refused = RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
-        entries = [_entry_response(entry, refused) for entry in message.entries]
-        return AlterClientQuotasResponse(throttle_time_ms=0, entries=entries)
+        return await _response(message, [refused] * len(message.entries), turns)
     errors: list[RequestError | None] = [None] * len(message.entries)
     changes: dict[Entity, Ops] = {}
     places: list[int] = []
-    counts = Counter(frozenset(_pairs(entry)) for entry in message.entries)
-    turns = Turns()
+    counts: Counter[frozenset[tuple[str, str | None]]] = Counter()
+    for entry in message.entries:
+        if turns.is_over(1 + len(entry.entity)):
+            await next_turn()
+        counts[frozenset(_pairs(entry))] += 1
     for place, entry in enumerate(message.entries):
-        if turns.is_over():
+        if turns.is_over(1 + len(entry.entity) + len(entry.ops)):
             await next_turn()
         try:
             entity, ops = _parse(entry)
@@ -61,10 +65,7 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
         failed = await _write(scopes, changes)
         for place in places if failed is not None else ():
             errors[place] = failed
-    return AlterClientQuotasResponse(
-        throttle_time_ms=0,
-        entries=[_entry_response(entry, error) for entry, error in zip(message.entries, errors, strict=True)],
-    )
+    return await _response(message, errors, turns)
 
 
 def _pairs(entry: Any) -> list[tuple[str, str | None]]:
@@ -100,13 +101,26 @@ async def _write(scopes: ProxyScopes, changes: dict[Entity, Ops]) -> RequestErro
     return None
 
 
-def _entry_response(entry: Any, error: RequestError | None) -> Any:
-    response = AlterClientQuotasResponse.EntryData
-    return response(
-        error_code=error.code if error is not None else ErrorCode.NONE,
-        error_message=error.message if error is not None else None,
-        entity=[response.EntityData(entity_type=kind, entity_name=name) for kind, name in _pairs(entry)],
-    )
+async def _response(message: Any, errors: Sequence[RequestError | None], turns: Turns) -> Any:
+    """Return the response with an error, or none, for each entry of a request."""
+    kind = AlterClientQuotasResponse.EntryData
+    entries = []
+    for entry, error in zip(message.entries, errors, strict=True):
+        if turns.is_over():
+            await next_turn()
+        entries.append(
+            kind(
+                error_code=error.code if error is not None else ErrorCode.NONE,
+                error_message=error.message if error is not None else None,
+                entity=await turns.map(_entity, entry.entity),
+            )
+        )
+    return AlterClientQuotasResponse(throttle_time_ms=0, entries=entries)
+
+
+def _entity(asked: Any) -> Any:
+    kind = AlterClientQuotasResponse.EntryData.EntityData
+    return kind(entity_type=asked.entity_type, entity_name=asked.entity_name)
 
 
 NEEDS = (Need(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from bmq.core.aio.turns import Turns, map_in_turns, next_turn
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -42,12 +42,12 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
     if not scopes.caller.rights(request).allow_on_cluster(AclOperation.ALTER):
         error = not_authorized(ResourceType.CLUSTER)
     responses = []
-    turns = Turns()
+    turns = Turns(JUDGED_A_TURN)
     for asked in message.topics:
         if turns.is_over():
             await next_turn()
         judge = partial(_result, scopes, scopes.process.catalog.topics.get(asked.name), error)
-        results = await map_in_turns(judge, asked.partitions, JUDGED_A_TURN)
+        results = await turns.map(judge, asked.partitions)
         responses.append(TopicResult(name=asked.name, partitions=results))
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=0,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request, Response
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -45,7 +45,11 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Respons
     """Describe each resource once, and encode it by itself: there may be 10,000 topics with some forty configs each."""
     rights = scopes.caller.rights(request)
     key, version = ApiKey.DESCRIBE_CONFIGS, request.api_version
-    once = {_identity(each): each for each in message.resources}
+    once, turns = {}, Turns()
+    for each in message.resources:
+        if turns.is_over():
+            await next_turn()
+        once[_identity(each)] = each
     empty = DescribeConfigsResponse(throttle_time_ms=0, results=[])
     size = 0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from bmq.core.aio.turns import Turns, map_in_turns, next_turn
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -44,7 +44,7 @@ async def handle(scopes: ProxyScopes, request: Request, message: Any) -> Any:
         count = topic.partitions if topic is not None else 0
         if turns.is_over():
             await next_turn()
-        found = await map_in_turns(partial(_result, count), indexes)
+        found = await turns.map(partial(_result, count), indexes)
         results.append(Topic(topic=name, partition_result=found))
     return ElectLeadersResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, replica_election_results=results)
 
@@ -55,10 +55,12 @@ async def _refuse(message: Any) -> Any:
     def refused(index: int) -> Any:
         return Partition(partition_id=index, error_code=error.code, error_message=error.message)
 
-    results = [
-        Topic(topic=each.topic, partition_result=await map_in_turns(refused, each.partitions))
-        for each in message.topic_partitions or ()
-    ]
+    results = []
+    turns = Turns()
+    for each in message.topic_partitions or ():
+        if turns.is_over():
+            await next_turn()
+        results.append(Topic(topic=each.topic, partition_result=await turns.map(refused, each.partitions)))
     return ElectLeadersResponse(throttle_time_ms=0, error_code=error.code, replica_election_results=results)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from bmq.coordinator.api import GroupCoordinator, TransactionCoordinator
 from bmq.coordinator.routing import KEY_TYPE as GROUP
 from bmq.coordinator.transaction_routing import KEY_TYPE as TRANSACTION
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -27,6 +27,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights, not_authorized
+from bmq.meta.group_placement import elements_of
 from bmq.proxy.handlers._transactions import NOT_YET, are_served
 from bmq.proxy.scopes import ProxyScopes
 
@@ -83,9 +84,13 @@ async def _find_each(
     """Return the coordinator of each key.  Keys of a shard have the same coordinator: a shard is found once."""
     if coordinator is None:
         return [_not_served(key_type)] * len(keys)
-    shard_of = coordinator.shard_of
+    shard_of, turns = coordinator.shard_of, Turns()
     while True:
-        shards = await map_in_turns(shard_of, keys)
+        shards = []
+        for each in keys:
+            if turns.is_over(elements_of(each)):
+                await next_turn()
+            shards.append(shard_of(each))
         first = dict(zip(reversed(shards), reversed(keys), strict=True))
         found = await asyncio.gather(*(_find(scopes, coordinator, key) for key in first.values()))
         if all(shard_of(key) == shard for shard, key in first.items()):

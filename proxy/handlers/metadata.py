@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn, run_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import Request, Response
@@ -168,7 +169,11 @@ async def _elements(scopes: ProxyScopes, version: int, message: Any, rights: Rig
     named = await map_in_turns(
         lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
     )
-    asked = dict.fromkeys(named)
+    asked: dict[tuple[str | None, uuid.UUID | None], None] = {}
+    for part in batched(named, 10 * ENCODED_A_TURN):
+        if asked:
+            await next_turn()
+        asked.update(dict.fromkeys(part))
     if _is_invalid(version, message.topics):
         return await map_in_turns(lambda one: _invalid(scopes, version, one[0] or ""), asked, ENCODED_A_TURN)
     turns = Turns(COST_PER_STEP)

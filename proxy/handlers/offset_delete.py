@@ -6,7 +6,7 @@ from typing import Any
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routing import DELETE_OFFSETS
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -29,8 +29,11 @@ async def handle(scopes: ProxyScopes, request: Request, message: OffsetDeleteReq
         return await scopes.process.coordinator.offset_delete(message, ClientInfo.of(request))
     response = await scopes.process.coordinator.offset_delete(with_topics(message, allowed), ClientInfo.of(request))
     if response.error_code == ErrorCode.NONE:
+        turns = Turns()
         for topic in refused:
-            partitions = await map_in_turns(_refused, topic.partitions)
+            if turns.is_over():
+                await next_turn()
+            partitions = await turns.map(_refused, topic.partitions)
             response.topics.append(Topic(name=topic.name, partitions=partitions))
     return response
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routing import FETCH, FETCH_GROUPS
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -40,9 +40,10 @@ async def handle(scopes: ProxyScopes, request: Request, message: OffsetFetchRequ
         return await _fetch_groups(scopes, request, message, rights)
     if not rights.allow_on_group(AclOperation.DESCRIBE, message.group_id):
         return await refusal(FETCH, message)
-    asked, hidden = await _without_hidden(scopes, rights, message, by_id=False)
+    turns = Turns()
+    asked, hidden = await _without_hidden(scopes, rights, message, turns, by_id=False)
     response = await scopes.process.coordinator.offset_fetch(asked, client)
-    await _hide(scopes, rights, response, hidden, Single, Single.OffsetFetchResponsePartition)
+    await _hide(scopes, rights, response, hidden, turns, Single, Single.OffsetFetchResponsePartition)
     return response
 
 
@@ -52,20 +53,26 @@ async def _fetch_groups(
     """Serve versions from 8 on, which may name several groups."""
     groups: list[Any] = []
     hidden: dict[str, list[Any] | None] = {}
-    for group in FETCH_GROUPS.distinct(message).groups:
-        asked, hidden[group.group_id] = await _without_hidden(scopes, rights, group, by_id=request.api_version >= 10)
+    by_id, turns = request.api_version >= 10, Turns()
+    for group in (await FETCH_GROUPS.distinct(message)).groups:
+        if turns.is_over():
+            await next_turn()
+        asked, hidden[group.group_id] = await _without_hidden(scopes, rights, group, turns, by_id=by_id)
         groups.append(asked)
     message = OffsetFetchRequest(version=request.api_version, groups=groups, require_stable=message.require_stable)
     response: OffsetFetchResponse = await ask_about_allowed(
         scopes, request, message, FETCH_GROUPS, AclOperation.DESCRIBE
     )
     for group in response.groups:
-        await _hide(scopes, rights, group, hidden[group.group_id], OfGroup, OfGroup.OffsetFetchResponsePartitions)
+        if turns.is_over():
+            await next_turn()
+        partition_class = OfGroup.OffsetFetchResponsePartitions
+        await _hide(scopes, rights, group, hidden[group.group_id], turns, OfGroup, partition_class)
     return response
 
 
 async def _without_hidden(
-    scopes: ProxyScopes, rights: Rights, group: Any, *, by_id: bool
+    scopes: ProxyScopes, rights: Rights, group: Any, turns: Turns, *, by_id: bool
 ) -> tuple[Any, list[Any] | None]:
     """Return a group of a request without the topics that the client may not see, and those.
 
@@ -74,7 +81,7 @@ async def _without_hidden(
     if group.topics is None:
         return group, None
     allowed, hidden = await split_topics(
-        rights, AclOperation.DESCRIBE, group.topics, lambda topic: name_of(scopes, topic, by_id=by_id)
+        rights, AclOperation.DESCRIBE, group.topics, lambda topic: name_of(scopes, topic, by_id=by_id), turns
     )
     return with_topics(group, allowed), hidden
 
@@ -84,6 +91,7 @@ async def _hide(
     rights: Rights,
     group: Any,
     hidden: list[Any] | None,
+    turns: Turns,
     topic_class: Any,
     partition_class: Any,
 ) -> None:
@@ -91,11 +99,13 @@ async def _hide(
     if group.error_code != ErrorCode.NONE:
         return
     if hidden is None:
-        shown = await map_in_turns(lambda topic: _may_see(scopes, rights, topic), group.topics)
+        shown = await turns.map(lambda topic: _may_see(scopes, rights, topic), group.topics)
         group.topics = [topic for topic, is_shown in zip(group.topics, shown, strict=True) if is_shown]
         return
     for topic in hidden:
-        partitions = await map_in_turns(partial(_refused, partition_class), topic.partition_indexes)
+        if turns.is_over():
+            await next_turn()
+        partitions = await turns.map(partial(_refused, partition_class), topic.partition_indexes)
         group.topics.append(_topic(topic_class, topic, partitions))
 
 

@@ -28,7 +28,7 @@ from bmq.core.rpc.peers import Peers
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
-from bmq.meta.group_placement import shard_of
+from bmq.meta.group_placement import shard_of, shards_of
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.shard_kinds import ShardId, ShardKind
 from bmq.proxy.shards.client import EntryRefused, Forwards, NoAnswer
@@ -154,7 +154,7 @@ class ShardRouter:
     # ---------------------------------------------------------------------------------------------------------- routing
 
     async def _routed(self, api: RoutedApi, request: Any, client: ClientInfo) -> Any:
-        request = api.distinct(request)
+        request = await api.distinct(request)
         keys = api.coordinator_keys(request)
         room, answers = ResponseRoom(), _Answers(api, request)
         try:
@@ -164,7 +164,8 @@ class ShardRouter:
             return api.join(request, answers.all)
         is_patient = True
         for at in range(0, len(keys), ENTRIES_AT_ONCE):
-            shards = [ShardId(self._kind, shard_of(each, count)) for each in keys[at : at + ENTRIES_AT_ONCE]]
+            numbers = await shards_of(keys[at : at + ENTRIES_AT_ONCE], count)
+            shards = [ShardId(self._kind, each) for each in numbers]
             if room.is_full:
                 await answers.refuse(len(shards), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 continue

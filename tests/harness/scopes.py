@@ -42,6 +42,18 @@ class Unchecked(Caller):
         return all_rights()
 
 
+class Nobody:
+    """An authorizer that allows nothing."""
+
+    is_on = True
+
+    def is_allowed(self, *about: Any) -> bool:
+        return False
+
+    def is_allowed_on_some(self, *about: Any) -> bool:
+        return False
+
+
 def make_scopes(**parts: Any) -> ProxyScopes:
     """Return scopes with ``parts``, each in the scope that has a field of its name.
 

@@ -1,4 +1,4 @@
-"""The largest legal requests of each API and version, in two shapes, from Kafka's own schemas."""
+"""The largest legal requests of each API and version, in some shapes, from Kafka's own schemas."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import is_flexible
@@ -17,6 +18,8 @@ from bmq.core.wire.primitives import array_size, string, uvarint
 TOPIC = "orders"
 WRITTEN = 10_000
 """Batches that one request has written: more take as long in each turn, and minutes in all."""
+EVEN = ELEMENTS_A_TURN - 1
+"""Elements in each of many arrays."""
 BODY_MAX = 100 << 20
 """socket.request.max.bytes."""
 ACL_CODES = {
@@ -27,8 +30,9 @@ ACL_CODES = {
 
 
 def largest(api_key: int, version: int, share: float = 1.0) -> Iterator[tuple[str, bytes]]:
-    """Yield (shape, frame): as many elements of the first array as the API's limit allows ("wide"), and one element
-    with as many in its own first array ("deep").  ``share`` of the limit."""
+    """Yield (shape, frame): as many elements of the first array as the API's limit allows ("wide"), one element with as
+    many in its own first array ("deep"), and many elements of which none fills a turn of the loop ("even").  ``share``
+    of the limit."""
     message = request_class(api_key)
     assert message is not None
     count = int(elements_max(api_key) * share)
@@ -39,6 +43,13 @@ def largest(api_key: int, version: int, share: float = 1.0) -> Iterator[tuple[st
         for inner_name, inner in _arrays(field, version):
             one = _element(field, version, 0, {inner_name: _many(inner, version, count - 1)})
             yield f"deep {name}.{inner_name}", _frame(api_key, version, message, {name: [one]})
+            inners = {inner_name: _many(inner, version, EVEN)}
+            even = [_element(field, version, number, inners, "n{}") for number in range(count // (EVEN + 1))]
+            yield f"even {name}.{inner_name}", _frame(api_key, version, message, {name: even})
+            for innermost_name, innermost in _arrays(inner, version) if inner.is_struct_array() else ():
+                one = _element(inner, version, 0, {innermost_name: _many(innermost, version, count - 2)})
+                one = _element(field, version, 0, {inner_name: [one]})
+                yield f"deep {name}.{inner_name}.{innermost_name}", _frame(api_key, version, message, {name: [one]})
 
 
 def largest_fetches(version: int, topic_id: uuid.UUID, share: float = 1.0) -> Iterator[tuple[str, bytes]]:
@@ -115,8 +126,12 @@ def _many(field: Any, version: int, count: int) -> list[Any]:
     return [_value(field.array_of.type_str, number) for number in range(count)]
 
 
-def _element(field: Any, version: int, number: int, given: dict[str, Any]) -> Any:
-    """One element: numbers and names that are all different; a topic that exists where there is one element."""
+def _element(field: Any, version: int, number: int, given: dict[str, Any], name_of: str = TOPIC) -> Any:
+    """One element: numbers and names that are all different.
+
+    ``name_of``, with the element's number, is the name of an element whose arrays are ``given``: a topic that exists,
+    where there is one element.
+    """
     values = dict(given)
     is_numbered = False
     for name, each in field.fields.items():
@@ -125,7 +140,7 @@ def _element(field: Any, version: int, number: int, given: dict[str, Any]) -> An
         if name == "principal":
             values[name] = f"User:n{number}"
         elif each.type_str == "string":
-            values[name] = TOPIC if given else f"n{number}"
+            values[name] = name_of.format(number) if given else f"n{number}"
         elif each.type_str == "int32" and not is_numbered:
             values[name], is_numbered = number, True
         elif each.type_str == "uuid":

@@ -20,6 +20,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
 from bmq.core.net.request import Client, CloseConnection, Response
+from bmq.core.security.settings import STANDARD_AUTHORIZER
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.limits import elements_max
 from bmq.endpoint.large_requests import FULL_COLLECTION_AFTER
@@ -52,10 +53,17 @@ APIS = [
 ]
 
 
+NEWEST = [(api.key, api.max_version) for api in ALL_APIS if api.parse is None]
+OPEN = NodeConfig(auto_create_topics_enable=False)
+SECURE = NodeConfig(
+    auto_create_topics_enable=False, authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin"
+)
+
+
 @asynccontextmanager
-async def _node() -> AsyncIterator[Node]:
+async def _node(config: NodeConfig) -> AsyncIterator[Node]:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(NodeConfig(auto_create_topics_enable=False), fs, kv) as node:
+    async with single_node(config, fs, kv) as node:
         node.is_at({PLAINTEXT: Address(host="h", port=9092)})
         await node.start()
         await node.admin.create_topic(TOPIC, PARTITIONS, 1, {})
@@ -82,6 +90,12 @@ def test_the_largest_request_stops_nobody(api_key: ApiKey, version: int) -> None
     _check(lambda topic_id: largest(api_key, version, 1.0 if is_newest else OLDER))
 
 
+@pytest.mark.parametrize(("api_key", "version"), NEWEST, ids=lambda value: getattr(value, "name", str(value)))
+def test_the_largest_refused_request_stops_nobody(api_key: ApiKey, version: int) -> None:
+    """Send it as a client without rights."""
+    _check(lambda topic_id: largest(api_key, version), config=SECURE)
+
+
 @pytest.mark.parametrize("version", [4, 9, 11, 12, 13, 18])
 def test_the_largest_fetch_stops_nobody(version: int) -> None:
     _check(lambda topic_id: largest_fetches(version, topic_id, 1.0 if version == 18 else OLDER))
@@ -98,13 +112,15 @@ def test_the_largest_produce_stops_nobody(version: int) -> None:
 
 
 def _check(
-    make: Callable[[uuid.UUID], Iterator[tuple[str, bytes]]], warm_up: Callable[[uuid.UUID], bytes] | None = None
+    make: Callable[[uuid.UUID], Iterator[tuple[str, bytes]]],
+    warm_up: Callable[[uuid.UUID], bytes] | None = None,
+    config: NodeConfig = OPEN,
 ) -> None:
     """Send each of the frames to a server, and measure the stops of its loop."""
     stops: dict[str, float] = {}
 
     async def main() -> None:
-        async with _node() as node:
+        async with _node(config) as node:
             topic_id = node.catalog.topics[TOPIC].topic_id
             if warm_up is not None:
                 await _ask(node, warm_up(topic_id))
@@ -129,7 +145,7 @@ def test_the_collector_is_as_it_was() -> None:
     before = gc.get_threshold()
 
     async def main() -> None:
-        async with _node() as node:
+        async with _node(OPEN) as node:
             ((_, frame), *_) = largest(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0.1)
             during = 0
 

@@ -13,6 +13,8 @@ from bmq.console.state import CommittedFacts, GroupDetails
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
+from tests.harness.loop_stops import is_short, loop_stops
+from tests.unit.console import states
 from tests.unit.console.asked import Called, get, post, refused
 from tests.unit.console.served import ORDERS, TOPIC, create, serving
 from tests.unit.console.states import GROUP, FakeRequests, list_offsets_response, state
@@ -156,8 +158,16 @@ class Offsets(FakeRequests):
         }
 
 
-def api_of(requests: Offsets, committed: Mapping[int, int] | None = None, group_state: str = "Empty") -> Called:
-    """Return the handlers of a console with one group, which has committed these offsets of topic orders."""
+def api_of(
+    requests: Offsets,
+    committed: Mapping[int, int] | None = None,
+    group_state: str = "Empty",
+    partitions: int | None = None,
+) -> Called:
+    """Return the handlers of a console with one group, which has committed these offsets of topic orders.
+
+    ``partitions`` are the topic's, if they are other than ``states.TOPIC`` has.
+    """
     offsets = {0: 7} if committed is None else committed
 
     async def group(group_id: str) -> GroupDetails | None:
@@ -166,6 +176,8 @@ def api_of(requests: Offsets, committed: Mapping[int, int] | None = None, group_
 
     console = state(requests=requests)
     console.group = group
+    if partitions is not None:
+        console.find_topic = lambda name: {**states.TOPIC, "partitions": partitions}
     return Called(GroupsApi(console), requests)
 
 
@@ -287,3 +299,20 @@ async def test_a_reset_is_bounded_in_partitions(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(groups_api, "PARTITIONS_MAX", 2)
     notified: Any = await api_of(Offsets()).reset(post(body, id="billing"))
     assert len(notified["offsets"]) == 2
+
+
+@pytest.mark.usefixtures("without_connection")
+@pytest.mark.parametrize(("partitions", "refusal"), [(100_000, (400, "wrong_value")), (10_000, None)])
+async def test_a_topic_that_is_named_many_times_is_listed_once(
+    partitions: int, refusal: tuple[int, str] | None
+) -> None:
+    """300 times in a body of 16 KiB: as 30 million partitions, they would take 16 s."""
+    api = api_of(Offsets(), partitions=partitions)
+    request = post({"to": "earliest", "topics": ALL_OF_ORDERS * 300}, id="billing")
+    with loop_stops() as stops:
+        if refusal is not None:
+            assert await refused(api.reset(request)) == refusal
+        else:
+            notified: Any = await api.reset(request)
+            assert len(notified["offsets"]) == partitions
+    assert is_short(stops.longest_s), stops.longest_s

@@ -33,6 +33,32 @@ def test_a_turn_is_over_before_what_does_not_fit() -> None:
     assert [turns.is_over(each) for each in (30, 1)] == [True, True], "one that is too large has a turn for itself"
 
 
+async def test_lists_in_a_list_share_their_turns() -> None:
+    """No list fills a turn; all of them together fill many."""
+    counter, turns = TurnCounter(), Turns()
+
+    def work(number: int) -> str:
+        counter.count()
+        return str(number)
+
+    for count in (999, 999, 2, 0, 2_500, 1, 999):
+        assert await turns.map(work, range(count)) == [str(each) for each in range(count)]
+    counts = counter.take()
+    assert sum(counts) == 5_500
+    assert max(counts) == ELEMENTS_A_TURN
+    assert len(counts) == 6, "a list begins in the turn of the list before it"
+
+
+async def test_elements_counted_by_themselves_leave_a_list_its_rest_of_the_turn() -> None:
+    counter, turns = TurnCounter(), Turns(10)
+    assert not turns.is_over(8)
+    await turns.map(counter.count, range(5))
+    assert counter.take() == [2, 3]
+    assert turns.is_over(30), "an element that is too large"
+    await turns.map(counter.count, range(5))
+    assert counter.take() == [5]
+
+
 async def test_one_goes_on_in_a_turn_whoever_it_belongs_to() -> None:
     loop = asyncio.get_running_loop()
     turn = 0

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bmq.core.wire.large import LARGE_ELEMENTS, is_large
-from bmq.core.wire.messages import ApiVersionsRequest, DeleteTopicsRequest, OffsetCommitRequest
+from bmq.core.wire.messages import (
+    ApiVersionsRequest,
+    DeleteTopicsRequest,
+    OffsetCommitRequest,
+    OffsetFetchResponse,
+)
 
 Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+FetchedTopic = FetchedGroup.OffsetFetchResponseTopics
 
 
 def commit(*partitions: int) -> OffsetCommitRequest:
@@ -32,6 +39,24 @@ def test_a_message_is_large_from_a_number_of_elements_on(count: int, is_so: bool
 )
 def test_elements_of_the_arrays_in_all_elements_count(partitions: tuple[int, ...], is_so: bool) -> None:
     assert is_large(commit(*partitions)) is is_so
+
+
+@pytest.mark.parametrize(
+    ("partitions", "is_so"),
+    [
+        ([[LARGE_ELEMENTS - 3]], False),
+        ([[LARGE_ELEMENTS - 2]], True),
+        ([[], [10, LARGE_ELEMENTS - 15], []], True),
+        ([[], [10, LARGE_ELEMENTS - 16], []], False),
+    ],
+)
+def test_elements_at_the_third_depth_count(partitions: list[list[int]], is_so: bool) -> None:
+    """``partitions``: the topics of each group, each as its number of partitions."""
+    groups = [
+        FetchedGroup(group_id="g", topics=[FetchedTopic(name="t", partitions=[object()] * count) for count in counts])
+        for counts in partitions
+    ]
+    assert is_large(OffsetFetchResponse(groups=groups)) is is_so
 
 
 def test_an_array_without_a_value_and_a_message_without_arrays_are_small() -> None:

@@ -11,8 +11,10 @@ from bmq.core.wire.messages import AlterClientQuotasRequest, DescribeClientQuota
 from bmq.meta.kv import KvUnavailable
 from bmq.meta.security import quotas_view
 from bmq.proxy.handlers import alter_client_quotas, describe_client_quotas
+from tests.harness.scopes import Nobody, change
 from tests.unit.proxy.handlers.admin_requests import versions
 from tests.unit.proxy.handlers.admin_serving import AdminServing, serving
+from tests.unit.proxy.turns import Turns
 
 ALTER, DESCRIBE = alter_client_quotas.APIS[0], describe_client_quotas.APIS[0]
 PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
@@ -153,3 +155,18 @@ async def test_a_store_that_does_not_answer_and_too_many_entities_are_errors(mon
         monkeypatch.setattr(w.scopes.process.client_quotas._kv, "commit", fails)
         results = await alter(w, entry(ALICE, producer_byte_rate=1.0), entry([]))
         assert [code for code, _ in results] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST]
+
+
+@pytest.mark.parametrize("is_allowed", [True, False], ids=["with the right", "without the right"])
+@pytest.mark.parametrize("entities", [1, 3])
+async def test_many_entities_take_many_turns_of_the_loop(entities: int, is_allowed: bool) -> None:
+    async with serving() as w:
+        if not is_allowed:
+            w.scopes = change(w.scopes, authorizer=Nobody())
+        entries = [entry([("user", f"u{each}")] * entities, **{PRODUCER: 1.0}) for each in range(4_000)]
+        message = AlterClientQuotasRequest(version=1, entries=entries, validate_only=True)
+        turns = Turns()
+        found = await ALTER.handle(w.scopes, w.request(ALTER.key, 1), message)
+        a_pass = 4 * (1 + entities)
+        assert await turns.end() >= (3 * a_pass if is_allowed else a_pass) - 1
+        assert len(found.entries) == 4_000

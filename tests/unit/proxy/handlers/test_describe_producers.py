@@ -12,6 +12,7 @@ from bmq.core.wire.messages import DescribeProducersRequest
 from bmq.proxy.handlers import describe_producers
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
 from tests.unit.proxy.handlers.owned_topic import FakeOwner, scopes_of
+from tests.unit.proxy.turns import Turns
 
 Wanted = DescribeProducersRequest.TopicRequest
 
@@ -99,3 +100,12 @@ async def test_producers_of_a_response_are_bounded_unless_one_partition_alone_ha
     assert len(first.active_producers) == counts[0]
     assert ErrorCode(second.error_code) is (ErrorCode.NONE if is_whole else ErrorCode.INVALID_REQUEST)
     assert len(second.active_producers) == (counts[1] if is_whole else 0)
+
+
+async def test_producers_of_several_partitions_share_their_turns_of_the_loop() -> None:
+    """No partition fills a turn by itself."""
+    owners = {number: FakeOwner(producers=[state(each) for each in range(900)]) for number in range(4)}
+    turns = Turns()
+    (topic,) = await ask(owners, ("t", [0, 1, 2, 3]))
+    assert await turns.end() >= 3
+    assert [[one.producer_id for one in each.active_producers] for each in topic.partitions] == [[*range(900)]] * 4

@@ -15,7 +15,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.security.scram import SCRAM_SHA_256, credential_of_password
 from bmq.core.wire.api_keys import ApiKey
 from bmq.proxy.handlers import alter_user_scram_credentials, describe_user_scram_credentials
-from tests.harness.scopes import change
+from tests.harness.scopes import Nobody, change
 from tests.unit.proxy.handlers.admin_serving import AdminServing
 
 (ALTER,) = alter_user_scram_credentials.APIS
@@ -114,18 +114,6 @@ async def test_kafkas_checks(changes: list[Any], code: ErrorCode) -> None:
         name = changes[0].name
         assert await alter(world, *changes, upsertion("other")) == [(name, code), ("other", ErrorCode.NONE)]
         assert await described(world) == {"other": [(1, 4096)]}
-
-
-class Nobody:
-    """An authorizer that allows nothing."""
-
-    is_on = True
-
-    def is_allowed(self, *about: Any) -> bool:
-        return False
-
-    def is_allowed_on_some(self, *about: Any) -> bool:
-        return False
 
 
 async def test_who_has_no_right_changes_and_sees_nothing() -> None:
