@@ -73,7 +73,7 @@ async def test_the_segment_before_the_last_is_not_read_for_its_producers() -> No
         await until(lambda: bool(driver.machine.batches.unsent))
         c["a"].wire.is_cut = True
         c.give("b", key)
-        assert await asyncio.gather(last_of_first, first_of_next) == [3, 4]
+        assert list(await asyncio.gather(last_of_first, first_of_next)) == [3, 4]
         await c["a"].wire.has_asked.wait()
         assert [entry.name.base for entry in (await record_of(c)).segments] == [4]
         c["a"].kill()
