@@ -86,9 +86,8 @@ class NewLeaders:
             return None
         if request.api_version < HINTS_SINCE[ApiKey(request.api_key)]:
             return None
-        self._moved.expire(asyncio.get_running_loop().time())
+        self._expire(asyncio.get_running_loop().time())
         if not self._moved:
-            self._told.clear()
             return None
         return RequestHints(self, request.client, proxies, rack)
 
@@ -139,8 +138,15 @@ class NewLeaders:
                     self._moved.remove(key)
         if change.left:
             now = asyncio.get_running_loop().time()
+            self._expire(now)  # requests do so only if their clients follow hints: perhaps none does
             for key in change.left:
                 self._moved.left(key, now)
+
+    def _expire(self, now: float) -> None:
+        """Forget the moves of long ago, and with the last move the hints sent."""
+        self._moved.expire(now)
+        if not self._moved:
+            self._told.clear()
 
 
 class RequestHints:

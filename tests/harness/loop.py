@@ -174,6 +174,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers_max = TIMERS_KEPT
         self.failures: list[BaseException] = []
         self.gates = _Gates()
+        self.turns = self.callbacks = 0  # taken and run so far
         super().__init__(self.clock)
         self.set_exception_handler(_keep_failure)
 
@@ -227,6 +228,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             clock.now = max(clock.now, when)  # else who compares the time with its deadline waits again, for ever
             ready.append(timer)
         gates = self.gates
+        self.turns += 1
+        self.callbacks += len(ready)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:
@@ -253,6 +256,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual seconds since the run began."""
         return self.clock.now
+
+    @property
+    def timers_waiting(self) -> int:
+        """Number of timers that are set and not cancelled."""
+        return sum(not each[2]._cancelled for each in self._timers)
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
         self._number = number = self._number + 1

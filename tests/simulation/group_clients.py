@@ -200,6 +200,9 @@ class Member:
             if self.rng.random() < 0.7:
                 await self._commit(dict(fetcher.offsets))
         await pause(self.world, 1.0)
+        await self._heartbeat()
+
+    async def _heartbeat(self) -> None:
         response = await self.client.call(
             HeartbeatRequest(
                 group_id=self.group,

@@ -449,6 +449,17 @@ async def test_old_moves_are_forgotten() -> None:
         assert repr(it.leaders) == "<NewLeaders 0 moved, 0 connections know, 1 sent>"
 
 
+@pytest.mark.slow
+async def test_old_moves_are_forgotten_without_a_request_of_a_client_that_follows() -> None:
+    async with proxy() as it:
+        await it.moves()
+        await it.knows()
+        assert (await it.fetch(it.client(), 0))[0].error == MOVED
+        await asyncio.sleep(LASTS_S + 1)
+        await it.moves("b1", 1)
+        assert repr(it.leaders) == "<NewLeaders 1 moved, 0 connections know, 1 sent>"
+
+
 async def test_no_forwarded_request_comes_to_the_broker_once_the_client_has_gone_there() -> None:
     async with proxy() as it:
         await it.moves()
