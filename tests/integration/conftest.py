@@ -13,6 +13,7 @@ from typing import Any
 import hdfs_native
 import pytest
 
+from tests.harness.by_service import HDFS, ByService, scope_of
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_security import AUTHENTICATED, HdfsSecurity
@@ -27,8 +28,16 @@ HdfsFactory = Callable[..., HdfsCluster]
 EtcdFactory = Callable[..., EtcdCluster]
 
 
+@pytest.hookimpl(optionalhook=True)  # xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByService | None:
+    """Give all tests with HDFS to one worker if tests are dealt by files."""
+    return ByService(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # the worker with most to do begins with it
+        items.sort(key=lambda item: scope_of(item.nodeid) != HDFS)
     for item in items:
         if HDFS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("hdfs")

@@ -6,7 +6,6 @@ end every record stands in the log once, in its producer's order.  How long a pa
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -14,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.seeds import amount
 from tests.integration.history import report
 from tests.integration.load import Writer, check_log, create_topic, describe
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
 
-IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
-KILLS = 50 if IS_SOAK else 4
-ROUNDS = 12 if IS_SOAK else 4
+KILLS = amount(2, 50)
+ROUNDS = amount(4, 12)
 TOPIC = "faults"
 PARTITIONS = 4
 SLOW_PERIOD_S = 4.0

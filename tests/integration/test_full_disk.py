@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from tests.harness.seeds import amount
 from tests.services.bmq import BmqServer
 from tests.services.processes import wait_for
 
 DISK_MB = 6
-FULL_S = 12.0
-"""Time on the full disk: long enough for thousands of files, if nothing slows their making down."""
+FULL_S = float(amount(4, 12))
+"""Time on the full disk: long enough for a thousand files, if nothing slows their making down."""
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from tests.simulation.kafka_world import CONFIG
 from tests.simulation.metadata_clients import FETCH, PRODUCE, find_leaders
 
 TOPIC = "orders"
-NODES, PARTITIONS = 3, 6
+NODES, PARTITIONS = 3, 4
 EVERY_S = 0.04
 """Between two records of a partition."""
 BEFORE_S = 5.0
