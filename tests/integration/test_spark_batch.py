@@ -201,6 +201,7 @@ def same_as_a_consumer(spark: SparkSession, root: str, folder: Path) -> None:
     assert {row.timestampType for row in found} == {0}
 
 
+@pytest.mark.smoke
 def test_the_same_as_a_consumer_on_a_local_folder(spark: SparkSession, tmp_path: Path) -> None:
     same_as_a_consumer(spark, local_root(tmp_path), tmp_path)
 
