@@ -14,7 +14,8 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
 	@echo "make demo       real flight records through a real client, while the server is killed and restarted; then Spark over its segments"
-	@echo "make demo-cluster  the same on HDFS and etcd, with nine processes, while a datanode and a broker are killed"
+	@echo "make demo-cluster  the same on HDFS and etcd, with nine processes, while a datanode and a broker are killed;"
+	@echo "                with SECURE=1 on a secure HDFS (needs krb5-kdc, krb5-admin-server, krb5-user), at LEVEL=integrity or privacy"
 	@echo "make dist       wheel and sdist in dist/"
 	@echo "make image      the container image, by docker or what DOCKER names"
 	@echo "make lint       ruff, the voice of docstrings and log lines, mypy strict, import-linter"
@@ -63,7 +64,7 @@ demo: setup
 	$(BIN)/python -m demo
 
 demo-cluster: setup hdfs-jars etcd
-	$(BIN)/python -m demo.cluster
+	$(BIN)/python -m demo.cluster $(if $(SECURE),--secure $(LEVEL))
 
 dist: setup
 	rm -rf dist

@@ -1,6 +1,6 @@
 """The demo in full: a cluster over HDFS and etcd, of which a datanode and a broker are killed under load.
 
-python -m demo.cluster [--records N] [--picture FILE]
+python -m demo.cluster [--records N] [--picture FILE] [--secure [LEVEL]]
 
 HDFS and etcd are those that the tests start; the machine needs only their programs, which are fetched once.  Every
 process ends with this one.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import secrets
 import shutil
 import signal
@@ -31,9 +32,12 @@ from demo.report import Kill, print_carriers, print_halves, print_verdict
 from demo.roundtrip import STALL_S, TICK_S, Outcome, RoundTrip
 from demo.stage import DemoFailed, Interrupted, fetch, new_topic, run_to_the_end, say
 from demo.work import Worker
+from tests.services import kdc
 from tests.services.bmq_cluster import BROKER, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_security import LEVELS, HdfsSecurity
+from tests.services.hdfs_tools import open_root
 from tests.services.jars import ServiceUnavailable
 from tests.services.processes import NotReady, ServiceProcess
 
@@ -44,6 +48,8 @@ RECORDS_MIN = 60_000
 """Fewer are sent before both kills are done."""
 DATANODES = 4
 """One more than replicas, so that one may be killed."""
+USER = f"bmq@{kdc.REALM}"
+"""The user of a secure HDFS."""
 SETTINGS = {"BMQ_OFFSETS_TOPIC_NUM_PARTITIONS": "8"}
 _LATE_ACKS_S = 0.5
 """Seconds in which acknowledgements from before a kill arrive."""
@@ -69,6 +75,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--picture", type=Path, default=PICTURE, metavar="FILE", help="of the delays (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--secure",
+        nargs="?",
+        const="authentication",
+        choices=list(LEVELS),
+        metavar="LEVEL",
+        help="with Kerberos and block tokens, at this level of protection: authentication (without LEVEL), integrity or"
+        " privacy; it needs Debian's krb5-kdc, krb5-admin-server and krb5-user",
     )
     options = parser.parse_args(arguments)
     if not RECORDS_MIN <= options.records <= flights.ROWS:
@@ -105,7 +120,7 @@ def _run(options: argparse.Namespace) -> bool:
 def _play(options: argparse.Namespace, folder: Path) -> bool:
     ensure_java(say)
     archive = fetch()
-    with _site(folder) as (hdfs, cluster):
+    with _site(folder, options.secure) as (hdfs, cluster):
         with new_topic(cluster.bootstrap) as topic:
             trip = RoundTrip(
                 cluster.bootstrap, topic, archive, options.records, check=partial(_require_alive, hdfs, cluster)
@@ -125,11 +140,15 @@ def _play(options: argparse.Namespace, folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _site(folder: Path) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
-    """Yield HDFS and the cluster, running.  However it ends, every process is killed."""
+def _site(folder: Path, level: str | None) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
+    """Yield HDFS and the cluster, running.  However it ends, every process is killed.
+
+    ``level``: the protection of a secure HDFS, None without Kerberos.
+    """
+    security = None if level is None else _security(folder, level)
     say("starting etcd and HDFS; their programs are fetched the first time")
     etcd = EtcdCluster(folder=folder / "etcd")
-    hdfs = HdfsCluster(datanodes=DATANODES, folder=folder / "hdfs")
+    hdfs = HdfsCluster(datanodes=DATANODES, folder=folder / "hdfs", security=security)
     cluster = BmqCluster(
         f"{hdfs.root}/bmq", etcd, proxies=2, brokers=3, controllers=2, coordinators=2,
         environment={**SETTINGS, "BMQ_INTERNAL_SECRET": secrets.token_hex(32)}, folder=folder / "bmq",
@@ -139,7 +158,10 @@ def _site(folder: Path) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
     try:
         etcd.start()
         hdfs.start()
-        say(f"etcd, a NameNode and {DATANODES} datanodes are up after {time.monotonic() - started:.1f} s")
+        what = "etcd" if security is None else "etcd, a Kerberos KDC"
+        say(f"{what}, a NameNode and {DATANODES} datanodes are up after {time.monotonic() - started:.1f} s")
+        if security is not None:
+            _log_in(hdfs, security)
         ready = time.monotonic()
         cluster.start()
         say(
@@ -150,6 +172,25 @@ def _site(folder: Path) -> Iterator[tuple[HdfsCluster, BmqCluster]]:
     finally:
         for process in [*_members(cluster), *hdfs.processes, *etcd.members]:
             process.kill()
+
+
+def _security(folder: Path, level: str) -> HdfsSecurity:
+    """Return the realm of a secure HDFS, not started.  Raises ServiceUnavailable if the machine lacks its programs."""
+    if packages := kdc.missing():
+        raise ServiceUnavailable(f"a secure HDFS needs a Kerberos KDC; install the Debian packages {packages}")
+    return HdfsSecurity(folder / "security", rpc_protection=level, transfer=LEVELS[level])
+
+
+def _log_in(hdfs: HdfsCluster, security: HdfsSecurity) -> None:
+    """Make BMQ's user, and have the cluster's processes and Spark's driver log in as it, by keytab."""
+    open_root(hdfs)
+    keytab = security.kdc.add_service(USER)
+    os.environ.update(
+        KRB5_CONFIG=security.kdc.environment["KRB5_CONFIG"],
+        BMQ_HDFS_KEYTAB=str(keytab),
+        BMQ_HADOOP_CONF_DIR=str(hdfs.conf_folder),
+    )
+    say(f"HDFS asks for Kerberos, at the level {security.rpc_protection}; BMQ and Spark's driver log in as {USER}")
 
 
 def _members(cluster: BmqCluster) -> list[ServiceProcess]:

@@ -268,3 +268,22 @@ def test_verdict_on_the_group() -> None:
     assert problems_of(sent, ledger, [2, 0], [2], [2]) == ["one member did all the work: [2, 0]"]
     assert problems_of(sent, ledger, [1, 1], [2], [1]) == ["the group has committed [1], the partitions end at [2]"]
     assert "the log holds 3 records, 2 were sent" in problems_of(sent, ledger, [1, 1], [3], [3])
+
+
+def test_a_secure_demo_names_the_packages_that_the_machine_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "ensure_java", lambda _: None)
+    monkeypatch.setattr(cluster, "fetch", lambda: None)
+    monkeypatch.setattr("tests.services.kdc.missing", lambda: "krb5-kdc krb5-user")
+    assert cluster.main(["--secure"]) == 1
+    said = capsys.readouterr().err
+    assert "install the Debian packages krb5-kdc krb5-user\n" in said
+    assert "kept in" not in said
+
+
+def test_the_level_of_a_secure_demo_is_one_of_hadoops(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cluster.main(["--secure", "private"])
+    assert ended.value.code == 2
+    assert "choose from 'authentication', 'integrity', 'privacy'" in capsys.readouterr().err
