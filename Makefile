@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE =
 LEVEL = authentication
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions hdfs-jars clients helm hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions bench-cleaning hdfs-jars clients helm hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -45,6 +45,7 @@ help:
 	@echo "make bench-flames  flame graphs of producing, consuming, catching up and rest, into docs/benchmarks-flames.md"
 	@echo "make bench-security  what TLS, log-ins and ACLs cost, beside Kafka's, into docs/benchmarks-security.md"
 	@echo "make bench-transactions  measure transactions, their readers and idle ids beside Kafka, into docs/benchmarks-transactions.md"
+	@echo "make bench-cleaning  measure rounds of compaction beside Kafka's log cleaner, into docs/benchmarks-cleaning.md"
 	@echo "make bench-soak  four hours of steady load with changes: does anything rise? into docs/benchmarks-soak.md"
 	@echo "make hdfs-up    a development HDFS on this machine; make hdfs-down stops it"
 	@echo "make hdfs-up-secure  the same with Kerberos, block tokens and TLS (needs krb5-kdc, krb5-admin-server, krb5-user); LEVEL=integrity or privacy"
@@ -147,7 +148,7 @@ monitoring: setup etcd hdfs-jars
 mutants: setup
 	$(BIN)/python -m tests.mutants -j $(JOBS)
 
-bench: bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions
+bench: bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions bench-cleaning
 
 bench-log: setup hdfs-jars etcd
 	$(BIN)/python -m bench.run
@@ -195,6 +196,9 @@ bench-security: setup clients
 
 bench-transactions: setup hdfs-jars etcd clients
 	$(BIN)/python -m bench.transactions
+
+bench-cleaning: setup clients
+	$(BIN)/python -m bench.cleaning
 
 hdfs-up: hdfs-jars
 	$(BIN)/python -m tests.services.hdfs up

@@ -34,6 +34,7 @@ PAGES = {
     "benchmarks-flames.md": "flames.json",
     "benchmarks-security.md": "security.json",
     "benchmarks-transactions.md": "transactions.json",
+    "benchmarks-cleaning.md": "cleaning.json",
 }
 """The pages of figures, and the files in docs/benchmarks/ that they are drawn from.
 
