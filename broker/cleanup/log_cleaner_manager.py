@@ -295,12 +295,13 @@ class LogCleanerManager(Generic[L]):
         if not await self._former_owners.settle(state):
             self.look_now(state, now_ms + self._retry_ms)
             return
-        before = self.swapper.swaps_done
+        before = state.swaps_done
         last = state.cleaning
         try:
             state.cleaning = await self.cleaner.clean(state, self.closed_segments(state), wall_ms)
         finally:
-            if self.swapper.swaps_done != before:
+            if state.swaps_done != before:
+                state.hidden.clear()  # a round begins once the sources before are deleted
                 self.swapped(state)
         if state.cleaning.has_cleaned or state.last_cleaning is None:
             state.last_cleaning = state.cleaning.last

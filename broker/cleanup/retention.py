@@ -36,8 +36,8 @@ class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = (
-        "config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "swaps_begun", "swaps_ended",
-        "total",
+        "config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "swaps_begun", "swaps_done",
+        "swaps_ended", "total",
     )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:
@@ -50,6 +50,7 @@ class RetentionState:
         self.counted_to: SegmentName | None = None
         self.swaps_begun = 0  # swaps of cleaned segments by this owner, also the swaps that failed
         self.swaps_ended = 0
+        self.swaps_done = 0  # swaps by this owner's rounds that took effect
 
     def forget_count(self) -> None:
         """Count from the log start again."""
