@@ -86,6 +86,7 @@ class LogCleaner:
         self._throttle = Throttle(bytes_s)
         self._piece_bytes = piece_bytes
         self._is_stopped = False
+        self._loading = asyncio.Lock()
         self.is_compiling = False
         """Compiled filters are being loaded, or compiled on a new machine: no log is cleaned meanwhile."""
         self.rounds = 0
@@ -177,10 +178,16 @@ class LogCleaner:
         ]
 
     async def _load_filters(self) -> None:
-        """Load the compiled filters before the first look at a log; a failure leaves filters in Python."""
+        """Load the compiled filters before the first look at a log; a failure leaves filters in Python.
+
+        Other rounds wait: a large log without the filters is not cleaned before its record changes.
+        """
+        async with self._loading:
+            if not self._context.filters.is_loaded:
+                await self._load_filters_once()
+
+    async def _load_filters_once(self) -> None:
         filters = self._context.filters
-        if filters.is_loaded:
-            return
         self.is_compiling = True
         try:
             await self._context.offload(filters.load)

@@ -225,12 +225,20 @@ class LogCleanerManager(Generic[L]):
         if not self._is_enabled:
             self._leave(state)
             return
-        if len(self._rounds) >= self._threads or state in self._rounds or state.names_lock.locked():
+        if len(self._rounds) >= self._threads or self._has_round(state) or state.names_lock.locked():
             self.look_soon(state, now_ms)
             return
         task = self._rounds[state] = asyncio.create_task(self._clean_log(state, wall_ms))
         task.add_done_callback(partial(self._ended, state))
         await asyncio.wait({task}, timeout=self._wait_ms / 1000)
+
+    def _has_round(self, state: L) -> bool:
+        """Return whether a round of the partition is under way, perhaps of an ownership before.
+
+        Such a round ends at its next step, and deletes its drafts: the drafts of another round have the same names.
+        """
+        key = state.driver.machine.key
+        return any(one.driver.machine.key == key for one in self._rounds)
 
     def _leave(self, state: L) -> None:
         """Leave a log as it is, but for sources that a swap of an earlier owner left."""
