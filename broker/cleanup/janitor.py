@@ -325,7 +325,10 @@ class Janitor:
             if not await self._former_owners.settle(care):
                 care.registered = self.config.merge_after
                 return
-            care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
+            care.merge_from, is_more, is_blocked, has_hidden = await self._merger.merge(care, care.merge_from)
+        if has_hidden:  # perhaps of an owner before, while the log was compacted
+            delay_ms = care.config.file_delete_delay_ms
+            self.queue.schedule(care, Job.HIDDEN, self._context.now_ms() + delay_ms)
         if is_more:
             self.queue.schedule(care, Job.MERGE, self._context.now_ms())
         elif is_blocked:

@@ -471,3 +471,18 @@ async def test_a_round_of_an_ownership_before_deletes_no_draft_of_another_round(
     await asyncio.sleep(1)
     assert await cleaned(world) == 1
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_the_next_owner_deletes_hidden_files_also_if_the_log_is_not_compacted_any_more() -> None:
+    world = World()
+    first = await compacted(world)
+    last = await update(first, 20)
+    await first.round()
+    assert await hidden(world) > 0
+    first.die()
+    second = await world.owner("b", replace(COMPACT, cleaning=NOT_COMPACTED), BRISK)
+    await second.rounds()
+    assert await hidden(world) > 0, "readers of the first owner have file.delete.delay.ms to go on"
+    await second.rounds(1)
+    assert await hidden(world) == 0
+    assert (await contents(world, 0, 20))[0] == last
