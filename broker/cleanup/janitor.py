@@ -319,7 +319,9 @@ class Janitor:
             self.queue.schedule(care, Job.MERGE, held_until)
             return
         async with care.names_lock:
-            if care.driver.machine.record.swap is not None or self.cleaning.is_cleaning(care):
+            machine = care.driver.machine
+            # Also beside a swap that the record is about to get: it hides all that is appended to its sources.
+            if machine.swap is not None or machine.record.swap is not None or self.cleaning.is_cleaning(care):
                 care.registered = self.config.merge_after
                 return
             if not await self._former_owners.settle(care):

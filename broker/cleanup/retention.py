@@ -56,15 +56,19 @@ class RetentionState:
         """Count from the log start again."""
         self.counted_to, self.total = None, 0
 
+    def forget_files(self) -> None:
+        """Forget names and sizes of closed files: a swap may have hidden some files."""
+        self.forget_count()
+
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Note that the log's files are swapped meanwhile, and count the bytes again behind the swap."""
+        """Note that the log's files are swapped meanwhile, and forget names and sizes behind the swap."""
         self.swaps_begun += 1
         try:
             yield
         finally:
             self.swaps_ended += 1
-            self.forget_count()
+            self.forget_files()
 
     def is_swapped_since(self, swaps_ended: int) -> bool:
         """Return whether a swap was under way since ``swaps_ended`` swaps had ended, or may take effect late."""
