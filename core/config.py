@@ -465,6 +465,8 @@ class NodeConfig(SecuritySettings):
             raise ConfigError(f"tail_fraction={self.tail_fraction} is not between 0 and 1")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError("group.min.session.timeout.ms exceeds group.max.session.timeout.ms")
+        if self.log_cleaner_dedupe_buffer_size // self.log_cleaner_threads < _LEAST["log_cleaner_dedupe_buffer_size"]:
+            raise ConfigError("log.cleaner.dedupe.buffer.size is under 1 MB for each of log.cleaner.threads")
         if self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise ConfigError(
                 "queued.max.request.bytes is under socket.request.max.bytes: one request would wait for ever"

@@ -319,13 +319,18 @@ class Janitor:
             self.queue.schedule(care, Job.MERGE, held_until)
             return
         async with care.names_lock:
-            if care.driver.machine.record.swap is not None or self.cleaning.is_cleaning(care):
+            machine = care.driver.machine
+            # Also beside a swap that the record is about to get: it hides all that is appended to its sources.
+            if machine.swap is not None or machine.record.swap is not None or self.cleaning.is_cleaning(care):
                 care.registered = self.config.merge_after
                 return
             if not await self._former_owners.settle(care):
                 care.registered = self.config.merge_after
                 return
-            care.merge_from, is_more, is_blocked = await self._merger.merge(care, care.merge_from)
+            care.merge_from, is_more, is_blocked, has_hidden = await self._merger.merge(care, care.merge_from)
+        if has_hidden:  # perhaps of an owner before, while the log was compacted
+            delay_ms = care.config.file_delete_delay_ms
+            self.queue.schedule(care, Job.HIDDEN, self._context.now_ms() + delay_ms)
         if is_more:
             self.queue.schedule(care, Job.MERGE, self._context.now_ms())
         elif is_blocked:

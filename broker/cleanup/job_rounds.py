@@ -236,6 +236,7 @@ class JobRounds(Generic[L]):
             delay_s = -(-config.file_delete_delay_ms // 1000)
             text = f"they are deleted {delay_s} s after it (file.delete.delay.ms); try again then"
             raise _refused(f"{Reason.SWAP_PENDING.value}: {text}")
+        state.hidden.clear()  # no source of an earlier swap is left
         if not plan.dirty_bytes and closed.damaged_at is not None:
             raise _refused(
                 f"damage stops the cleaning: the segment at offset {closed.damaged_at}, or its index, cannot be read,"

@@ -86,6 +86,7 @@ class LogCleaner:
         self._throttle = Throttle(bytes_s)
         self._piece_bytes = piece_bytes
         self._is_stopped = False
+        self._loading = asyncio.Lock()
         self.is_compiling = False
         """Compiled filters are being loaded, or compiled on a new machine: no log is cleaned meanwhile."""
         self.rounds = 0
@@ -116,7 +117,7 @@ class LogCleaner:
             if not plan.is_due:
                 return Outcome(plan=plan, damaged_at=closed.damaged_at, last=closed.last_cleaning)
             taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
-            swaps_before = self._swapper.swaps_done
+            swaps_before = state.swaps_done
             try:
                 cleaned = await self._round(state, closed, plan, plan.bounds(config, wall_ms), known.room)
                 break
@@ -124,7 +125,7 @@ class LogCleaner:
                 self._failed("a segment cannot be cleaned", driver.path.log(damage.source.name), damage.error)
                 if not isinstance(damage.error, CorruptData):  # else a datanode with a sound replica may come back
                     known.damaged = damage.source.file
-                if self._swapper.swaps_done != swaps_before:  # the rest is cleaned when the first sources are gone
+                if state.swaps_done != swaps_before:  # the rest is cleaned when the first sources are gone
                     at = damage.source.name.base
                     return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=at, last=closed.last_cleaning)
                 closed.end_before(damage.source)
@@ -177,10 +178,16 @@ class LogCleaner:
         ]
 
     async def _load_filters(self) -> None:
-        """Load the compiled filters before the first look at a log; a failure leaves filters in Python."""
+        """Load the compiled filters before the first look at a log; a failure leaves filters in Python.
+
+        Other rounds wait: a large log without the filters is not cleaned before its record changes.
+        """
+        async with self._loading:
+            if not self._context.filters.is_loaded:
+                await self._load_filters_once()
+
+    async def _load_filters_once(self) -> None:
         filters = self._context.filters
-        if filters.is_loaded:
-            return
         self.is_compiling = True
         try:
             await self._context.offload(filters.load)
@@ -311,6 +318,7 @@ class LogCleaner:
             is_swapped = await self._swapper.swap(driver, swap)
         if not is_swapped:  # the next file may lack a tombstone whose older record is in this file
             raise CleaningStopped
+        state.swaps_done += 1
         self.bytes_before += facts.bytes_before
         self.bytes_after += facts.bytes_after
         return facts

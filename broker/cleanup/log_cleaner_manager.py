@@ -58,7 +58,7 @@ class CleaningState(UpkeepState):
     cleaned further, -1 if no transaction holds it up.
 
     ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the ends of the
-    delays of deletes (monotonic) after a job's swaps, with the end offsets of the sources, in order.
+    delays of deletes (monotonic) after swaps, with the end offsets of a job's sources, else 0, in order.
     """
 
     __slots__ = ("_names_lock", "cleaning", "closed", "hidden", "hold", "last_cleaning", "waits_for")
@@ -203,9 +203,12 @@ class LogCleanerManager(Generic[L]):
 
     async def complete_swap(self, state: L, wall_ms: int) -> None:
         """Complete the swap of the partition's record.  Raises as ``SegmentSwapper.complete``."""
-        if not self.is_cleaning(state):  # else its round completes the swap, and has swaps of its own later
-            async with state.names_lock:
-                await self.finish_swap(state)
+        if self.is_cleaning(state):
+            return  # its round completes the swap, and has swaps of its own later
+        async with state.names_lock:
+            await self.finish_swap(state)
+            if state.driver.machine.swap is not None:  # the record gets it once the metadata store responds
+                self._queue.schedule(state, Job.SWAP, self._context.now_ms() + self._retry_ms)
 
     async def finish_swap(self, state: L) -> None:
         """Complete the swap of the partition's record, as ``complete_swap``; the caller sees to other steps."""
@@ -225,12 +228,20 @@ class LogCleanerManager(Generic[L]):
         if not self._is_enabled:
             self._leave(state)
             return
-        if len(self._rounds) >= self._threads or state in self._rounds or state.names_lock.locked():
+        if len(self._rounds) >= self._threads or self._has_round(state) or state.names_lock.locked():
             self.look_soon(state, now_ms)
             return
         task = self._rounds[state] = asyncio.create_task(self._clean_log(state, wall_ms))
         task.add_done_callback(partial(self._ended, state))
         await asyncio.wait({task}, timeout=self._wait_ms / 1000)
+
+    def _has_round(self, state: L) -> bool:
+        """Return whether a round of the partition is under way, perhaps of an ownership before.
+
+        Such a round ends at its next step, and deletes its drafts: the drafts of another round have the same names.
+        """
+        key = state.driver.machine.key
+        return any(one.driver.machine.key == key for one in self._rounds)
 
     def _leave(self, state: L) -> None:
         """Leave a log as it is, but for sources that a swap of an earlier owner left."""
@@ -295,12 +306,13 @@ class LogCleanerManager(Generic[L]):
         if not await self._former_owners.settle(state):
             self.look_now(state, now_ms + self._retry_ms)
             return
-        before = self.swapper.swaps_done
+        before = state.swaps_done
         last = state.cleaning
         try:
             state.cleaning = await self.cleaner.clean(state, self.closed_segments(state), wall_ms)
         finally:
-            if self.swapper.swaps_done != before:
+            if state.swaps_done != before:
+                state.hidden.clear()  # a round begins once the sources before are deleted
                 self.swapped(state)
         if state.cleaning.has_cleaned or state.last_cleaning is None:
             state.last_cleaning = state.cleaning.last
@@ -310,16 +322,14 @@ class LogCleanerManager(Generic[L]):
             _log.warning(text, damaged_at, extra=fields(**state.driver.path.log_fields))
         self._schedule_lags(state, now_ms, wall_ms)
 
-    def swapped(self, state: L, below: int | None = None) -> None:
-        """Have the sources deleted after file.delete.delay.ms; upkeep begins at the log's first name again.
+    def swapped(self, state: L, below: int = 0) -> None:
+        """Have the sources deleted after file.delete.delay.ms.
 
-        ``below``: the end of the last source of a job's swaps; swaps that follow have a delay of their own.
+        ``below``: the end of the last source of a job's swaps; swaps that follow have a delay of their own.  With 0 the
+        sources wait for the delay of the next swap, if there is another.
         """
-        state.merge_from = None
-        state.forget_count()
         due_ms = self._context.now_ms() + state.config.file_delete_delay_ms
-        if below is not None:
-            if len(state.hidden) == SWAPS_MAX:
-                state.hidden.pop()
-            state.hidden.append((due_ms, below))
+        if len(state.hidden) == SWAPS_MAX:
+            state.hidden.pop()
+        state.hidden.append((due_ms, below))
         self._queue.schedule(state, Job.HIDDEN, due_ms)

@@ -36,8 +36,8 @@ class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = (
-        "config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "swaps_begun", "swaps_ended",
-        "total",
+        "config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "swaps_begun", "swaps_done",
+        "swaps_ended", "total",
     )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:
@@ -50,20 +50,25 @@ class RetentionState:
         self.counted_to: SegmentName | None = None
         self.swaps_begun = 0  # swaps of cleaned segments by this owner, also the swaps that failed
         self.swaps_ended = 0
+        self.swaps_done = 0  # swaps by this owner's rounds that took effect
 
     def forget_count(self) -> None:
         """Count from the log start again."""
         self.counted_to, self.total = None, 0
 
+    def forget_files(self) -> None:
+        """Forget names and sizes of closed files: a swap may have hidden some files."""
+        self.forget_count()
+
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Note that the log's files are swapped meanwhile, and count the bytes again behind the swap."""
+        """Note that the log's files are swapped meanwhile, and forget names and sizes behind the swap."""
         self.swaps_begun += 1
         try:
             yield
         finally:
             self.swaps_ended += 1
-            self.forget_count()
+            self.forget_files()
 
     def is_swapped_since(self, swaps_ended: int) -> bool:
         """Return whether a swap was under way since ``swaps_ended`` swaps had ended, or may take effect late."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bmq.broker.cleanup.orphans import temporary_files
 from bmq.broker.cleanup.retention import RetentionState, read_idx
+from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import RequestError
@@ -35,6 +36,7 @@ class Pass(NamedTuple):
     merge_from: SegmentName | None  # where the next pass begins
     is_more: bool  # steps or names are left for another pass now
     is_blocked: bool  # a spare kept some names from being merged
+    has_hidden: bool  # files are left that a cleaned segment hides
 
 
 class SegmentMerger:
@@ -67,6 +69,8 @@ class SegmentMerger:
         """
         machine = state.driver.machine
         listed, is_more, is_blocked = await self._neighbours(state, merge_from)
+        hidden = HiddenNames()
+        has_hidden = sum(len(hidden.take(one)) for one in listed) > 0
         steps, resume = plan_merges(
             listed,
             bytes_max=state.config.segment_bytes,
@@ -79,7 +83,7 @@ class SegmentMerger:
             else:
                 await self._merge_group(state, step.members)
         left = steps[self._merges_per_job :]
-        return Pass(left[0].first if left else resume or merge_from, bool(left) or is_more, is_blocked)
+        return Pass(left[0].first if left else resume or merge_from, bool(left) or is_more, is_blocked, has_hidden)
 
     async def _neighbours(
         self, state: RetentionState, merge_from: SegmentName | None

@@ -47,6 +47,14 @@ class UpkeepState(RetentionState):
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
 
+    def forget_files(self) -> None:
+        """Forget names and sizes of closed files; merging begins at the log's first name again.
+
+        From a hidden source on, a merge would put live records into a hidden file.
+        """
+        super().forget_files()
+        self.merge_from = None
+
 
 S = TypeVar("S", bound=UpkeepState)
 

@@ -31,9 +31,11 @@ class RecordFilters:
         Raises ImportError, OSError or RuntimeError if numba does not fit numpy, or cannot keep machine code; filters
         are in Python then.
         """
-        self._is_loaded = True
-        if self._compiled is not None:
-            self._compiled.load_compiled()
+        try:
+            if self._compiled is not None:
+                self._compiled.load_compiled()
+        finally:
+            self._is_loaded = True
 
     def new(self, secret: bytes, buffer_bytes: int, offsets: int, pace: Callable[[], None]) -> RecordFilter:
         """Return the filter of a round: at most ``offsets`` records are mapped, in ``buffer_bytes``.

@@ -73,6 +73,7 @@ def test_a_dash_in_the_file_is_an_underscore() -> None:
         ({"log_level": "LOUD"}, {}, {}, "log_level='LOUD'"),
         ({"tail_fraction": 1}, {}, {}, "tail_fraction=1.0"),
         ({"workers": 0}, {}, {}, "workers=0"),
+        ({"log.cleaner.threads": 2, "log.cleaner.dedupe.buffer.size": (2 << 20) - 1}, {}, {}, "for each of"),
         ({"group.min.session.timeout.ms": 9, "group.max.session.timeout.ms": 8}, {}, {}, "exceeds"),
         ({"queued.max.request.bytes": 1 << 20}, {}, {}, "queued.max.request.bytes"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from bmq.broker.config import LogConfig
@@ -11,9 +12,10 @@ from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.plan import CleaningConfig
 from bmq.storage.filesystem import write_once
+from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
-from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, PATH, Owner, World
+from tests.unit.broker.cleanup.upkeep import CLOCK, CONFIG, PATH, SECOND_KEY, SECOND_PATH, Owner, World
 
 COMPACT = LogConfig(
     segment_bytes=200,
@@ -38,6 +40,30 @@ def allow(owner: Owner) -> None:
     """Let the owner write cleaned segments."""
     for context in (owner.broker.context, owner.janitor.cleaning.cleaner._context):
         context.may_clean = lambda: True
+
+
+async def settled(world: World) -> Owner:
+    """Return an owner of two compacted logs of 20 updates, which have come to rest: no record will change.
+
+    It cleans both at once, in the janitor's next rounds.
+    """
+    before = await world.owner("a", COMPACT, replace(BRISK, clean_enabled=False))
+    await update(before, 20)
+    before.driver = await before.broker.open(SECOND_PATH, SECOND_KEY, COMPACT)
+    await update(before, 20)
+    for _ in range(3):
+        await asyncio.sleep(400)  # the newest segment is closed, and its names leave the record
+        await before.rounds(30)
+    before.die()
+    owner = await world.owner("b", COMPACT, replace(BRISK, clean_threads=2, clean_wait_ms=1))
+    await owner.broker.open(SECOND_PATH, SECOND_KEY, COMPACT)
+    allow(owner)
+    return owner
+
+
+async def cleaned(world: World, path: PartitionPath = PATH) -> int:
+    """Return how many live segments of the log are cleaned."""
+    return sum([1 async for one in walk(world.reading, path) if one.is_live and one.name.cleaning])
 
 
 async def update(owner: Owner, count: int) -> Found:

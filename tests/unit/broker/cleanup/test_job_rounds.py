@@ -21,7 +21,7 @@ from bmq.storage.cleaning.job_round import GROUPS_MAX, NOTHING_TO_CLEAN
 from bmq.storage.cleaning.plan import NOT_COMPACTED
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_segments import walk
-from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, hidden, put_again
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, hidden, put_again, update
 from tests.unit.broker.cleanup.jobs import COUNT, JOB, NEVER_DUE, CleaningJob, Story, refused, replace_cleaning
 from tests.unit.broker.cleanup.upkeep import KEY, PATH
 
@@ -406,6 +406,132 @@ async def test_a_swap_that_storage_interrupts_is_completed_without_another_reque
     assert owner.driver.machine.record.swap is None
     assert await story.cleaned() == [story.job.groups[0].name]
     assert await story.is_right()
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+async def test_a_swap_that_the_record_gets_late_is_completed(*, is_compacted: bool) -> None:
+    """The metadata store stands still for longer than the request, and no look at the log follows."""
+    story = await Story.of()
+    owner = story.owner
+    await story.drafted()
+    owner.janitor.cleaning._is_enabled = False
+    owner.kv.pause()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await story.job.swap(owner)
+    await asyncio.sleep(61)
+    round_ = asyncio.create_task(owner.janitor.run_once())
+    await asyncio.sleep(30)
+    assert owner.driver.machine.record.swap is None
+    owner.kv.resume()
+    await round_
+    await asyncio.sleep(1)
+    assert owner.driver.machine.record.swap is not None
+    if not is_compacted:
+        owner.configure(cleaning=NOT_COMPACTED)
+    await owner.rounds(61)
+    assert owner.driver.machine.record.swap is None
+    assert await story.cleaned() == [story.job.groups[0].name]
+    assert await story.is_right()
+
+
+async def test_nothing_is_merged_beside_a_swap_that_the_record_is_about_to_get() -> None:
+    """The hold ends while the metadata store stands still; the swap would hide all that is appended to a source."""
+    story = await Story.of()
+    owner = story.owner
+    await story.drafted()
+    owner.janitor.cleaning._is_enabled = False
+    owner.configure(segment_bytes=2_000)
+    await owner.janitor._notice(owner.broker.context.now_ms())
+    owner.kv.pause()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await story.job.swap(owner, story.job.groups[:1])
+    await asyncio.sleep(HOLD_MS / 1000)
+    round_ = asyncio.create_task(owner.janitor.run_once())
+    await asyncio.sleep(30)
+    owner.kv.resume()
+    await round_
+    for _ in range(3):
+        await owner.rounds(61)
+    assert owner.janitor.files_merged > 0
+    assert await story.cleaned() == [story.job.groups[0].name]
+    assert await story.is_right()
+
+
+async def test_merging_begins_at_the_first_name_after_a_swap_whose_end_was_not_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The metadata store responds after the step's time-out: no step of the janitor sees the swap's end."""
+    story = await Story.of()
+    owner, rename = story.owner, story.owner.steps.rename
+    await story.drafted()
+    owner.janitor.cleaning._is_enabled = False
+    owner.configure(segment_bytes=2_000)
+
+    async def fails(source: str, target: str) -> None:
+        monkeypatch.setattr(owner.steps, "rename", rename)
+        raise StorageUnavailable("safe mode")
+
+    monkeypatch.setattr(owner.steps, "rename", fails)
+    with pytest.raises(StorageUnavailable):
+        await story.job.swap(owner, story.job.groups[:1])
+    await story.job.end(owner)
+    state = owner.janitor.queue.states[KEY]
+    names = [one.name async for one in walk(story.world.reading, PATH) if one.is_live]
+    state.merge_from = names[4]  # as after a pass over a shorter log: the group's last source
+    await asyncio.sleep(61)
+    commit, gate = owner.kv.commit, asyncio.Event()
+
+    async def slow(compares: Any, writes: Any) -> Any:
+        await gate.wait()
+        return await commit(compares, writes)
+
+    monkeypatch.setattr(owner.broker.context.kv, "commit", slow)
+    await owner.janitor.run_once()
+    assert owner.driver.machine.record.swap is not None
+    gate.set()
+    await asyncio.sleep(1)
+    assert owner.driver.machine.record.swap is None
+    for _ in range(3):
+        await owner.round(15)
+    assert owner.janitor.files_merged > 0
+    assert await story.is_right()
+
+
+async def test_sources_stay_for_their_delay_also_beside_a_delete_of_an_earlier_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The response of the last delete was lost, so the delete is due again soon."""
+    story = await Story.of(replace(NEVER_DUE, file_delete_delay_ms=120_000))
+    world, owner = story.world, story.owner
+    await story.drafted()
+    await story.job.swap(owner)
+    await story.job.end(owner)
+    delete = owner.steps.delete
+
+    async def is_lost(path: str, *, recursive: bool = False) -> bool:
+        is_deleted = await delete(path, recursive=recursive)
+        if await hidden(world):
+            return is_deleted
+        monkeypatch.setattr(owner.steps, "delete", delete)
+        raise StorageUnavailable("the response is lost")
+
+    monkeypatch.setattr(owner.steps, "delete", is_lost)
+    await owner.round(121)
+    assert await hidden(world) == 0
+    story.last |= await update(owner, 12)
+    await owner.rounds()
+    job = CleaningJob(world, "job-2")
+    await job.begin(owner)
+    await job.write()
+    await job.swap(owner)
+    count = await hidden(world)
+    assert count > 0
+    await owner.round(60)
+    assert await hidden(world) == count
+    await owner.round(61)
+    assert await hidden(world) == 0
 
 
 async def test_the_next_owner_completes_a_swap_of_a_jobs_drafts() -> None:

@@ -30,14 +30,16 @@ from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
     COMPACT,
     KEYS,
+    cleaned,
     compacted,
     contents,
     hidden,
     put,
     put_again,
+    settled,
     update,
 )
-from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, World, life
+from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, SECOND_PATH, World, life
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -475,6 +477,32 @@ async def test_no_file_is_swapped_behind_a_file_whose_draft_is_gone(monkeypatch:
     await owner.rounds(BRISK.retry_ms / 1000 + 1)
     assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_damage_in_a_log_ends_its_round_also_beside_a_swap_of_another_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log is cleaned up to the damage at once: no source of its own has been swapped before."""
+    world = World()
+    owner = await settled(world)
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    path, gate = PATH.log(names[9]), asyncio.Event()
+    sound = await world.reading.read(path, 0, 1 << 20)
+    await put_again(world, path, sound[:70] + bytes([sound[70] ^ 1]) + sound[71:])
+    read = owner.steps.read
+
+    async def slow(place: str, position: int, length: int) -> bytes:
+        if place == path:
+            await gate.wait()
+        return await read(place, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", slow)
+    for _ in range(2):
+        await owner.round(2)
+    assert [await cleaned(world, one) for one in (PATH, SECOND_PATH)] == [0, 1]
+    gate.set()
+    await asyncio.sleep(1)
+    assert [await cleaned(world, one) for one in (PATH, SECOND_PATH)] == [1, 1]
 
 
 async def test_records_without_a_time_are_as_young_as_their_file() -> None:

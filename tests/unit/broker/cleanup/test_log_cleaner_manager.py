@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,19 +14,22 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
 from bmq.storage.cleaning.round import CleaningRound
-from bmq.storage.filesystem import OutOfSpace
+from bmq.storage.filesystem import FileStatus, OutOfSpace, StorageUnavailable
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
     COMPACT,
     KEYS,
     allow,
+    cleaned,
     compacted,
     contents,
     hidden,
+    settled,
     update,
 )
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, SECOND_KEY, SECOND_PATH, World
@@ -323,6 +328,50 @@ class Loading(RecordFilters):
         self._is_loaded = False
 
 
+class Compiling(CompiledFilters):
+    """Filters in Python that a thread loads from ``begun`` until ``ends``, as compiled filters."""
+
+    begun, ends = threading.Event(), threading.Event()
+
+    def load_compiled(self) -> bool:
+        self.begun.set()
+        self.ends.wait()
+        self.is_compiled = True
+        return True
+
+    def new(self, secret: bytes, buffer_bytes: int, offsets: int, records_bytes_max: int = 0) -> Any:
+        return RecordFilters().new(secret, buffer_bytes, offsets, lambda: None)
+
+
+async def test_a_large_log_is_cleaned_beside_the_round_that_loads_compiled_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No change of its record follows: a look that finds it too large would be its last."""
+    world = World()
+    owner = await settled(world)
+    monkeypatch.setattr(log_cleaner, "LOG_BYTES_MAX", 1_000)
+    filters, gate = RecordFilters(Compiling()), asyncio.Event()
+
+    async def offload(call: Callable[[], T]) -> T:
+        if call != filters.load:
+            return call()
+        with ThreadPoolExecutor(1) as pool:
+            loaded = pool.submit(call)
+            Compiling.begun.wait()
+            await gate.wait()
+            Compiling.ends.set()
+            return loaded.result()
+
+    context = owner.janitor.cleaning.cleaner._context
+    context.offload, context.filters = offload, filters
+    for _ in range(2):
+        await owner.round(2)
+    gate.set()
+    for _ in range(2):
+        await owner.rounds(60)
+    assert [await cleaned(world, path) for path in (PATH, SECOND_PATH)] == [1, 1]
+
+
 async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_earlier_owner() -> None:
     """Kafka's log.cleaner.enable is false."""
     world = World()
@@ -387,3 +436,53 @@ async def test_threads_share_the_memory_for_keys(monkeypatch: pytest.MonkeyPatch
     await update(owner, 20)
     await owner.rounds()
     assert sizes == [1 << 20]
+
+
+async def test_a_round_of_an_ownership_before_deletes_no_draft_of_another_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Drafts of the same process and the same sources have the same names."""
+    world = World()
+    owner = await settled(world)
+    last, _ = await contents(world, 0, 20)
+    gates: list[asyncio.Event] = []
+    status = owner.steps.status
+
+    async def slow(path: str) -> FileStatus:
+        number = len(gates)
+        if path.startswith(f"{PATH.folder}/0") and path.endswith(".log") and number < 2:
+            gates.append(asyncio.Event())
+            await gates[number].wait()
+            if not number:
+                raise StorageUnavailable("no response")
+        return await status(path)
+
+    monkeypatch.setattr(owner.steps, "status", slow)
+    await owner.round(2)
+    await owner.broker.move(KEY)
+    owner.driver = await owner.broker.open(PATH, KEY, COMPACT)
+    await owner.round(2)
+    gates[0].set()
+    for _ in range(3):
+        await owner.round(2)
+    assert len(gates) == 2
+    assert [name for name in await world.names() if name.startswith(".clean-")]
+    gates[1].set()
+    await asyncio.sleep(1)
+    assert await cleaned(world) == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_the_next_owner_deletes_hidden_files_also_if_the_log_is_not_compacted_any_more() -> None:
+    world = World()
+    first = await compacted(world)
+    last = await update(first, 20)
+    await first.round()
+    assert await hidden(world) > 0
+    first.die()
+    second = await world.owner("b", replace(COMPACT, cleaning=NOT_COMPACTED), BRISK)
+    await second.rounds()
+    assert await hidden(world) > 0, "readers of the first owner have file.delete.delay.ms to go on"
+    await second.rounds(1)
+    assert await hidden(world) == 0
+    assert (await contents(world, 0, 20))[0] == last
