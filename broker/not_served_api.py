@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nsmallest
+from itertools import chain
 from typing import NamedTuple
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
+from bmq.core.aio.steps import batched
+from bmq.core.aio.turns import ELEMENTS_A_TURN, next_turn
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.broker import NotServedPartition, PartitionsNotServedRequest, PartitionsNotServedResponse
 from bmq.core.rpc.server import InternalCall
@@ -26,11 +30,16 @@ class NotServed(NamedTuple):
     partitions: Sequence[NotServedPartition]
 
 
-def not_served(broker: Broker, assigned: AssignedPartitions) -> NotServed:
-    """Return the partitions that this broker should serve and cannot now."""
-    found = sorted((path.topic, path.partition, why) for path, why in assigned.not_served())
-    named = [NotServedPartition(topic, number, why[:REASON_MAX]) for topic, number, why in found[:NAMED_MAX]]
-    return NotServed(broker.storage_trouble[:REASON_MAX], len(found), named)
+async def not_served(broker: Broker, assigned: AssignedPartitions) -> NotServed:
+    """Return the partitions that this broker should serve and cannot now: all of them, if its storage is gone."""
+    total, first = 0, list[tuple[str, int, str]]()
+    for some in batched(assigned.not_served(), ELEMENTS_A_TURN):
+        if total:
+            await next_turn()
+        total += len(some)
+        first = nsmallest(NAMED_MAX, chain(first, ((path.topic, path.partition, why) for path, why in some)))
+    named = [NotServedPartition(topic, number, why[:REASON_MAX]) for topic, number, why in first]
+    return NotServed(broker.storage_trouble[:REASON_MAX], total, named)
 
 
 class NotServedApi:
@@ -40,10 +49,10 @@ class NotServedApi:
         self._broker = broker
         self._assigned = assigned
 
-    def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded response.  Raises FormatError if ``body`` is not such a request."""
         PartitionsNotServedRequest.decode(body)
-        found = not_served(self._broker, self._assigned)
+        found = await not_served(self._broker, self._assigned)
         return PartitionsNotServedResponse(
             storage_trouble=found.storage_trouble, total=found.total, partitions=tuple(found.partitions)
         ).encode()

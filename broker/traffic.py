@@ -7,7 +7,10 @@ to it, so a controller that takes over begins with an account of its own and doe
 
 from __future__ import annotations
 
+import asyncio
+
 from bmq.core.aio.lru import LruCache
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.model import PartitionKey
 
 CALLERS_MAX = 4
@@ -16,6 +19,9 @@ command."""
 PARTITIONS_MAX = 50_000
 """Partitions in one account: more than one process serves between two requests.  A caller that has stopped asking loses
 its account."""
+
+KEYS_A_TURN = 10_000
+"""Partitions that are added to an account in one turn of the loop, in some milliseconds."""
 
 
 class Traffic:
@@ -43,6 +49,7 @@ class TrafficCounters:
         self._discarded = Traffic()  # counts while no caller has an account
         self._window: dict[PartitionKey, Traffic] = {}
         self._accounts: LruCache[str, dict[PartitionKey, Traffic]] = LruCache(CALLERS_MAX)
+        self._taking = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<TrafficCounters partitions={len(self._window)} callers={len(self._accounts)}>"
@@ -72,21 +79,24 @@ class TrafficCounters:
         """Return whether the caller has an account: callers that have not asked for longest lose theirs."""
         return caller in self._accounts
 
-    def take(self, caller: str) -> dict[PartitionKey, Traffic]:
-        """Return the traffic since ``caller`` last asked; empty the first time, when the period is not known."""
-        window, self._window = self._window, {}
-        for other, account in list(self._accounts.items()):
-            _merge(account, window)
-            if len(account) > PARTITIONS_MAX:
-                self._accounts.pop(other)
-        taken = self._accounts.pop(caller) or {}
-        self._accounts.put(caller, {})
-        return taken
+    async def take(self, caller: str) -> dict[PartitionKey, Traffic]:
+        """Return the traffic since ``caller`` last asked; empty the first time, when the period is not known.
 
-
-def _merge(into: dict[PartitionKey, Traffic], window: dict[PartitionKey, Traffic]) -> None:
-    for key, traffic in window.items():
-        known = into.get(key)
-        if known is None:
-            known = into[key] = Traffic()
-        known.add(traffic)
+        A window is added to all accounts before the next one is ended, in turns of the event loop.
+        """
+        async with self._taking:
+            window, self._window = self._window, {}
+            turns = Turns(KEYS_A_TURN)
+            for other, account in list(self._accounts.items()):
+                for key, traffic in window.items():
+                    if turns.is_over():
+                        await next_turn()
+                    known = account.get(key)
+                    if known is None:
+                        known = account[key] = Traffic()
+                    known.add(traffic)
+                if len(account) > PARTITIONS_MAX:
+                    self._accounts.pop(other)
+            taken = self._accounts.pop(caller) or {}
+            self._accounts.put(caller, {})
+            return taken

@@ -8,9 +8,10 @@ from typing import Protocol
 from bmq.controller.file_shares import OpenFileReport
 from bmq.controller.planning.partition_load import Measured
 from bmq.core.aio.held_up import HeldUp
+from bmq.core.aio.turns import map_in_turns
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.messages.broker import LoadRequest, OpenFilesRequest
+from bmq.core.rpc.messages.broker import LoadRequest, OpenFilesRequest, PartitionLoad
 from bmq.core.rpc.messages.member import LeaveRequest, PingRequest
 from bmq.core.rpc.peers import ConnectionKind, Evidence, PeerLost, Peers
 from bmq.meta.cluster.member import Member
@@ -118,10 +119,7 @@ class PeerMemberClient(MemberClient):
             response = await self._peers.ask(member, LoadRequest(), LOAD_TIMEOUT_S)
         except (RequestError, PeerLost, TimeoutError):
             return None
-        return [
-            Measured(PartitionKey(topic_id, partition), bytes_in, bytes_out, requests)
-            for topic_id, partition, bytes_in, bytes_out, requests in response.partitions
-        ]
+        return await map_in_turns(_measured, response.partitions)
 
     async def open_files(self, member: Member, share: int | None) -> OpenFileReport | None:
         """Send the member its share, unless that is None, and return its report; None if it does not respond."""
@@ -150,3 +148,8 @@ class PeerMemberClient(MemberClient):
         except (PeerLost, TimeoutError) as error:
             text = f"{member.incarnation} does not answer: {error}"
             raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
+
+
+def _measured(load: PartitionLoad) -> Measured:
+    topic_id, partition, bytes_in, bytes_out, requests = load
+    return Measured(PartitionKey(topic_id, partition), bytes_in, bytes_out, requests)

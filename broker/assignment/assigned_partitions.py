@@ -179,9 +179,9 @@ class AssignedPartitions:
         """Yield the partitions that cannot be served, each with the reason.
 
         These are OFFLINE, or their opening has failed or waits for storage.  A partition that is merely being opened or
-        handed over is not among them.
+        handed over is not among them.  Partitions may come and go between two of them.
         """
-        for slot in self._slots.values():
+        for slot in tuple(self._slots.values()):
             if slot.state is not OpenState.OPEN and (reason := self._trouble(slot)):
                 yield slot.path, reason
 

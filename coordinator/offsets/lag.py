@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bmq.coordinator.offsets.committed import Offsets
-from bmq.core.aio.steps import batched
+from bmq.core.aio.steps import batched, run_in_steps
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.metrics.series_bound import SeriesBound
@@ -106,16 +106,31 @@ class GroupLag:
             keys.update((PartitionKey(topic.topic_id, number), None) for number in committed)
         ends = await self._watermarks(list(keys))
         totals = await self._count(ends)
-        lags = {pair: float(each.lag) for pair, each in totals.items()}
-        shown = self._pairs_shown.choose(lags)
+        turns = Turns()
+        lags = dict(await turns.map(_lag_of, totals.items()))
+        await next_turn()
+        shown = await run_in_steps(self._pairs_shown.choose_in_steps(lags))
         by_partition = self._partitions_shown.choose(
             {pair: lags[pair] for pair in shown}, {pair: totals[pair].partitions for pair in shown}
         )
+        pairs, in_part, others = list[PairLag](), set[str](), _Totals()
+        for pair, each in totals.items():
+            if turns.is_over():
+                await next_turn()
+            if each.unknown or pair not in shown:
+                in_part.add(pair[0])
+            if pair in shown:
+                pairs.append(PairLag(*pair, each.offset_sum, each.lag))
+            else:
+                others.offset_sum += each.offset_sum
+                others.lag += each.lag
+        if len(pairs) < len(totals):
+            pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, others.offset_sum, others.lag))
         return LagReport(
-            pairs=_pair_lags(totals, shown),
+            pairs=pairs,
             partitions=await self._partition_lags(by_partition, ends),
             partitions_unknown=len(keys) - len(ends),
-            groups_in_part={pair[0] for pair, each in totals.items() if each.unknown or pair not in shown},
+            groups_in_part=in_part,
         )
 
     async def _count(self, ends: Mapping[PartitionKey, int]) -> dict[Pair, _Totals]:
@@ -169,10 +184,5 @@ class GroupLag:
                             yield group, topic, committed
 
 
-def _pair_lags(totals: Mapping[Pair, _Totals], shown: set[Pair]) -> list[PairLag]:
-    pairs = [PairLag(*pair, each.offset_sum, each.lag) for pair, each in totals.items() if pair in shown]
-    others = [each for pair, each in totals.items() if pair not in shown]
-    if others:
-        lag, offsets = sum(each.lag for each in others), sum(each.offset_sum for each in others)
-        pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, offsets, lag))
-    return pairs
+def _lag_of(pair: tuple[Pair, _Totals]) -> tuple[Pair, float]:
+    return pair[0], float(pair[1].lag)

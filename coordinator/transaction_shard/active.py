@@ -74,10 +74,10 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         self._is_looking = False
 
     def begin(self) -> None:
-        """Send the markers of transactions in Prepare, and set the timer of open transactions."""
-        for transactional_id, value in self.state.values.items():
-            if value.state.is_prepare:
-                self._markers.begin(transactional_id, value)
+        """Begin to send the markers of transactions in Prepare, and set the timer of open transactions."""
+        prepared = [each for each, value in self.state.values.items() if value.state.is_prepare]
+        if prepared:
+            self._spawn(self._begin_markers(prepared))
         if self.state.open_ids:
             self._arm(TIMEOUT_LOOK_MIN_S)
 
@@ -90,6 +90,20 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             self._timer.cancel()
         for transactional_id in list(self._waiting_for_end):
             self._ended(transactional_id)
+
+    async def _begin_markers(self, prepared: Iterable[str]) -> None:
+        """Send the markers of replayed transactions, in turns of the event loop.
+
+        Only their markers take them out of Prepare, so each of them is still in it when its turn comes.
+        """
+        turns = Turns()
+        for transactional_id in prepared:
+            value = self.state.values[transactional_id]
+            if turns.is_over(work_of(value.partitions)):
+                await next_turn()
+            if self.is_closed:
+                return
+            self._markers.begin(transactional_id, value)
 
     @property
     def endings(self) -> Iterable[Ending]:

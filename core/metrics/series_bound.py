@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from heapq import nlargest
+from itertools import chain
 from typing import Generic, TypeVar
 
+from bmq.core.aio.steps import Steps, batched, finish_steps
+
+KEYS_PER_STEP = 10_000
+"""Keys compared in one step, in some milliseconds."""
 K = TypeVar("K", bound=Hashable)
 
 
@@ -25,19 +30,23 @@ class SeriesBound(Generic[K]):
 
     def choose(self, values: Mapping[K, float], costs: Mapping[K, int] | None = None) -> set[K]:
         """Return the keys of ``values`` that are shown.  ``costs`` are the series of each key; 1 if it is not given."""
+        return finish_steps(self.choose_in_steps(values, costs))
+
+    def choose_in_steps(self, values: Mapping[K, float], costs: Mapping[K, int] | None = None) -> Steps[set[K]]:
+        """Return the same keys, in steps of ``KEYS_PER_STEP``.  ``values`` and ``costs`` must not change meanwhile."""
         shown = {key for key in self._shown if key in values}
         room = self.limit - sum(1 if costs is None else costs[key] for key in shown)
         if room < 0:  # shown keys have grown
-            return self._choose_again(values, costs)
-        waiting = [key for key in values if key not in shown]
-        for key in nlargest(self.limit, waiting, key=values.__getitem__):
+            shown, room = set(), self.limit
+        largest: list[K] = []
+        for part in batched(values, KEYS_PER_STEP) if room else ():
+            waiting = (key for key in part if key not in shown)
+            largest = nlargest(room if costs is None else self.limit, chain(largest, waiting), key=values.__getitem__)
+            yield
+        for key in largest:
             cost = 1 if costs is None else costs[key]
             if cost <= room:
                 shown.add(key)
                 room -= cost
         self._shown = shown
         return set(shown)
-
-    def _choose_again(self, values: Mapping[K, float], costs: Mapping[K, int] | None) -> set[K]:
-        self._shown = set()
-        return self.choose(values, costs)

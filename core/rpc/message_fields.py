@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Annotated, Any, Protocol, Self, get_type_hints
 from uuid import UUID
 
@@ -270,14 +270,49 @@ class Rows:
         for row in value:
             out.small += pack(row[0].bytes, *row[1:]) if self._has_id else pack(*row)
 
-    def read(self, data: memoryview, pos: int) -> tuple[tuple[Any, ...], int]:
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
         count, pos = _read_count(data, pos, self._struct.size)
         end = pos + count * self._struct.size
-        rows = self._struct.iter_unpack(data[pos:end])
-        make = self._make
+        return tuple(self._unpack(data[pos:end])), end
+
+    def _unpack(self, data: memoryview) -> Iterator[Any]:
+        rows, make = self._struct.iter_unpack(data), self._make
         if self._has_id:
-            return tuple(make((UUID(bytes=row[0]), *row[1:])) for row in rows), end
-        return tuple(map(make, rows)), end
+            return (make((UUID(bytes=row[0]), *row[1:])) for row in rows)
+        return map(make, rows)
+
+
+class PackedRows(Collection[Any]):
+    """Rows as they arrived.  Each iteration unpacks them again, so that a receiver can do it in turns."""
+
+    __slots__ = ("_count", "_data", "_unpack")
+
+    def __init__(self, data: memoryview, row_bytes: int, unpack: Callable[[memoryview], Iterator[Any]]) -> None:
+        self._data = data
+        self._count = len(data) // row_bytes
+        self._unpack = unpack
+
+    def __repr__(self) -> str:
+        return f"<PackedRows {len(self)}>"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._unpack(self._data)
+
+    def __contains__(self, row: object) -> bool:
+        return any(each == row for each in self)
+
+
+class UnreadRows(Rows):
+    """The same array, of which a message may have so many rows that they are not unpacked with it."""
+
+    def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
+        size = self._struct.size
+        count, pos = _read_count(data, pos, size)
+        end = pos + count * size
+        return PackedRows(data[pos:end], size, self._unpack), end
 
 
 class _Int64s:

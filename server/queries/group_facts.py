@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from bmq.console.listing import Columns, Order, Page, cut
@@ -16,7 +17,7 @@ from bmq.console.state import (
 )
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.subscription import CONSUMER, parse_assignment
-from bmq.core.aio.turns import map_in_turns
+from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Catalog
@@ -29,6 +30,9 @@ from bmq.server.roles.coordinator import CoordinatorRole
 
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 _Listed: TypeAlias = m.ListGroupsResponse.ListedGroup
+_Committed: TypeAlias = m.OffsetFetchResponse.OffsetFetchResponseTopic.OffsetFetchResponsePartition
+ASSIGNMENT_BYTES = 100
+"""Bytes of a member's assignment that are parsed in the time of one element of a turn."""
 _COLUMNS: Columns[_Listed] = {
     "group_id": lambda group: group.group_id,
     "state": lambda group: group.group_state or "",
@@ -88,10 +92,11 @@ class Groups:
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
             return None
         _check(found.error_code)
-        return GroupDetails(
-            group=_group(found),
-            protocol=found.protocol_data or None,
-            members=[
+        turns, members = Turns(), list[MemberFacts]()
+        for member in found.members:
+            if turns.is_over(1 + len(member.member_assignment) // ASSIGNMENT_BYTES):
+                await next_turn()
+            members.append(
                 MemberFacts(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
@@ -99,8 +104,11 @@ class Groups:
                     client_host=member.client_host,
                     assignment=_assignment(found.protocol_type, member.member_assignment),
                 )
-                for member in found.members
-            ],
+            )
+        return GroupDetails(
+            group=_group(found),
+            protocol=found.protocol_data or None,
+            members=members,
             offsets=await self.committed(group_id),
         )
 
@@ -112,16 +120,10 @@ class Groups:
         request = m.OffsetFetchRequest(version=7, group_id=group_id, topics=None, require_stable=False)
         offsets = await self._groups.offset_fetch(request, _CONSOLE)
         _check(offsets.error_code)
-        return [
-            CommittedFacts(
-                topic=topic.name,
-                partition=part.partition_index,
-                offset=part.committed_offset,
-                metadata=part.metadata or "",
-            )
-            for topic in offsets.topics
-            for part in topic.partitions
-        ]
+        turns, committed = Turns(), list[CommittedFacts]()
+        for topic in offsets.topics:
+            committed += await turns.map(partial(_committed, topic.name), topic.partitions)
+        return committed
 
     async def _described(self, group_ids: list[str]) -> Sequence[m.DescribeGroupsResponse.DescribedGroup]:
         request = m.DescribeGroupsRequest(version=6, groups=group_ids)
@@ -135,6 +137,12 @@ def _page_of(
     # By id: a group whose shard moves meanwhile may be listed twice.
     matching = {group.group_id: group for group in groups if search in group.group_id.lower()}
     return len(matching), *cut(matching.values(), _COLUMNS, order, page)
+
+
+def _committed(topic: str, part: _Committed) -> CommittedFacts:
+    return CommittedFacts(
+        topic=topic, partition=part.partition_index, offset=part.committed_offset, metadata=part.metadata or ""
+    )
 
 
 def _assignment(protocol_type: str, data: bytes | None) -> Mapping[str, Sequence[int]]:

@@ -35,7 +35,7 @@ async def partitions_not_served(joined: ClusterMember, broker: BrokerRole | None
     responses = await ask_members(joined, others, PartitionsNotServedRequest())
     found = {name: NotServed(each.storage_trouble, each.total, each.partitions) for name, each in responses.items()}
     if broker is not None:
-        found[joined.view.own] = not_served(broker.broker, broker.assigned)
+        found[joined.view.own] = await not_served(broker.broker, broker.assigned)
     for name, (why, count, partitions) in found.items():
         total += count
         named += [(each, name) for each in partitions]

@@ -7,6 +7,7 @@ from collections import Counter
 from bmq.broker.log_sizes_api import log_sizes
 from bmq.console.state import TopicSizes
 from bmq.core.aio.memoized import Memoized
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.rpc.messages.broker import LogSizesRequest
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import BROKER
@@ -34,10 +35,12 @@ class ClusterTopicSizes:
         if self._collected.log_sizes is not None:
             own = await self._collected.count_log_sizes()
             found[self._joined.view.own] = log_sizes(own, self._catalog)
-        sums, unknown = Counter[str](), 0
+        sums, unknown, turns = Counter[str](), 0, Turns()
         for response in found.values():
             unknown += response.partitions_unknown
             for topic_id, size in response.topics:
+                if turns.is_over():
+                    await next_turn()
                 topic = self._catalog.by_id(topic_id)
                 if topic is not None:
                     sums[topic.name] += size

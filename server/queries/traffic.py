@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bmq.console.operations import RateFacts
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.rpc.messages.proxy import PartitionTraffic, TrafficRequest, TrafficResponse
 from bmq.meta.catalog import Catalog
@@ -42,6 +42,14 @@ def sum_of(rates: Iterable[RateFacts]) -> RateFacts | None:
     )
 
 
+def _added(one: RateFacts, other: RateFacts) -> RateFacts:
+    return RateFacts(
+        records_in=round(one["records_in"] + other["records_in"], 3),
+        bytes_in=round(one["bytes_in"] + other["bytes_in"], 3),
+        bytes_out=round(one["bytes_out"] + other["bytes_out"], 3),
+    )
+
+
 def _by_second(window_ms: int, counts: TrafficResponse | PartitionTraffic) -> RateFacts:
     per_s = 1000 / window_ms
     return RateFacts(
@@ -68,13 +76,17 @@ async def cluster_traffic(
         responses[joined.view.own] = await traffic_of(own, catalog, wanted)
     silent = sorted(member.incarnation for member in others if member.incarnation not in responses)
     measured = {name: response for name, response in responses.items() if response.window_ms}
-    parts = defaultdict[tuple[str, int], list[RateFacts]](list)
+    turns, sums = Turns(), dict[tuple[str, int], RateFacts]()
     for response in measured.values():
         for row in response.partitions:
+            if turns.is_over():
+                await next_turn()
             if row.topic_id in names:
-                parts[names[row.topic_id], row.partition].append(_by_second(response.window_ms, row))
+                key, rates = (names[row.topic_id], row.partition), _by_second(response.window_ms, row)
+                known = sums.get(key)
+                sums[key] = rates if known is None else _added(known, rates)
     members = {name: _by_second(response.window_ms, response) for name, response in measured.items()}
-    return ClusterTraffic(members, {key: sum_of(rates) or NO_RATES for key, rates in parts.items()}, silent)
+    return ClusterTraffic(members, sums, silent)
 
 
 def rates_of(traffic: ClusterTraffic, topic: str, partition: int = WHOLE_TOPIC) -> RateFacts | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, NamedTuple
@@ -29,6 +29,7 @@ from bmq.core.rpc.message_fields import (
     Rows,
     Slice,
     Text,
+    UnreadRows,
 )
 
 
@@ -260,7 +261,7 @@ class PartitionLoad(NamedTuple):
     requests: Int64
 
 
-Loads = Annotated[tuple[PartitionLoad, ...], Rows(Row.of(PartitionLoad))]
+Loads = Annotated[Collection[PartitionLoad], UnreadRows(Row.of(PartitionLoad))]
 
 
 @dataclass(frozen=True, slots=True)

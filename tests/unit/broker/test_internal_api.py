@@ -333,7 +333,7 @@ async def test_load_is_that_since_the_callers_last_request() -> None:
 
         async def loads(name: str) -> Sequence[Any]:
             caller = c["a"].caller(name)
-            return (await caller.ask(LoadRequest())).partitions
+            return tuple((await caller.ask(LoadRequest())).partitions)
 
         await c.write("a", keys[3], batch())
         assert await loads("first") == (), "nobody knows since when"

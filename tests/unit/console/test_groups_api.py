@@ -170,8 +170,9 @@ def api_of(
     """
     offsets = {0: 7} if committed is None else committed
 
+    facts = [CommittedFacts(topic="orders", partition=n, offset=o, metadata="") for n, o in offsets.items()]
+
     async def group(group_id: str) -> GroupDetails | None:
-        facts = [CommittedFacts(topic="orders", partition=n, offset=o, metadata="") for n, o in offsets.items()]
         return {"group": {**GROUP, "state": group_state}, "protocol": "range", "members": [], "offsets": facts}
 
     console = state(requests=requests)
@@ -315,4 +316,29 @@ async def test_a_topic_that_is_named_many_times_is_listed_once(
         else:
             notified: Any = await api.reset(request)
             assert len(notified["offsets"]) == partitions
+    assert is_short(stops.longest_s), stops.longest_s
+
+
+MANY = dict.fromkeys(range(100_000), 7)
+"""Offsets of the largest group."""
+
+
+@pytest.mark.usefixtures("without_connection")
+async def test_a_group_with_too_many_offsets_is_refused_without_a_stop() -> None:
+    api = api_of(Offsets(), MANY, partitions=len(MANY))
+    request = post({"to": "earliest"}, id="billing")
+    with loop_stops() as stops:
+        assert await refused(api.reset(request)) == (400, "wrong_value")
+    assert is_short(stops.longest_s), stops.longest_s
+
+
+async def test_a_page_of_very_many_offsets_is_cut_without_a_stop() -> None:
+    """The offsets come in no order.  To sort them costs more than to read them."""
+    mixed = dict.fromkeys(sorted(MANY, key=lambda number: number * 7_919 % 100_003), 7)
+    api = api_of(Offsets(), mixed, partitions=len(MANY))
+    request = get("/?limit=3&after=orders/99990", id="billing")
+    with loop_stops() as stops:
+        notified: Any = await api.describe(request)
+    assert [each["partition"] for each in notified["offsets"]] == [99_991, 99_992, 99_993]
+    assert (notified["total"], notified["next"]) == (len(MANY), "orders/99993")
     assert is_short(stops.longest_s), stops.longest_s

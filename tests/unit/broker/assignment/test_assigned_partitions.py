@@ -504,7 +504,7 @@ async def test_partitions_that_cannot_be_served_are_named_until_they_can_be() ->
         assert (path, "offline" in why) == (w.path(), True)
         assert why in w.assigned.why_not_served(w.key())
         body = memoryview(b"".join(map(bytes, PartitionsNotServedRequest().encode())))
-        reply = NotServedApi(w.broker, w.assigned).handle(body, cast(Any, None))
+        reply = await NotServedApi(w.broker, w.assigned).handle(body, cast(Any, None))
         response = PartitionsNotServedResponse.decode(memoryview(b"".join(map(bytes, reply))))
         assert response.partitions == ((w.path().topic, w.path().partition, why),)
         assert (response.total, response.storage_trouble) == (1, "")

@@ -17,7 +17,7 @@ from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.metrics.counters import OTHER_TOPICS
 from bmq.core.model import PartitionKey
 from tests.harness.loop import run
-from tests.harness.loop_stops import TurnCounter
+from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, World, running, topic
 
 pytestmark = pytest.mark.slow
@@ -138,6 +138,23 @@ async def test_many_groups_are_counted_in_turns_of_the_loop() -> None:
     assert max(worked) <= 3_000, "no turn is long"
     assert len(lag.report.pairs) == 101
     assert lag.report.partitions_unknown == 200
+
+
+async def test_the_lag_of_very_many_groups_does_not_stop_the_loop() -> None:
+    many, count, orders = Offsets(), 100_000, topic("orders")
+    for number in range(count):  # each has a larger lag than those before it: the worst order for a choice
+        many.apply(OffsetRecord(f"g{number}", "orders", number % 200, Offset(count - number, topic_id=orders.topic_id)))
+    ends = Ends({("orders", number): count for number in range(200)})
+    lag = GroupLag(lambda: [many], MemoryCatalog(orders), ends, 1_000)
+    for _ in range(2):
+        with loop_stops() as stops:
+            await lag.refresh()
+        assert is_short(stops.longest_s), stops.longest_s
+    *pairs, others = lag.report.pairs
+    assert {each.group for each in pairs} == {f"g{number}" for number in range(count - 1_000, count)}
+    assert sum(each.lag for each in pairs) + others.lag == sum(range(count))
+    assert sum(each.offset_sum for each in pairs) + others.offset_sum == sum(range(count + 1))
+    assert len(lag.report.groups_in_part) == count - 1_000
 
 
 async def test_a_group_of_a_large_topic_is_counted_in_turns() -> None:

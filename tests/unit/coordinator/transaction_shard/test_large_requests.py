@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitions, TransactionRecord, encode
+from bmq.coordinator.transaction.states import TransactionState
+from bmq.core.aio.steps import batched
 from bmq.core.errors import ErrorCode as E
+from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.harness.seeds import amount
+from tests.harness.waiting import until
 from tests.unit.coordinator.fakes import CLIENT, topic
-from tests.unit.coordinator.transaction_shard.world import Producer, World, running
+from tests.unit.coordinator.transaction_shard.world import ORDERS, Producer, World, running
 
 pytestmark = pytest.mark.slow
 COUNT = amount(50_000, 100_000)
@@ -104,3 +109,20 @@ async def test_many_topics_are_added_and_verified_without_a_stop() -> None:
             (result,) = await send(world, one_of("tx", producer, topics, verify=verify))
             assert [each.name for each in result.topic_results] == names
             assert codes_of(result) == {E.NONE}
+
+
+async def test_markers_of_many_replayed_transactions_are_begun_in_turns() -> None:
+    """A coordinator that takes a shard over sends the markers of all that was decided before."""
+    world = World()
+    value = StoredTransaction(
+        7, 0, 60_000, TransactionState.PREPARE_COMMIT, (TopicPartitions("orders", ORDERS.topic_id, (1,)),), 1, 1
+    )
+    pairs = [encode(TransactionRecord(f"tx-{number}", value)) for number in range(amount(30_000, 100_000))]
+    records = [Record(key=key, value=value) for key, value in pairs]
+    for some in batched(records, 2_000):
+        world.log.store(build_batch(list(some), base_timestamp=1))
+    world.partitions.open.clear()
+    async with running(world):
+        with loop_stops() as stops:
+            await until(lambda: len(world.a.shards.endings()) == len(records))
+        assert is_short(stops.longest_s), stops.longest_s

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from bmq.core.metrics import series_bound
 from bmq.core.metrics.series_bound import SeriesBound
 
 
@@ -37,3 +40,14 @@ def test_grown_keys_are_chosen_again() -> None:
 
 def test_a_limit_of_zero_shows_nothing() -> None:
     assert SeriesBound[str](0).choose({"a": 1}) == set()
+
+
+def test_many_keys_are_chosen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they would be at once: of equal values the first."""
+    monkeypatch.setattr(series_bound, "KEYS_PER_STEP", 10)
+    values = {number: float(number * 7 % 25) for number in range(100)}
+    bound: SeriesBound[int] = SeriesBound(5)
+    steps = bound.choose_in_steps(values)
+    assert len(list(steps)) == 10
+    assert bound.choose(values) == set(sorted(values, key=values.__getitem__, reverse=True)[:5])
+    assert list(bound.choose_in_steps(values)) == [], "no room: nothing is compared"

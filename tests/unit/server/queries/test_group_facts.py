@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import struct
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +21,7 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.group_placement import shard_of
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.queries.group_facts import Groups
+from tests.harness.loop_stops import is_short, loop_stops
 
 pytestmark = pytest.mark.loops("asyncio")  # pages are cut in a thread
 
@@ -150,3 +153,32 @@ async def test_it_is_an_error_if_no_shards_groups_can_be_listed(code: ErrorCode)
     with pytest.raises(RequestError) as refused:
         await all_of(FakeCoordinator({}, dict.fromkeys(range(SHARDS), code)))
     assert refused.value.code is code
+
+
+@pytest.mark.slow
+async def test_a_group_of_many_members_and_offsets_is_read_without_a_stop() -> None:
+    assigned = struct.pack(">hih6si10i", 0, 1, 6, b"orders", 10, *range(10))
+    Group = m.DescribeGroupsResponse.DescribedGroup
+    member = Group.DescribedGroupMember(
+        member_id="m", group_instance_id=None, client_id="c", client_host="/h", member_assignment=assigned
+    )
+    Topic = m.OffsetFetchResponse.OffsetFetchResponseTopic
+    parts = [Topic.OffsetFetchResponsePartition(partition_index=n, committed_offset=n, metadata="") for n in range(500)]
+
+    class Large(FakeCoordinator):
+        async def describe_groups(self, request: Any, client: object) -> m.DescribeGroupsResponse:
+            found = described("g", None, group_state="Stable", protocol_type="consumer")
+            found.members = [member] * 30_000
+            return m.DescribeGroupsResponse(groups=[found])
+
+        async def offset_fetch(self, request: Any, client: object) -> m.OffsetFetchResponse:
+            await asyncio.sleep(0)
+            return m.OffsetFetchResponse(topics=[Topic(name=f"t{n}", partitions=parts) for n in range(400)])
+
+    groups = Groups(cast(Any, None), cast(Any, None), cast(Any, Large({})), None)
+    with loop_stops() as stops:
+        found = await groups.group("g")
+    assert found is not None
+    assert [each["assignment"] for each in found["members"][-1:]] == [{"orders": list(range(10))}]
+    assert (len(found["offsets"]), found["offsets"][-1]["topic"]) == (200_000, "t399")
+    assert is_short(stops.longest_s), stops.longest_s

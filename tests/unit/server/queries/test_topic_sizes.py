@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
+
 from bmq.broker import log_sizes_api
 from bmq.broker.log_sizes import LogSizes
 from bmq.broker.log_sizes_api import LogSizesApi
@@ -17,6 +19,7 @@ from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
 from bmq.server.queries import topic_sizes
 from bmq.server.queries.topic_sizes import ClusterTopicSizes
+from tests.harness.loop_stops import is_short, loop_stops
 
 IDS = {name: UUID(int=number) for number, name in enumerate(("orders", "events", "audit"), 1)}
 CATALOG: Any = SimpleNamespace(
@@ -89,3 +92,22 @@ def test_a_broker_names_its_largest_topics(monkeypatch: Any) -> None:
     monkeypatch.setattr(log_sizes_api, "TOPICS_MAX", 2)
     answered = log_sizes_api.log_sizes(counted({"orders": 5, "events": 7, "audit": 6}), CATALOG)
     assert answered.topics == ((IDS["events"], 7), (IDS["audit"], 6))
+
+
+@pytest.mark.slow
+async def test_sizes_of_many_topics_of_many_brokers_do_not_stop_the_loop() -> None:
+    names = {UUID(int=number): SimpleNamespace(name=f"topic-{number}") for number in range(10_000)}
+    answer = LogSizesResponse(topics=tuple((topic_id, 1) for topic_id in names))
+
+    class Full(Peers):
+        async def ask(self, to: Member, request: Any, timeout_s: float) -> LogSizesResponse:
+            return answer
+
+    view = SimpleNamespace(own="own", members={f"b{n}": member(f"b{n}", BROKER) for n in range(20)})
+    joined: Any = SimpleNamespace(peers=Full(), view=view)
+    catalog: Any = SimpleNamespace(by_id=names.get)
+    sizes = ClusterTopicSizes(joined, catalog, cast(Any, SimpleNamespace(log_sizes=None)))
+    with loop_stops() as stops:
+        found = await sizes.facts()
+    assert set(found.by_topic.values()) == {20}
+    assert is_short(stops.longest_s), stops.longest_s

@@ -7,13 +7,16 @@ import uuid
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from bmq.core.metrics.traffic import TrafficMeter
-from bmq.core.rpc.messages.proxy import TrafficRequest, TrafficResponse
+from bmq.core.rpc.messages.proxy import PartitionTraffic, TrafficRequest, TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
 from bmq.proxy.traffic_api import WHOLE_TOPIC, TrafficApi
 from bmq.server.queries.traffic import ClusterTraffic, cluster_traffic, rates_of, sum_of
+from tests.harness.loop_stops import is_short, run_measured, without_collector
 
 TOPICS = {name: SimpleNamespace(topic_id=uuid.UUID(int=number), name=name) for number, name in enumerate("tu", 1)}
 CATALOG: Any = SimpleNamespace(topics=TOPICS, by_id={topic.topic_id: topic for topic in TOPICS.values()}.get)
@@ -91,3 +94,24 @@ def test_in_its_first_seconds_a_process_tells_no_rates() -> None:
 def test_a_process_that_is_not_a_proxy_asks_the_others() -> None:
     of = node(None, Peers(p=meter(10.0, ("t", 0, 10, 1000))), member("own", BROKER), member("p", PROXY))
     assert list(ask(of, ("t", 0)).members) == ["p"]
+
+
+@pytest.mark.slow
+def test_rates_of_many_topics_of_many_proxies_do_not_stop_the_loop() -> None:
+    topics = {f"t{n}": SimpleNamespace(topic_id=uuid.UUID(int=n + 1), name=f"t{n}") for n in range(5_000)}
+    row = PartitionTraffic(uuid.UUID(int=1), WHOLE_TOPIC, 10, 1_000, 0)
+    rows = tuple(row._replace(topic_id=each.topic_id) for each in topics.values())
+    answer = TrafficResponse(window_ms=10_000, records_in=50_000, bytes_in=5_000_000, bytes_out=0, partitions=rows)
+
+    class Busy(Peers):
+        async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
+            return answer
+
+    of = node(None, Busy(), *(member(f"p{n}", PROXY) for n in range(10)))
+    wanted = [(name, WHOLE_TOPIC) for name in topics]
+    with without_collector():
+        traffic, longest_s = run_measured(
+            cluster_traffic(of.joined, cast(Any, SimpleNamespace(topics=topics)), None, wanted)
+        )
+    assert rates_of(traffic, "t4999") == {"records_in": 10.0, "bytes_in": 1_000.0, "bytes_out": 0.0}
+    assert is_short(longest_s), longest_s

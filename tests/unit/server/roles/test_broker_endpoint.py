@@ -153,12 +153,12 @@ async def test_what_is_served_is_counted_for_the_controller() -> None:
     async with process() as p:
         p.topic("orders", 2)
         load = p.broker.context.load
-        load.take("controller")
+        await load.take("controller")
         data = batch(b"x" * 100)
         await p.produce({("orders", 1): bytearray(data)}, version=13)
         await fetched(p.fetch(0, partition=1))
         await fetched(p.fetch(1, partition=1, max_wait_ms=0))
-        ((key, traffic),) = load.take("controller").items()
+        ((key, traffic),) = (await load.take("controller")).items()
         assert key == p.key("orders", 1)
         assert (traffic.bytes_in, traffic.bytes_out, traffic.requests) == (len(data), len(data), 2)
 
