@@ -81,12 +81,23 @@ class FenceFailed:
 
 @dataclass(frozen=True, slots=True)
 class LogRecovered:
-    """The end of the log. ``checkpoint`` is the one that recovery began from; None if there was none."""
+    """The end of the log. ``checkpoint`` is the one that recovery began from; None if there was none.
+
+    ``unindexed``: the recovered segments whose index is not on storage.
+    """
 
     recovered: Recovered
     checkpoint: Checkpoint | None
     producers: tuple[ProducerState, ...]
     log_start: int
+    unindexed: frozenset[SegmentName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexWritten:
+    """The end of a recovered segment's lack of an index: it is on storage, or the segment was deleted."""
+
+    name: SegmentName
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +303,7 @@ Event = (
     | LogStartRaised
     | SwapWanted
     | OldNamesUnneeded
+    | IndexWritten
     | PlaceWanted
     | CopiesWanted
     | CopiesCounted
@@ -349,9 +361,10 @@ class RecoverLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteIndexes:
-    """Write of the indexes of recovered segments.
+    """Write of the indexes of recovered segments. -> IndexWritten of each.
 
-    Without a result: readers manage without.
+    A segment without an index is scanned by readers, and is not cleaned: so the record names it until the index is
+    written, and another takeover tries again.
     """
 
     recovered: Recovered

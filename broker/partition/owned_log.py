@@ -325,6 +325,8 @@ class OwnedLog:
         self.found_copies.doubt(recovered.end_offset)
         for segment in recovered.segments:
             self.unindexed.found(segment.name, segment.aborted)
+            if segment.name in event.unindexed:
+                self.unclosed.lacks_index(self._record.segments, segment.name, segment.length, segment.end_offset)
         if recovered.segments:
             last = recovered.segments[-1]
             self._found(last.name, last.length, recovered.end_offset)

@@ -158,7 +158,8 @@ class Takeover:
             return ev.RecoveryRefused(recovered.reason)
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
-        return ev.LogRecovered(recovered, base, producers.snapshot(), log_start)
+        unindexed = frozenset(segment.name for segment in recovered.segments) - self._indexed
+        return ev.LogRecovered(recovered, base, producers.snapshot(), log_start, unindexed)
 
     async def _known_producers(
         self,
@@ -325,32 +326,34 @@ class Takeover:
     def _report(self, text: str, path: str, error: object) -> None:
         self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
-    async def write_indexes(self, effect: ev.WriteIndexes) -> None:
-        """Write the indexes of recovered segments that have none.
+    async def write_indexes(self, effect: ev.WriteIndexes, written: Callable[[SegmentName], None]) -> None:
+        """Write the indexes of recovered segments that have none; call ``written`` for each that has one then.
 
-        Gives up after a few attempts, since readers manage without.
+        Gives up after a few attempts, since readers manage without: the next takeover tries again.
         """
         segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         for segment in segments:
-            if segment.has_whole_index:
-                await self._write_index(segment, effect)
+            if segment.has_whole_index and await self._write_index(segment, effect):
+                written(segment.name)
         for segment in segments:
-            if not segment.has_whole_index:
-                await self._write_index_late(segment, effect)
+            if not segment.has_whole_index and await self._write_index_late(segment, effect):
+                written(segment.name)
 
-    async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
+    async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> bool:
         for attempt in range(IDX_ATTEMPTS):
             try:
                 await self._segments.write_idx(segment.name, self._index_of(segment, effect))
-                return
+                return True
             except StorageError as error:
                 if attempt + 1 == IDX_ATTEMPTS:
                     text = "could not write the index of a segment; readers scan the segment"
                     self._report(text, self._segments.path.idx(segment.name), repr(error))
+        return False
 
-    async def _write_index_late(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
+    async def _write_index_late(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> bool:
         """Make the index from the whole segment, unless the broker that closed the segment has written it by then.
 
+        Returns False if it could not be written.
         An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
         """
         late, path = self._context.deferred_indexes, self._segments.path
@@ -359,16 +362,17 @@ class Takeover:
             try:
                 async with late.turns:  # held across the read on purpose: it bounds how many run at once
                     if await self._has_index(segment.name):
-                        return
+                        return True
                     whole = await index_again(self._context.fs, path, segment, self._index_interval_bytes)
                     await self._segments.write_idx(segment.name, self._index_of(whole, effect))
-                return
+                return True
             except NoSuchFile:
-                return  # deleted meanwhile
+                return True  # deleted meanwhile
             except (StorageError, FormatError) as error:
                 if attempt + 1 == IDX_ATTEMPTS:
                     text = "could not write the index of a segment; readers scan the segment"
                     self._report(text, path.idx(segment.name), repr(error))
+        return False
 
     async def _has_index(self, name: SegmentName) -> bool:
         try:

@@ -65,7 +65,7 @@ def _delayed(driver: PartitionIo, failure: ev.FenceFailed | ev.RecoveryFailed | 
 
 async def write_indexes(driver: PartitionIo, effect: ev.WriteIndexes) -> None:
     """Write the indexes that the recovered segments lack."""
-    await _takeover(driver).write_indexes(effect)
+    await _takeover(driver).write_indexes(effect, lambda name: driver.post(ev.IndexWritten(name)))
 
 
 def _takeover(driver: PartitionIo) -> Takeover:

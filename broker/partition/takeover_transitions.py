@@ -110,6 +110,12 @@ def on_recovered(machine: OwnedLog, event: ev.LogRecovered, now_ms: int) -> list
     return [ev.WriteIndexes(event.recovered, machine.log_start), ev.WriteCheckpoint(checkpoint)]
 
 
+def on_index_written(machine: OwnedLog, event: ev.IndexWritten, now_ms: int) -> list[Effect]:
+    """Note that the record need not name a recovered segment for its index's sake."""
+    machine.unclosed.indexed(event.name)
+    return []
+
+
 def on_log_covered(machine: OwnedLog, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:
     """Accept batches: the takeover's checkpoint is durable (rule 4)."""
     machine.checkpointer.written()

@@ -19,12 +19,13 @@ class UnclosedSegments:
     Its length is the number not yet known to be closed.
     """
 
-    __slots__ = ("_closed", "_empty", "_indexed", "_unclosed")
+    __slots__ = ("_closed", "_empty", "_indexed", "_unclosed", "_unindexed")
 
     def __init__(self) -> None:
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
         self._closed: SegmentEntry | None = None
         self._indexed: SegmentName | None = None  # newest one whose index this owner made
+        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # found by the takeover, without an index on storage
         self._empty: list[SegmentName] = []  # closed without a flushed byte, and perhaps still listed
 
     def __repr__(self) -> str:
@@ -51,6 +52,19 @@ class UnclosedSegments:
         # Only a checkpoint names it. The record dropped it when it was closed, so it has no lease.
         self._closed = SegmentEntry(name=name, spare="", holder="", file_id=0, length=length, end_offset=end_offset)
 
+    def lacks_index(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
+        """Note a segment of the predecessor that has no index on storage: the record names it until it has one.
+
+        ``listed``: the entries of the predecessor's record. A segment that only a checkpoint names has no entry.
+        """
+        for entry in listed:
+            if entry.name == name:
+                self._unindexed[name] = entry.closed(length, end_offset)
+
+    def indexed(self, name: SegmentName) -> None:
+        """Note that the index of the predecessor's segment is on storage."""
+        self._unindexed.pop(name, None)
+
     def leave(self, entry: SegmentEntry) -> None:
         """Note that the segment is not written any more and is being closed."""
         self._unclosed[entry.name] = entry
@@ -66,8 +80,8 @@ class UnclosedSegments:
 
     def listed(self, *opened: SegmentEntry) -> tuple[SegmentEntry, ...]:
         """Return the entries that the record must list, in the order of their names, ``opened`` among them."""
-        listed = [*self._unclosed.values(), *opened]
-        if self._closed is not None:
+        listed = [*self._unclosed.values(), *self._unindexed.values(), *opened]
+        if self._closed is not None and self._closed.name not in self._unindexed:
             listed.append(self._closed)
         return tuple(sorted(listed, key=lambda entry: entry.name.order))
 
@@ -79,7 +93,7 @@ class UnclosedSegments:
         return tuple(
             closed if entry.name == closed.name else entry
             for entry in listed
-            if entry.name.order >= closed.name.order or entry.name in self._unclosed
+            if entry.name.order >= closed.name.order or entry.name in self._unclosed or entry.name in self._unindexed
         )
 
     def take_empty(self, listed: Iterable[SegmentEntry]) -> tuple[SegmentName, ...]:
@@ -98,6 +112,6 @@ class UnclosedSegments:
 
         It does if this owner made it, and the log start has not moved since.
         """
-        if last is None or self._closed is None:
+        if last is None or self._closed is None or self._unindexed:
             return False
         return last.segment == self._closed.name == self._indexed and last.log_start == log_start
