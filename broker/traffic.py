@@ -21,7 +21,7 @@ PARTITIONS_MAX = 50_000
 its account."""
 
 KEYS_A_TURN = 10_000
-"""Partitions that are added to an account in one turn of the loop, in some milliseconds."""
+"""Partitions added to an account in one turn of the loop, in some milliseconds."""
 
 
 class Traffic:

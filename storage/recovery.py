@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
@@ -428,12 +427,26 @@ async def index_again(
         aborted=segment.aborted,
         producers=segment.producers,
     )
+    await read_whole(fs, path, whole, lambda batch: None)
+    return whole
+
+
+async def read_whole(
+    fs: FileSystem, path: PartitionPath, segment: RecoveredSegment, on_batch: Callable[[Batch], None]
+) -> None:
+    """Read the whole of a closed segment; fill its index and its epochs, and call ``on_batch`` for each batch.
+
+    Raises StorageError, and FormatError if it does not end at its end offset.
+    """
+
+    def note(position: int, batch: Batch) -> None:
+        _note(segment, position, batch)
+        on_batch(batch)
+
     name, end = path.log(segment.name), segment.end_offset
-    note = partial(_note, whole)
     scanned = await scan(fs, name, 0, segment.length, segment.name.base, note, offset_limit=end)
     if (scanned.position, scanned.next_offset) != (segment.length, end):
         raise FormatError(f"{name}: ends at offset {scanned.next_offset}, not at {end} {scanned.fault}".rstrip())
-    return whole
 
 
 def _note(segment: RecoveredSegment | None, position: int, batch: Batch) -> None:

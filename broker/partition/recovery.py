@@ -23,14 +23,17 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.index import SegmentIndex
 from bmq.storage.log_segments import first_base
 from bmq.storage.recovery import (
     FencedSegment,
     Found,
     Offline,
+    Recovered,
     RecoveredSegment,
     find_unlisted,
     index_again,
+    read_whole,
     recover,
     refusal_of,
 )
@@ -58,6 +61,7 @@ class Takeover:
         "_missing",
         "_note",
         "_segments",
+        "_unscanned",
         "found",
         "losses",
         "trouble",
@@ -77,6 +81,7 @@ class Takeover:
         self._key = key
         self._index_interval_bytes = index_interval_bytes
         self._indexed: set[SegmentName] = set()  # closed segments with a sound index, on storage or deferred
+        self._unscanned: list[SegmentEntry] = []  # closed segments that neither have an index nor were read
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
         self._note = note
         self.found = found
@@ -158,8 +163,24 @@ class Takeover:
             return ev.RecoveryRefused(recovered.reason)
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
-        unindexed = frozenset(segment.name for segment in recovered.segments) - self._indexed
-        return ev.LogRecovered(recovered, base, producers.snapshot(), log_start, unindexed)
+        self._note_unscanned(effect, recovered, log_start)
+        read, unscanned = ({each.name for each in some} for some in (recovered.segments, self._unscanned))
+        return ev.LogRecovered(
+            recovered, base, producers.snapshot(), log_start, frozenset(read - self._indexed | unscanned)
+        )
+
+    def _note_unscanned(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
+        """Note the closed segments without an index whose bytes this recovery did not read."""
+        read = {segment.name for segment in recovered.segments}
+        self._unscanned = [
+            entry
+            for entry in effect.entries
+            if entry.is_closed
+            and entry.end_offset > log_start
+            and entry.name not in self._indexed
+            and entry.name not in self._missing
+            and entry.name not in read
+        ]
 
     async def _known_producers(
         self,
@@ -327,7 +348,7 @@ class Takeover:
         self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
     async def write_indexes(self, effect: ev.WriteIndexes, written: Callable[[SegmentName], None]) -> None:
-        """Write the indexes of recovered segments that have none; call ``written`` for each that has one then.
+        """Write the missing indexes of recovered segments; call ``written`` with each name whose index is on storage.
 
         Gives up after a few attempts, since readers manage without: the next takeover tries again.
         """
@@ -336,8 +357,12 @@ class Takeover:
             if segment.has_whole_index and await self._write_index(segment, effect):
                 written(segment.name)
         for segment in segments:
-            if not segment.has_whole_index and await self._write_index_late(segment, effect):
+            again = partial(index_again, self._context.fs, self._segments.path, segment, self._index_interval_bytes)
+            if not segment.has_whole_index and await self._write_index_late(segment.name, again, effect):
                 written(segment.name)
+        for entry in self._unscanned:
+            if await self._write_index_late(entry.name, partial(self._read_whole, entry), effect):
+                written(entry.name)
 
     async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> bool:
         for attempt in range(IDX_ATTEMPTS):
@@ -350,7 +375,9 @@ class Takeover:
                     self._report(text, self._segments.path.idx(segment.name), repr(error))
         return False
 
-    async def _write_index_late(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> bool:
+    async def _write_index_late(
+        self, name: SegmentName, read: Callable[[], Awaitable[RecoveredSegment]], effect: ev.WriteIndexes
+    ) -> bool:
         """Make the index from the whole segment, unless the broker that closed the segment has written it by then.
 
         Returns False if it could not be written.
@@ -361,18 +388,40 @@ class Takeover:
         for attempt in range(IDX_ATTEMPTS):
             try:
                 async with late.turns:  # held across the read on purpose: it bounds how many run at once
-                    if await self._has_index(segment.name):
+                    if await self._has_index(name):
                         return True
-                    whole = await index_again(self._context.fs, path, segment, self._index_interval_bytes)
-                    await self._segments.write_idx(segment.name, self._index_of(whole, effect))
+                    await self._segments.write_idx(name, self._index_of(await read(), effect))
                 return True
             except NoSuchFile:
                 return True  # deleted meanwhile
             except (StorageError, FormatError) as error:
                 if attempt + 1 == IDX_ATTEMPTS:
                     text = "could not write the index of a segment; readers scan the segment"
-                    self._report(text, path.idx(segment.name), repr(error))
+                    self._report(text, path.idx(name), repr(error))
         return False
+
+    async def _read_whole(self, entry: SegmentEntry) -> RecoveredSegment:
+        """Read a closed segment, and what its index needs of the segments before it.
+
+        Raises StorageError, and FormatError if the segment is damaged, or batches before it are missing.
+        """
+        fs, path, wall_ms = self._context.fs, self._segments.path, self._context.clock.now_ms()
+        older = await producers_before(fs, path, None, entry.name.base, wall_ms)
+        if not older.is_complete:
+            raise FormatError("batches before it are missing")
+        table = older.table
+        segment = RecoveredSegment(
+            name=entry.name,
+            length=entry.length,
+            end_offset=entry.end_offset,
+            index=SegmentIndex(self._index_interval_bytes),
+            epochs=[],
+        )
+        await read_whole(fs, path, segment, lambda batch: table.replay(batch, wall_ms))
+        transactions = table.transactions
+        segment.aborted += transactions.take_aborted()
+        segment.first_open_txn, segment.producers = transactions.first_open, table.snapshot()
+        return segment
 
     async def _has_index(self, name: SegmentName) -> bool:
         try:

@@ -53,7 +53,7 @@ class UnclosedSegments:
         self._closed = SegmentEntry(name=name, spare="", holder="", file_id=0, length=length, end_offset=end_offset)
 
     def lacks_index(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
-        """Note a segment of the predecessor that has no index on storage: the record names it until it has one.
+        """Note a segment of the predecessor without an index on storage: the record names it until the index is there.
 
         ``listed``: the entries of the predecessor's record. A segment that only a checkpoint names has no entry.
         """

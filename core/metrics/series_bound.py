@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from bmq.core.aio.steps import Steps, batched, finish_steps
 
 KEYS_PER_STEP = 10_000
-"""Keys compared in one step, in some milliseconds."""
+"""Keys of one step.  A step takes some milliseconds."""
 K = TypeVar("K", bound=Hashable)
 
 
@@ -33,7 +33,10 @@ class SeriesBound(Generic[K]):
         return finish_steps(self.choose_in_steps(values, costs))
 
     def choose_in_steps(self, values: Mapping[K, float], costs: Mapping[K, int] | None = None) -> Steps[set[K]]:
-        """Return the same keys, in steps of ``KEYS_PER_STEP``.  ``values`` and ``costs`` must not change meanwhile."""
+        """Return the keys as ``choose`` does, in steps of ``KEYS_PER_STEP``.
+
+        ``values`` and ``costs`` must not change meanwhile.
+        """
         shown = {key for key in self._shown if key in values}
         room = self.limit - sum(1 if costs is None else costs[key] for key in shown)
         if room < 0:  # shown keys have grown

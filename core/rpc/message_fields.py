@@ -283,7 +283,7 @@ class Rows:
 
 
 class PackedRows(Collection[Any]):
-    """Rows as they arrived.  Each iteration unpacks them again, so that a receiver can do it in turns."""
+    """Packed rows of a received message.  Each iteration unpacks the rows, so a receiver can unpack them in turns."""
 
     __slots__ = ("_count", "_data", "_unpack")
 
@@ -301,12 +301,18 @@ class PackedRows(Collection[Any]):
     def __iter__(self) -> Iterator[Any]:
         return self._unpack(self._data)
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether ``other`` has the same rows, packed or not: messages are compared by their fields."""
+        return isinstance(other, tuple | PackedRows) and tuple(self) == tuple(other)
+
     def __contains__(self, row: object) -> bool:
         return any(each == row for each in self)
 
 
 class UnreadRows(Rows):
-    """The same array, of which a message may have so many rows that they are not unpacked with it."""
+    """An array like ``Rows``, for messages with very many rows: the receiver unpacks the rows itself."""
 
     def read(self, data: memoryview, pos: int) -> tuple[Any, int]:
         size = self._struct.size

@@ -32,7 +32,7 @@ _CONSOLE = ClientInfo("console", "/127.0.0.1")
 _Listed: TypeAlias = m.ListGroupsResponse.ListedGroup
 _Committed: TypeAlias = m.OffsetFetchResponse.OffsetFetchResponseTopic.OffsetFetchResponsePartition
 ASSIGNMENT_BYTES = 100
-"""Bytes of a member's assignment that are parsed in the time of one element of a turn."""
+"""Bytes of a member's assignment for each element of a turn."""
 _COLUMNS: Columns[_Listed] = {
     "group_id": lambda group: group.group_id,
     "state": lambda group: group.group_state or "",

@@ -30,7 +30,8 @@ def count_gets(node: Node) -> list[str]:
 
 
 async def record_of(c: Cluster, number: int = 0) -> ownership.PartitionRecord:
-    record, _ = await ownership.read(c["a"].kv, ownership.partition_key("bmq", c.keys()[number]))
+    node = next(iter(c.nodes.values()))
+    record, _ = await ownership.read(node.kv, ownership.partition_key("bmq", c.keys()[number]))
     return record
 
 
@@ -43,7 +44,8 @@ def path_of(c: Cluster, partition: int = 0) -> PartitionPath:
 
 async def names(c: Cluster, partition: int = 0) -> list[str]:
     """Return the names of the partition's files."""
-    listed = [status.path async for status in c["a"].fs.list(path_of(c, partition).folder)]
+    node = next(iter(c.nodes.values()))
+    listed = [status.path async for status in node.fs.list(path_of(c, partition).folder)]
     return [path.rsplit("/", 1)[-1] for path in listed]
 
 

@@ -50,3 +50,39 @@ def test_a_record_need_not_name_closed_segments_but_the_newest() -> None:
     left.closed(first.closed(100, 10))
     assert left.still_needed(listed) == (third.closed(100, 30), opened)
     assert left.still_needed(listed) == left.listed(opened)
+
+
+def test_a_record_names_a_recovered_segment_until_it_has_its_index() -> None:
+    left = UnclosedSegments()
+    first, last, opened = entry(0, 0), entry(10, 1), entry(20, 2)
+    listed = (first, last)
+    left.found(listed, last.name, 100, 20)
+    for one in listed:
+        left.lacks_index(listed, one.name, 100, one.name.base + 10)
+    named = (first.closed(100, 10), last.closed(100, 20), opened)
+    assert left.listed(opened) == named
+    assert left.still_needed(named) == named
+    assert not left.is_settled(replace(LAST, segment=last.name), 3)
+    left.leave(opened)
+    left.closed(opened.closed(100, 30))
+    assert left.listed() == (*named[:2], opened.closed(100, 30)), "however many are closed behind it"
+    left.indexed(first.name)
+    assert left.listed() == (named[1], opened.closed(100, 30))
+    left.indexed(last.name)
+    assert left.listed() == (opened.closed(100, 30),)
+
+
+def test_the_newest_recovered_segment_stays_named_once_it_has_its_index() -> None:
+    left = UnclosedSegments()
+    left.found([ENTRY], NAME, 100, 9)
+    left.lacks_index([ENTRY], NAME, 100, 9)
+    left.indexed(NAME)
+    assert left.listed() == (ENTRY.closed(100, 9),)
+
+
+def test_a_segment_that_only_a_checkpoint_names_is_not_waited_for() -> None:
+    left = UnclosedSegments()
+    left.found([], NAME, 100, 9)
+    left.lacks_index([], NAME, 100, 9)
+    assert [each.name for each in left.listed()] == [NAME]
+    assert left.still_needed(()) == ()

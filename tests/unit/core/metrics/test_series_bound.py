@@ -43,7 +43,7 @@ def test_a_limit_of_zero_shows_nothing() -> None:
 
 
 def test_many_keys_are_chosen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they would be at once: of equal values the first."""
+    """Compare with a sort of all keys, which prefers the first of equal values."""
     monkeypatch.setattr(series_bound, "KEYS_PER_STEP", 10)
     values = {number: float(number * 7 % 25) for number in range(100)}
     bound: SeriesBound[int] = SeriesBound(5)

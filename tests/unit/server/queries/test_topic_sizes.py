@@ -97,11 +97,11 @@ def test_a_broker_names_its_largest_topics(monkeypatch: Any) -> None:
 @pytest.mark.slow
 async def test_sizes_of_many_topics_of_many_brokers_do_not_stop_the_loop() -> None:
     names = {UUID(int=number): SimpleNamespace(name=f"topic-{number}") for number in range(10_000)}
-    answer = LogSizesResponse(topics=tuple((topic_id, 1) for topic_id in names))
+    response = LogSizesResponse(topics=tuple((topic_id, 1) for topic_id in names))
 
     class Full(Peers):
         async def ask(self, to: Member, request: Any, timeout_s: float) -> LogSizesResponse:
-            return answer
+            return response
 
     view = SimpleNamespace(own="own", members={f"b{n}": member(f"b{n}", BROKER) for n in range(20)})
     joined: Any = SimpleNamespace(peers=Full(), view=view)

@@ -101,11 +101,11 @@ def test_rates_of_many_topics_of_many_proxies_do_not_stop_the_loop() -> None:
     topics = {f"t{n}": SimpleNamespace(topic_id=uuid.UUID(int=n + 1), name=f"t{n}") for n in range(5_000)}
     row = PartitionTraffic(uuid.UUID(int=1), WHOLE_TOPIC, 10, 1_000, 0)
     rows = tuple(row._replace(topic_id=each.topic_id) for each in topics.values())
-    answer = TrafficResponse(window_ms=10_000, records_in=50_000, bytes_in=5_000_000, bytes_out=0, partitions=rows)
+    response = TrafficResponse(window_ms=10_000, records_in=50_000, bytes_in=5_000_000, bytes_out=0, partitions=rows)
 
     class Busy(Peers):
         async def ask(self, member: Member, message: Any, timeout_s: float) -> Any:
-            return answer
+            return response
 
     of = node(None, Busy(), *(member(f"p{n}", PROXY) for n in range(10)))
     wanted = [(name, WHOLE_TOPIC) for name in topics]
