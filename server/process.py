@@ -15,7 +15,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import uvloop
 
@@ -53,6 +53,7 @@ from bmq.storage.filesystem import CannotLogIn, RootLock, StorageError, StorageU
 from bmq.storage.open import open_filesystem
 
 _log = logging.getLogger("bmq")
+R = TypeVar("R")
 NOTICE_S = 3.0
 """A root or store that takes longer to open is named in the log; a call to HDFS times out only after 15 s."""
 COMPILED_AFTER_S = 0.5
@@ -124,16 +125,22 @@ async def _serve(config: NodeConfig) -> int:
         incarnation = new_incarnation(_name(config))
         _log.info("opening %s and %s", without_userinfo(config.root), without_userinfo(config.meta))
         with notice_if_slow(without_userinfo(config.meta)):
-            kv = await open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password)
+            kv = await asked.result_of(open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password))
+        if kv is None:
+            return 0
         stack.push_async_callback(kv.close)
         with notice_if_slow(without_userinfo(config.root)):
-            fs = await open_filesystem(
-                config.root,
-                holder=incarnation,
-                hadoop_conf_dir=config.hadoop_conf_dir,
-                hdfs_login=config.hdfs_login,
-                lock=RootLock.SHARED if is_shared(config.meta) else RootLock.EXCLUSIVE,
+            fs = await asked.result_of(
+                open_filesystem(
+                    config.root,
+                    holder=incarnation,
+                    hadoop_conf_dir=config.hadoop_conf_dir,
+                    hdfs_login=config.hdfs_login,
+                    lock=RootLock.SHARED if is_shared(config.meta) else RootLock.EXCLUSIVE,
+                )
             )
+        if fs is None:
+            return 0
         stack.push_async_callback(fs.close)
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # closed after the membership has ended
         joined = ClusterMember(config, fs, kv, SystemClock(), incarnation)
@@ -297,6 +304,7 @@ class StopAsked:
             loop.add_signal_handler(number, self._caught, number)
 
     def _caught(self, number: signal.Signals) -> None:
+        _log.info("%s: this process ends; a second one ends it at once", number.name)
         self._event.set()
         asyncio.get_running_loop().remove_signal_handler(number)
 
@@ -316,13 +324,19 @@ class StopAsked:
 
     async def comes_before(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run ``work``; if the process is to end before it is done, cancel it and return True."""
+
+        async def run() -> bool:
+            await work
+            return True
+
+        return await self.result_of(run()) is None
+
+    async def result_of(self, work: Coroutine[Any, Any, R]) -> R | None:
+        """Return the result of ``work``; if the process is to end before it is done, cancel it and return None."""
         working = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._event.wait())
         try:
             await asyncio.wait((working, asked), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                await working
-                return False
-            return True
+            return await working if working.done() else None
         finally:
             await cancel_and_wait(working, asked)
