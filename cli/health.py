@@ -20,7 +20,7 @@ TEXT_BYTES_MAX = 64 << 10
 """Most bytes that are read of a response's text, which names the failed checks."""
 
 
-def _of_this_machine() -> ssl.SSLContext:
+def of_this_machine() -> ssl.SSLContext:
     """Return a context that takes any certificate: the server's has its public name, and nothing secret is sent."""
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -32,7 +32,7 @@ LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address to use for a server that listens on every address."""
 # Calls stay on this machine, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(
-    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_of_this_machine())
+    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=of_this_machine())
 )
 
 

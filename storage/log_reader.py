@@ -510,7 +510,7 @@ class LogReader:
         assert missing is not None
         raise TransactionsUnknown(
             f"{self.path.idx(missing)} is missing, and offsets {start} to {records.end_offset} hold transactions:"
-            " `bmq segment repair` writes the index again"
+            " `bmq segment repair TOPIC PARTITION --all --yes` writes the index again"
         )
 
     def _check_segment(self, records: LogSlice) -> None:

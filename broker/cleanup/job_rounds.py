@@ -240,8 +240,8 @@ class JobRounds(Generic[L]):
         if not plan.dirty_bytes and closed.damaged_at is not None:
             raise _refused(
                 f"damage stops the cleaning: the segment at offset {closed.damaged_at}, or its index, cannot be read,"
-                " and nothing before it can be cleaned now; `bmq segment repair TOPIC PARTITION` shows the damage, and"
-                " what to do"
+                " and nothing before it can be cleaned now; `bmq segment repair TOPIC PARTITION --all` shows the"
+                " damage, and what to do"
             )
         if not plan.dirty_bytes:
             raise _refused(f"{NOTHING_TO_CLEAN}: {plan.reason.value}")

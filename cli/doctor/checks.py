@@ -169,7 +169,10 @@ def check_health(name: str, url: str, health: Health) -> list[Diagnosis]:
 
 def _check_state(name: str, url: str, health: Health) -> list[Diagnosis]:
     if health.status == 0:
-        remedy = "is it there, and its HTTP address reachable from this machine? `http` sets it"
+        remedy = (
+            "is it there, and its HTTP address reachable from this machine? `http` and `http_tls` set it, --http URL"
+            " names another; BMQ_HTTP_CA is the file of the authorities that sign certificates"
+        )
         return [Diagnosis("members", name, f"{url} does not answer: {health.message}", remedy)]
     if health.status != 200:
         remedy = "clients are sent to other processes meanwhile; mend the cause, its log has more"

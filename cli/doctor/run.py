@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
-import json
+import os
 import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +14,6 @@ from typing import Any, TypeVar
 
 from bmq.cli.doctor.checks import (
     Diagnosis,
-    Health,
     check_clock,
     check_copies,
     check_health,
@@ -28,10 +23,10 @@ from bmq.cli.doctor.checks import (
     check_store,
     check_unreadable,
 )
-from bmq.cli.doctor.clock import ahead_s, clock_of
+from bmq.cli.doctor.clock import clock_of
+from bmq.cli.doctor.readiness import Servers, address_of, servers_of
 from bmq.cli.doctor.storage import check_namenodes, check_storage
 from bmq.cli.exit_status import EXIT_USAGE
-from bmq.cli.health import LOCAL
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.profile import profiles
 from bmq.cli.serve import DATA, places_here
@@ -40,14 +35,15 @@ from bmq.cli.store_command import PLACES
 from bmq.cli.usage import UsageError
 from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.store_upkeep import maintained
-from bmq.core.config import ConfigError, NodeConfig, parse_address
+from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.features import REMEDY, UnsupportedLevel
-from bmq.core.urls import without_userinfo
+from bmq.core.urls import split_url, without_userinfo
 from bmq.meta.catalog import catalog_prefix, cluster_id_key, decode_topic
 from bmq.meta.cluster.keys import controller_key, members_prefix
 from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.kv import KeyValue, KvError
+from bmq.meta.kv_sqlite import StoreLocked
 from bmq.meta.maintenance import Inspected
 from bmq.meta.open import etcd_tls, is_shared, open_keyvalue
 from bmq.meta.root import RootRecord, read_root
@@ -58,12 +54,10 @@ from bmq.storage.health import FAILED, Examined, LoginStep
 from bmq.storage.open import login_steps, namenode_states, open_filesystem
 from bmq.storage.root_id import read_root_id
 
-HEALTH_BYTES_MAX = 64 << 10
 PARALLEL = 16
 LOGIN = "log-in"
 """The area of the steps of the log-in to a secure HDFS."""
 T = TypeVar("T")
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class _Stored:
@@ -84,7 +78,8 @@ def perform(arguments: argparse.Namespace) -> int:
     """Print the findings and return the exit status."""
     try:
         config = _with_places(_settings(arguments))
-        steps, findings = asyncio.run(examine(config, arguments.timeout))
+        servers = servers_of(config, _http_url(arguments, config))
+        steps, findings = asyncio.run(examine(config, servers, arguments.timeout))
     except (UsageError, ConfigError, ValueError) as error:
         return fail(str(error), status=EXIT_USAGE)
     for step in steps:
@@ -134,7 +129,8 @@ def _settings(arguments: argparse.Namespace) -> NodeConfig:
     """Return the servers' settings; a profile stands in for flags, or for defaults.  Raises UsageError or
     ConfigError."""
     chosen = _places(profiles.named(arguments))
-    flags = {name: getattr(arguments, name) or chosen.get(name) for name in (*PLACES, "http")}
+    flags = {name: getattr(arguments, name) or chosen.get(name) for name in PLACES}
+    flags["http"] = address_of(_given_http(arguments)) or None
     return load_settings(arguments.config, flags, replace(NodeConfig(), **_places(profiles.implied(arguments))))
 
 
@@ -142,33 +138,57 @@ def _places(profile: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that a profile gives; its ``http`` is a URL, the setting an address."""
     given = {name: profile[name] for name in PLACES if name in profile}
     if "http" in profile:
-        given["http"] = profile["http"].rpartition("://")[2].rstrip("/")
+        given["http"] = address_of(profile["http"].rstrip("/"))
     return given
 
 
-async def examine(config: NodeConfig, timeout_s: float) -> tuple[Sequence[LoginStep], list[Diagnosis]]:
+def _given_http(arguments: argparse.Namespace) -> str:
+    """Return the HTTP address that the caller gives, "" if none, in the order of ``bmq cluster status``."""
+    given = (arguments.http, profiles.named(arguments).get("http"), os.environ.get("BMQ_HTTP_URL"))
+    return next((each for each in given if each), "").rstrip("/")
+
+
+def _http_url(arguments: argparse.Namespace, config: NodeConfig) -> str | None:
+    """Return the URL of a server; None if the setting ``http_tls`` decides about its scheme.
+
+    A profile that the environment or the file chooses counts if it gave the setting ``http``.
+    """
+    url = _given_http(arguments)
+    if not url:
+        implied = profiles.implied(arguments).get("http", "").rstrip("/")
+        url = implied if address_of(implied) == config.http else ""
+    return f"{split_url(url).scheme}://{address_of(url)}" if "://" in url else None
+
+
+async def examine(
+    config: NodeConfig, servers: Servers, timeout_s: float
+) -> tuple[Sequence[LoginStep], list[Diagnosis]]:
     """Return the steps of the log-in to a secure HDFS, and all findings.
 
     The root is not examined after a step that failed: each finding would have the same cause.  Raises ValueError if an
     address is not one of a store or root.
     """
-    findings, stored = await _examine_store(config, timeout_s)
+    findings, stored = await _examine_store(config, servers, timeout_s)
     steps = await login_steps(config.root, config.hadoop_conf_dir, timeout_s, hdfs_login=config.hdfs_login)
     if not any(step.result == FAILED for step in steps):
         findings += await _examine_root(config, stored, timeout_s)
-    return steps, findings + await _examine_members(config, stored, timeout_s)
+    return steps, findings + await _examine_members(config, servers, stored, timeout_s)
 
 
 # --------------------------------------------------------------------------------------------------------------- store
 
 
-async def _examine_store(config: NodeConfig, timeout_s: float) -> tuple[list[Diagnosis], _Stored | None]:
+async def _examine_store(
+    config: NodeConfig, servers: Servers, timeout_s: float
+) -> tuple[list[Diagnosis], _Stored | None]:
     """Return the findings, and the store's data; None if it cannot be read, or is a running server's own."""
     url = without_userinfo(config.meta)
-    if not is_shared(config.meta) and (await _ask_health(_own_url(config), timeout_s)).status:
+    if not is_shared(config.meta) and (await asyncio.to_thread(servers.ask, servers.url, timeout_s)).status:
         return [], None  # one process has the file open, and its /readyz reports for it
     try:
         kv = await _bounded(open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password), timeout_s)
+    except StoreLocked as error:
+        return [_held_store(url, error)], None
     except (KvError, TimeoutError) as error:
         return [_no_store(url, error, timeout_s)], None
     try:
@@ -185,6 +205,15 @@ async def _examine_clocks(config: NodeConfig, servers: Sequence[str], timeout_s:
     context = etcd_tls(config.meta) if servers else None
     ahead = await asyncio.gather(*(asyncio.to_thread(clock_of, each, context, timeout_s) for each in servers))
     return [finding for name, each in zip(servers, ahead, strict=True) for finding in check_clock("store", name, each)]
+
+
+def _held_store(url: str, error: StoreLocked) -> Diagnosis:
+    """Return the finding of a store that a process holds, although no server answers at the HTTP address."""
+    remedy = (
+        "if this process is the server, nothing is wrong with the store: give the server's HTTP address (--http, or"
+        " `http` and `http_tls` in --config); else end the process"
+    )
+    return Diagnosis("store", url, str(error), remedy)
 
 
 def _no_store(url: str, error: Exception, timeout_s: float) -> Diagnosis:
@@ -381,52 +410,22 @@ async def _check_nodes(fs: FileSystem, url: str, stored: _Stored, timeout_s: flo
 # ------------------------------------------------------------------------------------------------------------- members
 
 
-async def _examine_members(config: NodeConfig, stored: _Stored | None, timeout_s: float) -> list[Diagnosis]:
+async def _examine_members(
+    config: NodeConfig, servers: Servers, stored: _Stored | None, timeout_s: float
+) -> list[Diagnosis]:
     if is_shared(config.meta):
         members = stored.members if stored is not None else []
-        asked = [(member.incarnation, f"http://{member.http}") for member in members if member.http.port]
+        asked = [(member.incarnation, f"{servers.scheme}://{member.http}") for member in members if member.http.port]
     else:
-        asked = [("the server", _own_url(config))]
+        asked = [("the server", servers.url)]
     turns = asyncio.Semaphore(PARALLEL)
 
     async def examine_member(name: str, url: str) -> Sequence[Diagnosis]:
         async with turns:
-            return check_health(name, url, await _ask_health(url, timeout_s))
+            return check_health(name, url, await asyncio.to_thread(servers.ask, url, timeout_s))
 
     found = await asyncio.gather(*(examine_member(name, url) for name, url in sorted(asked)))
     return [finding for findings in found for finding in findings]
-
-
-def _own_url(config: NodeConfig) -> str:
-    host, port = parse_address(config.http, "http")
-    host = LOCAL.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-async def _ask_health(url: str, timeout_s: float) -> Health:
-    return await asyncio.to_thread(_readyz, url, timeout_s)
-
-
-def _readyz(url: str, timeout_s: float) -> Health:
-    began = time.time()
-    try:
-        try:
-            with _OPENER.open(f"{url}/readyz", timeout=timeout_s) as response:
-                ahead = ahead_s(response.headers["Date"], began, time.time())
-                return Health(response.status, _message(response.read(HEALTH_BYTES_MAX)), ahead)
-        except urllib.error.HTTPError as error:
-            with error:
-                ahead = ahead_s(error.headers["Date"], began, time.time())
-                return Health(error.code, _message(error.read(HEALTH_BYTES_MAX)), ahead)
-    except (OSError, http.client.HTTPException) as error:
-        return Health(0, str(getattr(error, "reason", error)))
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"its response is not one of `bmq serve`: {body[:80]!r}"
 
 
 async def _bounded(work: Awaitable[T], timeout_s: float) -> T:

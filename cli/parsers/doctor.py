@@ -37,7 +37,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address of a single process (BMQ_HTTP)")
+    parser.add_argument("--http", metavar="URL", help="HTTP address of a single process (BMQ_HTTP_URL, BMQ_HTTP)")
     add_profile(parser)
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds for each check [%(default)g]")
     parser.add_argument("--json", action="store_true", help="one JSON object a finding, or a step of the log-in")

@@ -14,7 +14,8 @@ REPAIR_S = 600.0
 
 _DESCRIPTION = """\
 Show the damage of a partition's files, why its broker takes it OFFLINE, and what a repair keeps and loses.
-With --yes, repair it; without, nothing is changed.
+With --yes, repair it; without, nothing is changed. Only the segments that may be open are read, as a broker reads them
+that takes the partition over; --all reads the closed segments too.
 
 Batches that can be read are kept byte for byte, with their offsets. Offsets that are lost become a gap: consumers go
 on after it, and no record ever gets one of them again. The old file is kept beside the new one as damaged-*.log;
@@ -39,6 +40,7 @@ root and store (--root and --meta, or --config). The partition's owner is fenced
 _EPILOG = """\
 examples:
   bmq segment repair orders 3
+  bmq segment repair orders 3 --all                    check the closed segments too
   bmq segment repair orders 3 --all --records          check the whole log, and the batches' records
   bmq segment repair orders 3 --yes
   bmq segment repair orders 3 --root hdfs://namenode:8020/bmq --meta etcd://etcd1:2379 --yes
@@ -61,7 +63,7 @@ def add_parser(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
     parser.add_argument("--choice", choices=("skip", "shorter"), default="skip", help="what to do with a lost end")
     parser.add_argument("--records", action="store_true", help="also skip batches whose records no consumer can read")
-    parser.add_argument("--all", action="store_true", help="check all segments, not only those that may be open")
+    parser.add_argument("--all", action="store_true", help="check closed segments too, not only those that may be open")
     parser.add_argument(
         "--unreadable-is-lost",
         action="store_true",

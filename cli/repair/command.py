@@ -37,7 +37,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(dict(report))
     else:
-        print("\n".join(map(printable, lines(report, records=arguments.records))))
+        print("\n".join(map(printable, lines(report, is_all=arguments.all))))
     return EXIT_DAMAGED if is_damaged(report) and not report["is_done"] else 0
 
 
@@ -85,13 +85,15 @@ def _is_mended(segment: Mapping[str, Any]) -> bool:
     return bool(segment["is_changed"] or segment.get("lacks_index"))  # an older broker reports no index
 
 
-def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
-    """Return the report as lines of text."""
+def lines(report: Mapping[str, Any], *, is_all: bool = True) -> list[str]:
+    """Return the report as lines of text.  ``is_all`` is False if closed segments were not read."""
+    closed = [] if is_all else _unread(report)
     name = f"{report['topic']}-{report['partition']}"
     if not is_damaged(report):
         start, end = report["log_start"], report["end_offset"]
         holds = f"offsets {start} to {end - 1}" if end > start else f"it is empty, its next offset is {end}"
-        return [f"{name}: nothing is damaged; {holds}", *_transactions(report), *_notes(report)]
+        where = " in the segments that may be open" if closed else ""
+        return [f"{name}: nothing is damaged{where}; {holds}", *closed, *_transactions(report), *_notes(report)]
     out = [f"{name}: OFFLINE because of {report['offline_reason']}" if report["offline_reason"] else f"{name}: damaged"]
     for segment in report["segments"]:
         if not (_is_mended(segment) or segment["notes"]):
@@ -104,6 +106,7 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
             out.append(f"    {what} lost, at byte {gap['position']}: {gap['why']}")
         out += ["    its index is missing or damaged"] if segment.get("lacks_index") else []
         out += [f"    {note}" for note in segment["notes"]]
+    out += closed
     out += _transactions(report)
     out += _notes(report)
     lost = report["lost_offsets"]
@@ -115,6 +118,15 @@ def lines(report: Mapping[str, Any], *, records: bool = False) -> list[str]:
     out.append(f"--choice {report['choice']} loses {lost} offsets; the log continues at {report['end_offset']}")
     out.append("nothing was changed; add --yes to repair it")
     return out
+
+
+def _unread(report: Mapping[str, Any]) -> list[str]:
+    """Return the line of the closed segments below those of a report without ``--all``; empty if there are none."""
+    first = min((segment["base_offset"] for segment in report["segments"]), default=report["end_offset"])
+    if first <= report["log_start"]:
+        return []
+    skipped = _offsets(report["log_start"], first - 1)
+    return [f"  the closed segments, {skipped}, were not read: add --all to check them too"]
 
 
 def _transactions(report: Mapping[str, Any]) -> list[str]:

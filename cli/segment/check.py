@@ -132,8 +132,7 @@ class SegmentCheck:
         self._fault(
             what,
             "BROKEN in the middle: bytes were damaged after they were written, or two writers met. Another replica may"
-            " have them right. A recovery that reads this takes the partition OFFLINE; `bmq segment repair` brings it"
-            " back.",
+            f" have them right. {self._way_back()}",
             damage.position,
             self.offset,
         )
@@ -215,8 +214,24 @@ class SegmentCheck:
             self._note(what, meaning, end_position, self.end_offset)
             return True
         meaning = "Acknowledged data is missing: storage lost it, or the file was cut or copied in part."
+        meaning += f" {self._way_back()}"
         self._fault(what, meaning, end_position, self.end_offset)
         return True
+
+    def _way_back(self) -> str:
+        """Return the consequence of lost or damaged bytes, and the command that repairs them.
+
+        A repair reads closed segments only with ``--all``.
+        """
+        if self.segment.has_idx or self.segment.limit is not None:
+            return (
+                "Consumers stop at this offset of a closed segment; `bmq segment repair TOPIC PARTITION --all` shows"
+                " what can be kept, --yes repairs it."
+            )
+        return (
+            "A recovery that reads this takes the partition OFFLINE; `bmq segment repair TOPIC PARTITION` shows what"
+            " can be kept, --yes repairs it."
+        )
 
     def _check_offset(self, found: FoundBatch) -> None:
         base, due, limit = found.batch.base_offset, self.offset, self.segment.limit

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +24,14 @@ from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.health import StorageHealth
 from bmq.storage.local.filesystem import LocalFileSystem
 from bmq.storage.open import open_filesystem
+from tests.harness.certificates import Certificates
 
 Told = pytest.CaptureFixture[str]
 
 
 @contextmanager
-def server(status: int, body: dict[str, str]) -> Iterator[str]:
-    """Serve this response of /readyz; yields HOST:PORT."""
+def server(status: int, body: dict[str, str], certificate: Path | None = None) -> Iterator[str]:
+    """Serve this response of /readyz, over TLS with a certificate; yields HOST:PORT."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,6 +45,10 @@ def server(status: int, body: dict[str, str]) -> Iterator[str]:
             """Nothing is logged."""
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        listening.socket = context.wrap_socket(listening.socket, server_side=True)
     thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -66,6 +73,19 @@ def made(folder: Path, name: str = "root") -> tuple[str, str]:
 
     asyncio.run(make())
     return root, meta
+
+
+@contextmanager
+def held(meta: str) -> Iterator[None]:
+    """Hold a store's lock, as the process that serves it."""
+    with Path(f"{meta.removeprefix('sqlite://')}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates.make(tmp_path / "certificates")
 
 
 def doctor(root: str, meta: str, http: str, *words: str) -> int:
@@ -98,6 +118,54 @@ def test_all_is_well(tmp_path: Path, capsys: Told) -> None:
         assert doctor(root, meta, address) == 0
     assert capsys.readouterr().out == "all is well\n"
     assert not list((tmp_path / "root").glob(".doctor*")), "the probe is deleted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["settings", "flag", "environment", "profile"])
+def test_a_server_with_tls_is_well(
+    given: str, tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """The store is the running server's: its lock is no fault."""
+    root, meta = made(tmp_path)
+    for name in ("BMQ_ROOT", "BMQ_META", "BMQ_CONFIG", "BMQ_HTTP"):
+        monkeypatch.delenv(name, raising=False)
+    lines = [f'root = "{root}"', f'meta = "{meta}"']
+    file, words = tmp_path / "bmq.toml", list[str]()
+    with server(200, {"status": "ok", "message": ""}, certificates.server) as address, held(meta):
+        match given:
+            case "settings":
+                lines += [f'http = "{address}"', "http_tls = true"]
+            case "flag":
+                words = ["--http", f"https://{address}/"]
+            case "environment":
+                monkeypatch.setenv("BMQ_HTTP_URL", f"https://{address}")
+            case "profile":
+                assert main(["profile", "set", "tls", "--http", f"https://{address}", "--use"]) == 0
+                capsys.readouterr()
+        if given != "settings":
+            monkeypatch.setenv("BMQ_HTTP_CA", str(certificates.trust))
+        file.write_text("\n".join(lines))
+        assert main(["cluster", "doctor", "--config", str(file), "--timeout", "5", *words]) == 0
+    assert capsys.readouterr().out == "all is well\n"
+
+
+@pytest.mark.slow
+def test_a_certificate_of_unknown_authorities_is_named(
+    tmp_path: Path, certificates: Certificates, capsys: Told
+) -> None:
+    root, meta = made(tmp_path)
+    with server(200, {"status": "ok", "message": ""}, certificates.server) as address, held(meta):
+        assert doctor(root, meta, f"https://{address}") == 1
+    printed = capsys.readouterr().out
+    assert "CERTIFICATE_VERIFY_FAILED" in printed
+    assert "BMQ_HTTP_CA" in printed
+    assert "if this process is the server, nothing is wrong with the store" in printed
+    assert "majority" not in printed
+
+
+def test_an_address_that_is_not_of_http(capsys: Told) -> None:
+    assert doctor("file:///r", "sqlite:///m", "ftp://localhost:1") == 2
+    assert "--http: 'ftp://localhost:1' is not like https://" in capsys.readouterr().err
 
 
 @pytest.mark.slow

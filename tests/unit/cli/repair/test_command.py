@@ -24,6 +24,27 @@ def test_a_whole_partition_is_one_line(start: int, end: int, holds: str) -> None
     assert lines(result) == [f"orders-3: nothing is damaged; {holds}"]
 
 
+@pytest.mark.parametrize("is_all", [False, True])
+def test_closed_segments_that_were_not_read_are_named(*, is_all: bool) -> None:
+    """A partition with damage in a closed segment must not look whole."""
+    result = {"topic": "orders", "partition": 4, "log_start": 7, "end_offset": 4248}
+    segment = {"base_offset": 4000, "is_changed": False, "notes": []}
+    result |= {"offline_reason": "", "segments": [segment], "notes": []}
+    if is_all:
+        assert lines(result, is_all=True) == ["orders-4: nothing is damaged; offsets 7 to 4247"]
+        return
+    first, second = lines(result, is_all=False)
+    assert first == "orders-4: nothing is damaged in the segments that may be open; offsets 7 to 4247"
+    assert second == "  the closed segments, offsets 7 to 3999, were not read: add --all to check them too"
+
+
+def test_a_partition_without_closed_segments_is_whole() -> None:
+    result = {"topic": "orders", "partition": 4, "log_start": 7, "end_offset": 9}
+    segment = {"base_offset": 5, "is_changed": False, "notes": []}
+    result |= {"offline_reason": "", "segments": [segment], "notes": []}
+    assert lines(result, is_all=False) == ["orders-4: nothing is damaged; offsets 7 to 8"]
+
+
 def test_a_servers_text_reaches_no_terminal_as_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,16 @@ def test_damage_in_the_middle_is_a_fault_at_its_first_byte(root: Root, at: int) 
     assert line.endswith(f"good batches follow at {2 * SIZE}")
 
 
+def test_damage_names_the_repair_that_reads_the_segment(root: Root) -> None:
+    """A repair without `--all` does not read a closed segment."""
+    path = root.log(0, *THREE)
+    spoil(path, SIZE + 100)
+    for command in ("`bmq segment repair TOPIC PARTITION`", "`bmq segment repair TOPIC PARTITION --all`"):
+        _, found = root.run_json("verify", "--topic", "orders")
+        assert command in found[0]["meaning"]
+        root.idx(described(FIRST, *THREE))
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("at", [8, 11])
 def test_a_damaged_length_field_is_named_with_the_right_length(root: Root, number: int, at: int) -> None:
