@@ -149,7 +149,7 @@ class BmqCleaner:
 
     def __init__(self) -> None:
         if not COMPILED_FILTERS.load_compiled():
-            raise RuntimeError("BMQ's compiled cleaner needs numba: pip install 'bmq[fast]'")
+            raise RuntimeError("BMQ's compiled cleaner needs numba: pip install '.[fast]'")
 
     def clean(self, log: Log) -> dict[str, float]:
         """Clean the log once; return the round's metrics."""

@@ -13,6 +13,7 @@ from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 
 from bmq.cli.command_config import NO_CONFIG, CommandConfig
 from bmq.cli.usage import UsageError
+from bmq.core.extras import how_to_install
 from bmq.core.options import ConfigError
 from bmq.core.security.client_login import Login
 from bmq.core.security.client_settings import ClientSecuritySettings
@@ -84,7 +85,7 @@ def _use_kerberos(login: Login) -> None:
         import gssapi
         from gssapi.raw.misc import GSSError
     except (ImportError, OSError):
-        raise UsageError("GSSAPI needs Kerberos's library, and pip install 'bmq[kerberos]'") from None
+        raise UsageError(f"GSSAPI needs the package gssapi and Kerberos's library: {how_to_install('kerberos')}") from None
     if not login.keytab:
         return
     os.environ["KRB5_CLIENT_KTNAME"], os.environ["KRB5CCNAME"] = f"FILE:{login.keytab}", _TICKETS

@@ -78,8 +78,8 @@ class NodeConfig(SecuritySettings):
     )
     root: str = _option(
         "",
-        "where segments are stored: file:///dir, hdfs://namenode:port/dir or hdfs://nameservice/dir; ./bmq-data when"
-        " empty",
+        "where segments are stored: file:///dir, hdfs://namenode:port/dir or hdfs://nameservice/dir; when empty"
+        " ./bmq-data/log",
         flag="--root",
         metavar="URL",
     )
@@ -109,7 +109,7 @@ class NodeConfig(SecuritySettings):
         " keytab's first or the ticket's",
     )
     meta: str = _option(
-        "", "metadata store: sqlite:///file or etcd://host:port,host:port; ./bmq-data when empty",
+        "", "metadata store: sqlite:///file or etcd://host:port,host:port; ./bmq-data/meta.db when empty",
         flag="--meta", metavar="URL", is_secret=True,
     )  # fmt: skip
     meta_user: str = _option("", "user of the store; when empty the URL's, etcd://user@host:port")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from bmq.core.extras import how_to_install
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageError, StorageUnavailable, Unsupported
 from bmq.storage.hdfs import digest_md5
@@ -284,8 +285,8 @@ def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "")
         from bmq.storage.hdfs.kerberos import KerberosLogin
     except (ImportError, OSError) as error:
         raise Unsupported(
-            f"{security.source}: hadoop.security.authentication=kerberos needs Kerberos's library and"
-            f" pip install 'bmq[kerberos]' ({error})"
+            f"{security.source}: hadoop.security.authentication=kerberos needs the package gssapi and Kerberos's"
+            f" library ({error}): {how_to_install('kerberos')}"
         ) from None
     kerberos = KerberosLogin(own_principal(login.principal), login.keytab)
     return KerberosAuthenticator(

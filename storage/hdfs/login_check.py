@@ -30,6 +30,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from bmq.core.extras import how_to_install
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import CannotLogIn, NotAllowed, StorageError, Unsupported
 from bmq.storage.hdfs.auth import Authenticator
@@ -201,7 +202,7 @@ class LoginCheck:
             from bmq.storage.hdfs.kerberos import KerberosLogin
             from bmq.storage.hdfs.keytab_tickets import life_s
         except (ImportError, OSError) as error:
-            return self._failed("ticket", f"Kerberos's library is not here: {error}", "pip install 'bmq[kerberos]'")
+            return self._failed("ticket", f"Kerberos's library is not here: {error}", how_to_install("kerberos"))
         kerberos = KerberosLogin(own_principal(self._login.principal), self._login.keytab)
 
         def acquire() -> tuple[str, float]:
