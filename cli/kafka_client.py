@@ -85,7 +85,9 @@ def _use_kerberos(login: Login) -> None:
         import gssapi
         from gssapi.raw.misc import GSSError
     except (ImportError, OSError):
-        raise UsageError(f"GSSAPI needs the package gssapi and Kerberos's library: {how_to_install('kerberos')}") from None
+        raise UsageError(
+            f"GSSAPI needs the package gssapi and Kerberos's library: {how_to_install('kerberos')}"
+        ) from None
     if not login.keytab:
         return
     os.environ["KRB5_CLIENT_KTNAME"], os.environ["KRB5CCNAME"] = f"FILE:{login.keytab}", _TICKETS
