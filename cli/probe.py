@@ -238,11 +238,10 @@ class _Probe:
         )
 
     def _refuse_plain(self) -> NoReturn:
-        fits = "SASL_SSL" if self._security.protocol == "SASL_PLAINTEXT" else "SSL"
-        raise CannotConnect(
-            f"{self._where} speaks TLS: {_CONFIG} security.protocol={fits}"
-            + ("" if fits == "SASL_SSL" else ", or SASL_SSL if it asks for a log-in")
-        )
+        fits = "SSL, or SASL_SSL if it asks for a log-in"
+        if self._security.protocol == "SASL_PLAINTEXT":
+            fits = "SASL_SSL, or SSL if it asks for no log-in"
+        raise CannotConnect(f"{self._where} speaks TLS: {_CONFIG} security.protocol={fits}")
 
     def _has_tls(self) -> bool:
         """Return whether the server answers a TLS handshake; nothing is sent over it."""
