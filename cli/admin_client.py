@@ -352,10 +352,15 @@ def read_error(text: str) -> tuple[int, str]:
 
 
 def explain(error: KafkaError) -> str:
-    """Return the text of an error of kafka-python: this module's if it carries a Kafka code, else the error's own."""
+    """Return the text of an error of kafka-python: this module's if it carries a Kafka code, else the error's own.
+
+    The error's own text begins with the name of its class.  A time-out has no text, or ``None`` for it.
+    """
     if isinstance(error, BrokerResponseError) and error.errno is not None:
         return describe_code(error.errno)
-    return f"{_name(error)}: {error}"
+    if isinstance(error, KafkaTimeoutError):
+        return "no server responded in time"
+    return str(error)
 
 
 def _name(error: Exception) -> str:

@@ -119,7 +119,7 @@ class _Probe:
     def _nodes(self, wire: _Wire) -> list[Node]:
         """Return the advertised addresses.  A SASL listener closes the connection of a client without a log-in."""
         try:
-            response = wire.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, version=4))
+            response = wire.ask(_metadata())
         except TimeoutError:
             raise
         except (OSError, EOFError):
@@ -197,8 +197,7 @@ class _Probe:
                 " --command-config names the file of its authority"
             )
         self._explain_alert(error)
-        if self._is_kafka_without_tls():
-            fits = "SASL_PLAINTEXT" if self._security.protocol == "SASL_SSL" else "PLAINTEXT"
+        if fits := self._protocol_without_tls():
             raise CannotConnect(
                 f"{self._where} is a plain port, without TLS: security.protocol={self._security.protocol} does not fit,"
                 f" {fits} does"
@@ -239,11 +238,10 @@ class _Probe:
         )
 
     def _refuse_plain(self) -> NoReturn:
-        fits = "SASL_SSL" if self._security.protocol == "SASL_PLAINTEXT" else "SSL"
-        raise CannotConnect(
-            f"{self._where} speaks TLS: {_CONFIG} security.protocol={fits}"
-            + ("" if fits == "SASL_SSL" else ", or SASL_SSL if it asks for a log-in")
-        )
+        fits = "SSL, or SASL_SSL if it asks for a log-in"
+        if self._security.protocol == "SASL_PLAINTEXT":
+            fits = "SASL_SSL, or SSL if it asks for no log-in"
+        raise CannotConnect(f"{self._where} speaks TLS: {_CONFIG} security.protocol={fits}")
 
     def _has_tls(self) -> bool:
         """Return whether the server answers a TLS handshake; nothing is sent over it."""
@@ -256,19 +254,31 @@ class _Probe:
 
         return self._answers(shake_hands)
 
-    def _is_kafka_without_tls(self) -> bool:
-        def ask(plain: socket.socket) -> bool:
+    def _protocol_without_tls(self) -> str:
+        """Return the ``security.protocol`` of a listener that speaks Kafka's protocol without TLS; "" of another.
+
+        A listener with SASL closes the connection of a client that asks for metadata without a log-in.
+        """
+
+        def speaks_kafka(plain: socket.socket) -> bool:
             plain.sendall(_API_VERSIONS)
             return _received(plain, 8)[4:] == _CORRELATION
 
-        return self._answers(ask)
+        def wants_no_login(plain: socket.socket) -> bool:
+            with contextlib.suppress(TimeoutError):  # a listener with SASL does not wait
+                _Wire(plain).ask(_metadata())
+            return True
+
+        if not self._answers(speaks_kafka):
+            return ""
+        return "PLAINTEXT" if self._answers(wants_no_login) else "SASL_PLAINTEXT"
 
     def _answers(self, ask: Callable[[socket.socket], bool]) -> bool:
         try:
             with self._connection() as plain:
                 plain.settimeout(min(self._timeout_s, PROBE_S))
                 return ask(plain)
-        except OSError:
+        except (OSError, EOFError):
             return False
 
 
@@ -295,6 +305,11 @@ class _Wire:
                     yield response
             except KafkaError as error:
                 raise EOFError from error
+
+
+def _metadata() -> MetadataRequest:
+    """Return a request for the brokers, without topics."""
+    return MetadataRequest(topics=[], allow_auto_topic_creation=False, version=4)
 
 
 def _received(connection: socket.socket, count: int) -> bytes:

@@ -46,4 +46,4 @@ def check_store_file(url: str) -> None:
     """Raise UsageError if the store is a local file that does not exist."""
     parts = split_url(url)
     if parts.scheme == "sqlite" and not os.path.isfile(unquote(parts.path)):
-        raise UsageError(f"{url}: there is no such file")
+        raise UsageError(f"{url}: there is no such file; a server with this store makes it at its first start")

@@ -44,6 +44,22 @@ _SECURITY_WORDS = {
 }  # fmt: skip
 _SECURITY_BEGINNINGS = ("AUTHEN", "AUTHORI", "KEYSTORE", "TRUSTSTORE")
 """Words, and beginnings of words, that mark the name of an unknown variable as one of security."""
+_OF_KAFKA = {
+    "broker.id": "node_id",
+    "broker.rack": "zone",
+    "controller.quorum.bootstrap.servers": "meta, the metadata store,",
+    "controller.quorum.voters": "meta, the metadata store,",
+    "log.dir": "root, where segments are stored,",
+    "log.dirs": "root, where segments are stored,",
+    "log.retention.hours": "log.retention.ms",
+    "log.retention.minutes": "log.retention.ms",
+    "log.roll.hours": "log.roll.ms",
+    "metadata.log.dir": "meta, the metadata store,",
+    "node.id": "node_id",
+    "process.roles": "roles",
+    "zookeeper.connect": "meta, the metadata store,",
+}
+"""The setting to use here in place of a setting of Kafka's brokers, by the latter's name."""
 _OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE"}
 """Variables of ``bmq cluster`` that have a word of ``_SECURITY_WORDS``: ``cli/cluster/http_login.py``."""
 _OF_KUBERNETES = re.compile(
@@ -96,12 +112,19 @@ def _from_file(file: Mapping[str, object], file_name: str) -> dict[str, Any]:
         else:
             found = by_name.get(name) or by_name.get(name.replace("-", "_"))
             if found is None:
-                raise ConfigError(f"{file_name}: unknown setting {name!r}{meant(name, by_name)}")
+                hint = meant(name, by_name) or _instead_of(name)
+                raise ConfigError(f"{file_name}: unknown setting {name!r}{hint}")
             option, parsed = found, parse_value(found, value, where)
         if option.name in values:
             raise _set_twice(where, option_name(option))
         values[option.name] = parsed
     return values
+
+
+def _instead_of(name: str) -> str:
+    """Return ``; set NAME instead`` for a setting of Kafka's brokers that has another name here."""
+    found = _OF_KAFKA.get(name)
+    return f"; set {found} instead" if found else ""
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -67,9 +67,13 @@ def secret_names(option: Field[Any]) -> list[tuple[str, str]]:
 
 
 def meant(name: str, names: Iterable[str], likeness: float = _LIKENESS) -> str:
-    """Return ``; did you mean NAME?``, or "" if no name is as similar as ``likeness``, from 0 to 1."""
-    like = difflib.get_close_matches(name, list(names), n=1, cutoff=likeness)
-    return f"; did you mean {like[0]}?" if like else ""
+    """Return ``; did you mean NAME?``, or "" if no name is as similar as ``likeness``, from 0 to 1.
+
+    Capitals make no difference: Spark hands over all names of options in small letters.
+    """
+    by_folded = {each.casefold(): each for each in names}
+    like = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=likeness)
+    return f"; did you mean {by_folded[like[0]]}?" if like else ""
 
 
 def parse_as(option: Field[Any], kind: Any, value: object, where: str) -> Any:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from bmq.core.options import meant
+
 EARLIEST, LATEST = -2, -1
 """Kafka's numbers for the beginning and the end of a partition, in JSON."""
 
@@ -209,9 +211,10 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
                 raise OptionError(f"{right} is given twice: {found[right]!r}, and {value!r} as {name}")
             found[right] = value
         elif name.casefold() not in ignored:
-            hint = _HINTS.get(name.casefold(), "unknown option")
+            hint = _HINTS.get(name.casefold()) or f"unknown option{meant(name, OPTIONS)}"
+            end = "" if hint.endswith("?") else "."
             names = "\n".join(f"  {name}: {text}" for name, text in OPTIONS.items())
-            raise OptionError(f"option {name!r}: {hint}. The options of bmq:\n{names}")
+            raise OptionError(f"option {name!r}: {hint}{end} The options of bmq:\n{names}")
     return found
 
 

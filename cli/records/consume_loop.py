@@ -244,7 +244,7 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
         except KafkaError as error:
             is_later = not is_last and (error.retriable or isinstance(error, RebalanceInProgressError))
             if is_last or not self._is_commit_failing:
-                again = "; it is tried again" if is_later else ""
+                again = "; the commit is tried again" if is_later else ""
                 fail(f"note: not committed, others of the group may get these records again: {explain(error)}{again}")
             if is_later:
                 self._is_commit_failing = True

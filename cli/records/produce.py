@@ -97,7 +97,8 @@ def produce(admin: AdminClient, arguments: argparse.Namespace) -> int:
     try:
         partitions = producer.partitions_for(arguments.topic)
         on_acknowledged = _print_place if arguments.json else None
-        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, on_acknowledged)
+        advice = "; --ignore-partition chooses one by the key" if arguments.partition is None else ""
+        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, on_acknowledged, advice)
         return _run(arguments, reader, inputs, delivery)
     finally:
         with contextlib.suppress(KafkaTimeoutError):  # a second Ctrl-C leaves unacknowledged records
@@ -264,13 +265,18 @@ class Delivery:
         partitions: set[int],
         timeout_s: float,
         on_acknowledged: Callable[[Any], None] | None,
+        partition_advice: str,
     ) -> None:
-        """Take ``on_acknowledged``, which is called with kafka-python's RecordMetadata of each record."""
+        """Take ``on_acknowledged``, which is called with kafka-python's RecordMetadata of each record.
+
+        ``partition_advice`` ends the error about a partition that the topic does not have.
+        """
         self._producer = producer
         self._topic = topic
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._on_acknowledged = on_acknowledged
+        self._partition_advice = partition_advice
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
         self._failed_with_batch: NotDelivered | None = None
@@ -280,7 +286,7 @@ class Delivery:
     def send(self, place: str, record: InputRecord) -> None:
         """Send a record; wait while too many are unacknowledged.  Raises NotDelivered, also for an earlier record."""
         if record.partition is not None and record.partition not in self._partitions:
-            there = f"it has {len(self._partitions)}, from 0 up; --ignore-partition chooses one by the key"
+            there = f"it has {len(self._partitions)}, from 0 up{self._partition_advice}"
             raise NotDelivered(f"{place}: topic {self._topic} has no partition {record.partition}: {there}")
         try:
             future = self._producer.send(

@@ -35,11 +35,17 @@ def list_transactions(admin: AdminClient, arguments: argparse.Namespace) -> int:
     Returns 1 if some servers cannot list theirs now; the ids of the others are printed.
     """
     rows, silent = coordinators.list_ids(admin, arguments, _list_request(arguments))
+    is_filtered = (
+        bool(arguments.state or arguments.producer_id)
+        or arguments.running_longer_than is not None
+        or arguments.pattern is not None
+    )
+    nothing = "no transactional id matches" if is_filtered else "there are no transactional ids"
     if arguments.json:
         for row in rows:
             print_json(row._asdict())
     else:
-        print_table(_TITLES, rows, if_none="" if silent else "there are no such transactional ids")
+        print_table(_TITLES, rows, if_none="" if silent else nothing)
     return tell_silent(silent, "transactional ids", "transactions")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bmq.core.options import ConfigError
+from bmq.core.options import ConfigError, meant
 from bmq.core.security.client_settings import ClientSecuritySettings, is_security, security_of_client
 from bmq.spark.options import OptionError
 
@@ -106,9 +106,12 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
     known = {name.casefold() for name in SINK_OPTIONS} | _OTHERS
     for name in options:
         if name not in known and not name.startswith(("kafka.", "asyncprogresstracking")):
-            hint = "the sink writes through kafka.bootstrap.servers" if name == "root" else "unknown option"
+            hint = f"unknown option{meant(name, SINK_OPTIONS)}"
+            if name == "root":
+                hint = "the sink writes through kafka.bootstrap.servers"
+            end = "" if hint.endswith("?") else "."
             names = "\n".join(f"  {each}: {text}" for each, text in SINK_OPTIONS.items())
-            raise OptionError(f"option {name!r}: {hint}. The options of the sink, beside kafka.*:\n{names}")
+            raise OptionError(f"option {name!r}: {hint}{end} The options of the sink, beside kafka.*:\n{names}")
 
 
 def _columns(types: Mapping[str, str], *, has_topic_option: bool) -> tuple[str, ...]:

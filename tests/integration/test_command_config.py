@@ -161,6 +161,16 @@ def test_tls_at_a_plain_port(place: Place) -> None:
     status, error = refused(place, place.plain, config)
     assert status == 2
     assert "is a plain port, without TLS: security.protocol=SSL does not fit, PLAINTEXT does" in error
+    config = place.config(
+        "sasl-tls-at-plain", security_protocol="SASL_SSL", sasl_mechanism="PLAIN",
+        sasl_jaas_config=plain("admin", "secret"), ssl_truststore_location=place.made.trust,
+    )  # fmt: skip
+    status, error = refused(place, place.plain, config)
+    assert status == 2
+    assert "is a plain port, without TLS: security.protocol=SASL_SSL does not fit, PLAINTEXT does" in error
+    status, error = refused(place, place.sasl, config)
+    assert status == 2
+    assert "is a plain port, without TLS: security.protocol=SASL_SSL does not fit, SASL_PLAINTEXT does" in error
 
 
 def test_plain_text_at_a_tls_port(place: Place) -> None:

@@ -60,7 +60,7 @@ class Walk:
         (folder / "etc/admin").write_text(ADMIN)
         self.open, self.scram, self.mtls, self.http, internal = free_ports(5)
         self.config: dict[str, str] = {}
-        self.set(f'root = "{(folder / "root").as_uri()}"\nmeta = "sqlite:///var/lib/bmq/meta.db"\n')
+        self.set('root = "file:///var/lib/bmq/log"\nmeta = "sqlite:///var/lib/bmq/meta.db"\n')
         self.set(
             f'http = "127.0.0.1:9080"\ninternal = "127.0.0.1:{internal}"\nlisteners = "PLAINTEXT://127.0.0.1:9092"'
         )

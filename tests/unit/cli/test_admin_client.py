@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NotLeaderForPartitionError
 
 from bmq.cli import admin_client
-from bmq.cli.admin_client import AdminClient, describe_code, perform, read_error, run
+from bmq.cli.admin_client import AdminClient, describe_code, explain, perform, read_error, run
 from bmq.cli.kafka_client import Settings
 from bmq.core.http_call import RequestRefused
 from tests.unit.cli.fake_admin import FakeAdmin, parse
@@ -135,6 +135,19 @@ def test_a_server_that_does_not_respond_in_time_is_given_up(
 )
 def test_error_codes_are_printed_in_words(code: int, message: str | None, expected: str) -> None:
     assert describe_code(code, message) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KafkaTimeoutError(), "no server responded in time"),
+        (KafkaTimeoutError(None), "no server responded in time"),
+        (KafkaConnectionError("reset"), "KafkaConnectionError: reset"),
+        (NotLeaderForPartitionError(), describe_code(6)),
+    ],
+)
+def test_errors_of_the_client_are_named_once(error: KafkaError, expected: str) -> None:
+    assert explain(error) == expected
 
 
 def test_errors_in_texts_are_recognised() -> None:

@@ -56,7 +56,7 @@ def test_a_local_root_is_a_folder_that_exists(tmp_path: Path) -> None:
 def test_a_store_in_a_file_must_exist(tmp_path: Path) -> None:
     file = tmp_path / "a b.db"
     url = file.as_uri().replace("file:", "sqlite:")
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="there is no such file; a server with this store makes it at its first start"):
         check_store_file(url)
     file.touch()
     check_store_file(url)

@@ -54,6 +54,12 @@ def test_a_dash_in_the_file_is_an_underscore() -> None:
     [
         ({"num.partition": 1}, {}, {}, "the file: unknown setting 'num.partition'; did you mean num.partitions?"),
         ({"colour": 1}, {}, {}, "the file: unknown setting 'colour'"),
+        ({"Num.Partitions": 1}, {}, {}, "unknown setting 'Num.Partitions'; did you mean num.partitions?"),
+        ({"broker.id": 1}, {}, {}, "unknown setting 'broker.id'; set node_id instead"),
+        ({"node.id": 1}, {}, {}, "unknown setting 'node.id'; set node_id instead"),
+        ({"broker.rack": "a"}, {}, {}, "unknown setting 'broker.rack'; set zone instead"),
+        ({"log.dirs": "/d"}, {}, {}, "unknown setting 'log.dirs'; set root, where segments are stored, instead"),
+        ({"log.retention.hours": 1}, {}, {}, "'log.retention.hours'; set log.retention.ms instead"),
         ({"num.partitions": "many"}, {}, {}, "the file: num.partitions: 'many' is not a whole number"),
         ({"num.partitions": True}, {}, {}, "True is not a whole number"),
         ({"num.partitions": 1.5}, {}, {}, "1.5 is not a whole number"),

@@ -93,7 +93,9 @@ def test_the_isolation_level_has_kafkas_names_too(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"topicc": "t"}, "'topicc': unknown option"),
+        ({"topicc": "t"}, "'topicc': unknown option; did you mean topic\\? The options"),
+        ({"startingoffset": "latest"}, "'startingoffset': unknown option; did you mean startingOffsets\\? The options"),
+        ({"colour": "red"}, "'colour': unknown option\\. The options"),
         ({"kafka.bootstrap.servers": "h:1"}, "no broker is used"),
         ({"kafka.isolation.level": "none"}, "isolationLevel='none'"),
         (

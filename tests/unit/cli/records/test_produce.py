@@ -133,7 +133,12 @@ def test_a_partition_that_is_not_there(
 ) -> None:
     stdin(b'{"value": "a", "partition": 0}\n{"value": "b", "partition": 9}\n')
     assert bmq("produce", "orders", "--format", "json") == 1
-    assert "record 2: topic orders has no partition 9: it has 2, from 0 up" in capsys.readouterr().err
+    assert (
+        "record 2: topic orders has no partition 9: it has 2, from 0 up; --ignore-partition" in capsys.readouterr().err
+    )
+    stdin(b"a\n")
+    assert bmq("produce", "orders", "--partition", "9") == 1
+    assert "no partition 9: it has 2, from 0 up (0 records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ Told = pytest.CaptureFixture[str]
 
 def test_ids_are_listed_with_their_coordinator_producer_and_state(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     assert bmq("transaction", "list") == 0
-    assert capsys.readouterr().err == "there are no such transactional ids\n"
+    assert capsys.readouterr().err == "there are no transactional ids\n"
+    assert bmq("transaction", "list", "--running-longer-than", "60") == 0
+    assert capsys.readouterr().err == "no transactional id matches\n"
     server.ids = {"b": FakeTransaction(8), "a": FakeTransaction(7, "Empty")}
     assert bmq("transaction", "list") == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
