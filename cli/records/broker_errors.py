@@ -55,4 +55,7 @@ class BrokerErrors(logging.Filter):
 def _code_of(argument: object) -> int | None:
     """Return the Kafka code of an error that kafka-python names by its class."""
     error = getattr(kafka_errors, argument, None) if isinstance(argument, str) and argument.isidentifier() else None
-    return error.errno if isinstance(error, type) and issubclass(error, BrokerResponseError) else None
+    if not (isinstance(error, type) and issubclass(error, BrokerResponseError)):
+        return None
+    code: int | None = getattr(error, "errno", None)
+    return code
