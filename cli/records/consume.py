@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
+from kafka.errors import CorruptRecordError, GroupAuthorizationFailedError, TopicAuthorizationFailedError
 from kafka.protocol.consumer import OffsetSpec, OffsetTimestamp
 
 from bmq.cli.admin_client import (
@@ -45,6 +46,10 @@ from bmq.core.http_call import RequestRefused, ServerUnreachable
 FETCH_BYTES_MAX = 16 << 20
 REQUEST_MS_MIN = 30_000
 LEADER_WAIT_S = 0.2
+_PLACE = re.compile(
+    r"TopicPartition\(topic='(?P<topic>[^']+)', partition=(?P<partition>\d+)\) at offset (?P<offset>\d+)"
+)
+"""The place of a damaged batch: kafka-python has it in the error's text only."""
 
 
 # ----------------------------------------------------------------------------------------------------------- command
@@ -96,7 +101,7 @@ def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def reads(arguments: argparse.Namespace) -> Iterator[None]:
-    """Raise RequestRefused that names the right which kafka-python says is missing."""
+    """Raise RequestRefused for errors of kafka-python: it names the missing right, or the damaged batch."""
     try:
         yield
     except GroupAuthorizationFailedError as error:
@@ -106,6 +111,23 @@ def reads(arguments: argparse.Namespace) -> Iterator[None]:
         names = sorted(error.args[0]) if error.args and isinstance(error.args[0], set | frozenset) else arguments.topics
         right = f"Read on topic {', '.join(names)}"
         raise RequestRefused(describe_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED, right=right)) from error
+    except CorruptRecordError as error:
+        raise RequestRefused(_damage(error)) from error
+
+
+def _damage(error: CorruptRecordError) -> str:
+    """Return the text of a batch whose CRC is wrong: its place, and what helps."""
+    name = ErrorCode.CORRUPT_MESSAGE.name
+    place = _PLACE.search(str(error))
+    if place is None:
+        return f"a batch is damaged ({name}), another try does not help: `bmq segment verify --topic TOPIC` names it"
+    topic, partition, offset = place["topic"], int(place["partition"]), place["offset"]
+    return (
+        f"{partition_name(TopicPartition(topic, partition))}: the batch at offset {offset} is damaged ({name}), another"
+        f" try does not help: `bmq segment verify --topic {topic} --partition {partition}` shows the fault,"
+        f" `bmq segment repair {topic} {partition} --all` what can be kept; to pass the batch, begin behind it (--from,"
+        " of a group `bmq group reset-offsets`)"
+    )
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.errors import KafkaError, RebalanceInProgressError
+from kafka.errors import CorruptRecordError, KafkaError, RebalanceInProgressError
 
 from bmq.cli.admin_client import explain, knock
 from bmq.cli.kafka_client import Settings
@@ -141,7 +141,18 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------------------- loop
 
     def run(self) -> None:
-        """Read until the end.  Raises ServerUnreachable if an end that exists is not reached."""
+        """Read until the end.
+
+        Raises ServerUnreachable if an end that exists is not reached, CorruptRecordError at a damaged batch.
+        """
+        try:
+            self._read()
+        except CorruptRecordError:
+            self._commit(is_last=True)  # here: from the listener, when the consumer closes, a failure hides this error
+            raise
+        self._commit(is_last=True)
+
+    def _read(self) -> None:
         found: Mapping[TopicPartition, Sequence[Consumed]] = {}
         with Progress("consume", unit="records") as progress:
             while not self._stopped.signal and not self._is_done(found.keys()):
@@ -156,7 +167,6 @@ class ConsumeLoop(ConsumerRebalanceListener):  # type: ignore[misc]
                 if monotonic() >= self._commit_due:
                     self._commit()
                 self._check_moving(bool(found))
-        self._commit(is_last=True)
 
     def _write(self, found: Mapping[TopicPartition, Sequence[Consumed]]) -> None:
         written = dict(self._written)

@@ -181,6 +181,8 @@ async def read(requests: FakeRequests, query: str) -> tuple[list[int], list[dict
         ("timestamp=1000", [], 20),
         ("offset=earliest&key=k1&limit=2", [6, 9], 10),
         ("offset=earliest&key=none", [], 20),
+        ("key=k1&limit=2", [6, 9], 10),
+        ("offset=latest&key=k1&limit=3", [18], 20),
     ],
 )
 async def test_a_read_begins_and_ends_within_the_log(query: str, offsets: list[int], following: int) -> None:
@@ -339,6 +341,57 @@ async def test_records_that_cannot_be_parsed_are_named_with_their_offset(
     with pytest.raises(RequestError, match="at offset 5: ") as raised:
         await read(requests, "partition=0&offset=earliest")
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("query", "searched"),
+    [
+        ("limit=2", ""),
+        ("partition=0&key=k1", "the records from the earliest offset on, of partition 0"),
+        ("partition=0&key=k1&offset=9", "the records from offset 9 on, of partition 0"),
+        ("partition=0&key=k1&timestamp=9", "the records from the given time on, of partition 0"),
+        ("partition=0&key=k1&offset=latest&limit=9", "the newest 9 offsets alone, of partition 0"),
+        ("key=k1", "the records from the earliest offset on, of partition 1, where Kafka's default partitioner puts"),
+    ],
+)
+async def test_a_response_says_what_was_searched_for_a_key(query: str, searched: str) -> None:
+    requests = Log()
+    response: Any = await Called(RecordsApi(state(requests=requests)), requests).read(get(f"/?{query}", name="orders"))
+    assert response["searched"].startswith(searched)
+    assert bool(response["searched"]) == bool(searched)
+
+
+class Rotten(Log):
+    """A log whose batch of offsets 11 to 13 has a byte that changed on storage."""
+
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
+        """Return up to three batches."""
+        parts = [
+            await super(Rotten, self).fetch(topic_id, partition, at, max_bytes, isolation_level)
+            for at in range(offset, min(offset + 9, 18), 3)
+        ]
+        batches = [bytearray(part.records[0]) for part in parts]
+        for batch in batches:
+            if Batch(memoryview(batch)).base_offset == 11:
+                batch[-2] ^= 1  # the value: the record can be parsed
+        return FetchedPartition(partition, 0, self.end, self.end, 5, batches)
+
+
+@pytest.mark.parametrize("query", ["offset=11", "offset=12", "limit=8"])
+async def test_a_record_of_a_damaged_batch_is_not_shown(query: str) -> None:
+    with pytest.raises(RequestError, match=r"at offset 1\d: the batch up to offset 13 is damaged, its CRC") as raised:
+        await read(Rotten(), f"partition=0&{query}")
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_the_records_before_and_behind_damage_are_shown() -> None:
+    found, (facts,) = await read(Rotten(), "partition=0&offset=earliest")
+    assert (found, facts["next"]) == ([5, 6, 7, 8, 9, 10], 11)
+    assert facts["error"].startswith("CORRUPT_MESSAGE: at offset 11: the batch up to offset 13 is damaged")
+    found, (facts,) = await read(Rotten(), "partition=0&offset=14&limit=3")
+    assert (found, facts["error"]) == ([14, 15, 16], "")
 
 
 async def test_many_partitions_need_one_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from kafka import TopicPartition
 from kafka.errors import (
     CommitFailedError,
     CoordinatorNotAvailableError,
+    CorruptRecordError,
     KafkaError,
     KafkaTimeoutError,
     RebalanceInProgressError,
@@ -37,6 +38,32 @@ def test_an_end_behind_offsets_without_records_is_reached(bmq: Run, consumer: Fa
     consumer.ends[ONE] = 4
     assert bmq("consume", "orders", "--partition", "1", "--to", "latest") == 0
     assert capsys.readouterr().out.splitlines() == ["b0", "b1"]
+
+
+@pytest.mark.parametrize("is_group", [False, True])
+def test_a_damaged_batch_is_named_with_its_remedy(
+    bmq: Run, consumer: FakeConsumer, capsys: Told, *, is_group: bool
+) -> None:
+    """A group commits what was written before it, before the consumer closes."""
+
+    def fail_third(number: int) -> None:
+        if number == 3:
+            text = f"Record batch for partition {ZERO} at offset 5 failed crc check"
+            raise CorruptRecordError(text)
+
+    consumer.given, consumer.on_poll = [ZERO], fail_third
+    words = ["--group", "g"] if is_group else ["--partition", "0"]
+    consumer.committed = {ZERO: 2} if is_group else {}
+    assert bmq("consume", "orders", *words) == 1
+    error = capsys.readouterr().err
+    assert "partition 0 of topic orders: the batch at offset 5 is damaged (CORRUPT_MESSAGE), another try does" in error
+    assert "`bmq segment repair orders 0 --all`" in error
+    assert error.count("\n") == 1
+    assert consumer.committed == ({ZERO: 5} if is_group else {})
+    if is_group:
+        consumer.commit_error = KafkaError("a commit while the consumer closes")
+        consumer.listener.on_partitions_revoked([ZERO])
+        assert not capsys.readouterr().err
 
 
 def test_a_group_commits_what_was_written(bmq: Run, consumer: FakeConsumer, capsys: Told) -> None:
