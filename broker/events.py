@@ -95,7 +95,7 @@ class LogRecovered:
 
 @dataclass(frozen=True, slots=True)
 class IndexWritten:
-    """The end of a recovered segment's lack of an index: it is on storage, or the segment was deleted."""
+    """The end of the work on a recovered segment's index: it is on storage, or was given up."""
 
     name: SegmentName
 
@@ -363,8 +363,8 @@ class RecoverLog:
 class WriteIndexes:
     """Write of the indexes of recovered segments. -> IndexWritten of each.
 
-    A segment without an index is scanned by readers, and is not cleaned: so the record names it until the index is
-    written, and another takeover tries again.
+    A segment without an index is scanned by readers, and is not cleaned. So the record names it until the work has
+    ended: after the owner's death another takeover does it.
     """
 
     recovered: Recovered

@@ -347,40 +347,40 @@ class Takeover:
     def _report(self, text: str, path: str, error: object) -> None:
         self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
-    async def write_indexes(self, effect: ev.WriteIndexes, written: Callable[[SegmentName], None]) -> None:
-        """Write the missing indexes of recovered segments; call ``written`` with each name whose index is on storage.
+    async def write_indexes(self, effect: ev.WriteIndexes, ended: Callable[[SegmentName], None]) -> None:
+        """Write the missing indexes of recovered segments; call ``ended`` with each name that needs no more work.
 
-        Gives up after a few attempts, since readers manage without: the next takeover tries again.
+        Gives up after a few attempts, since readers manage without: a record does not collect names of damaged segments.
         """
         segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         for segment in segments:
-            if segment.has_whole_index and await self._write_index(segment, effect):
-                written(segment.name)
+            if segment.has_whole_index:
+                await self._write_index(segment, effect)
+                ended(segment.name)
         for segment in segments:
             again = partial(index_again, self._context.fs, self._segments.path, segment, self._index_interval_bytes)
-            if not segment.has_whole_index and await self._write_index_late(segment.name, again, effect):
-                written(segment.name)
+            if not segment.has_whole_index:
+                await self._write_index_late(segment.name, again, effect)
+                ended(segment.name)
         for entry in self._unscanned:
-            if await self._write_index_late(entry.name, partial(self._read_whole, entry), effect):
-                written(entry.name)
+            await self._write_index_late(entry.name, partial(self._read_whole, entry), effect)
+            ended(entry.name)
 
-    async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> bool:
+    async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
         for attempt in range(IDX_ATTEMPTS):
             try:
                 await self._segments.write_idx(segment.name, self._index_of(segment, effect))
-                return True
+                return
             except StorageError as error:
                 if attempt + 1 == IDX_ATTEMPTS:
                     text = "could not write the index of a segment; readers scan the segment"
                     self._report(text, self._segments.path.idx(segment.name), repr(error))
-        return False
 
     async def _write_index_late(
         self, name: SegmentName, read: Callable[[], Awaitable[RecoveredSegment]], effect: ev.WriteIndexes
-    ) -> bool:
+    ) -> None:
         """Make the index from the whole segment, unless the broker that closed the segment has written it by then.
 
-        Returns False if it could not be written.
         An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
         """
         late, path = self._context.deferred_indexes, self._segments.path
@@ -389,16 +389,15 @@ class Takeover:
             try:
                 async with late.turns:  # held across the read on purpose: it bounds how many run at once
                     if await self._has_index(name):
-                        return True
+                        return
                     await self._segments.write_idx(name, self._index_of(await read(), effect))
-                return True
+                return
             except NoSuchFile:
-                return True  # deleted meanwhile
+                return  # deleted meanwhile
             except (StorageError, FormatError) as error:
                 if attempt + 1 == IDX_ATTEMPTS:
                     text = "could not write the index of a segment; readers scan the segment"
                     self._report(text, path.idx(name), repr(error))
-        return False
 
     async def _read_whole(self, entry: SegmentEntry) -> RecoveredSegment:
         """Read a closed segment, and what its index needs of the segments before it.
