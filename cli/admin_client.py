@@ -61,6 +61,10 @@ _ADVICE = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: (
         "no live coordinator serves it now; try again, or see which coordinators live: `bmq cluster status`"
     ),
+    ErrorCode.NOT_ENOUGH_REPLICAS: (
+        "storage has fewer copies to give than the topic's min.insync.replicas: start datanodes, or"
+        " `bmq topic alter TOPIC --config min.insync.replicas=1`; on a local root it must be 1"
+    ),
     ErrorCode.CONCURRENT_TRANSACTIONS: "the transaction before is still ending",
     ErrorCode.UNSUPPORTED_VERSION: "the server is too old, or does not serve this",
 }

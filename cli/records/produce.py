@@ -29,6 +29,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.exit_status import EXIT_REFUSED
 from bmq.cli.output import fail, print_json, printable
 from bmq.cli.progress import Progress
+from bmq.cli.records.broker_errors import BrokerErrors
 from bmq.cli.records.input import (
     RECORD_BYTES_MAX,
     FixedFields,
@@ -94,11 +95,13 @@ def produce(admin: AdminClient, arguments: argparse.Namespace) -> int:
         allow_auto_create_topics=arguments.allow_auto_create_topics,
         metrics_enabled=False,
     )
+    errors = BrokerErrors()
     try:
         partitions = producer.partitions_for(arguments.topic)
         on_acknowledged = _print_place if arguments.json else None
-        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, on_acknowledged)
-        return _run(arguments, reader, inputs, delivery)
+        delivery = Delivery(producer, arguments.topic, partitions, arguments.timeout, on_acknowledged, errors)
+        with errors.kept():
+            return _run(arguments, reader, inputs, delivery)
     finally:
         with contextlib.suppress(KafkaTimeoutError):  # a second Ctrl-C leaves unacknowledged records
             producer.close(timeout=0)
@@ -264,13 +267,18 @@ class Delivery:
         partitions: set[int],
         timeout_s: float,
         on_acknowledged: Callable[[Any], None] | None,
+        errors: BrokerErrors,
     ) -> None:
-        """Take ``on_acknowledged``, which is called with kafka-python's RecordMetadata of each record."""
+        """Take ``on_acknowledged``, which is called with kafka-python's RecordMetadata of each record.
+
+        ``errors``: the last errors of brokers, for the records that are not acknowledged in time.
+        """
         self._producer = producer
         self._topic = topic
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._on_acknowledged = on_acknowledged
+        self._errors = errors
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
         self._failed_with_batch: NotDelivered | None = None
@@ -293,7 +301,7 @@ class Delivery:
             )
         except KafkaError as error:
             self.failed += 1
-            raise NotDelivered(f"{place}: {_why(error, self._timeout_s, self._topic)}") from error
+            raise NotDelivered(f"{place}: {self._why(error)}") from error
         size = len(record.key or b"") + len(record.value or b"")
         self._pending.append(_Pending(place, size, record.key is not None, future))
         self._bytes += size
@@ -331,7 +339,7 @@ class Delivery:
         except KafkaError as error:
             self._forget_oldest()
             self.failed += 1
-            why = _why(error, self._timeout_s, self._topic, has_key=oldest.has_key)
+            why = self._why(error, has_key=oldest.has_key)
             failure = NotDelivered(f"{oldest.place}: {why}")
             if type(error) is not KafkaError:
                 raise failure from error
@@ -345,10 +353,15 @@ class Delivery:
     def _forget_oldest(self) -> None:
         self._bytes -= self._pending.popleft().size
 
+    def _why(self, error: KafkaError, *, has_key: bool = True) -> str:
+        if not isinstance(error, KafkaTimeoutError):
+            return _why(error, self._topic, has_key=has_key)
+        code = self._errors.code_for(str(error))
+        last = "" if code is None else f"; the broker's last error: {describe_code(code)}"
+        return f"not acknowledged within {self._timeout_s:g} s{last}; it may have been written all the same"
 
-def _why(error: KafkaError, timeout_s: float, topic: str, *, has_key: bool = True) -> str:
-    if isinstance(error, KafkaTimeoutError):
-        return f"not acknowledged within {timeout_s:g} s; it may have been written all the same"
+
+def _why(error: KafkaError, topic: str, *, has_key: bool) -> str:
     code, message = _code_of(error)
     if code is None:
         return explain(error)

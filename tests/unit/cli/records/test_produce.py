@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 from kafka.errors import (
     InvalidRecordError,
     KafkaError,
@@ -165,6 +167,25 @@ def test_the_first_that_fails_is_named(
     done, lost = (1, 1) if answers else (2, 2)
     assert out == f"{done} record{'s' if done > 1 else ''} produced to orders\n"
     assert f"; {lost} record{'s' if lost > 1 else ''} not acknowledged)" in err
+
+
+def test_a_record_that_is_late_is_reported_with_the_brokers_last_error(
+    bmq: Run, producer: FakeProducer, stdin: Callable[[bytes], None], capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = TopicPartition("orders", 0)
+    send = producer.send
+
+    def log_and_send(topic: str, **record: Any) -> FakeFuture:
+        logging.getLogger("kafka.producer.sender").warning("%s: retrying after %s", key, "NotEnoughReplicasError")
+        return send(topic, **record)
+
+    monkeypatch.setattr(producer, "send", log_and_send)
+    producer.failing = {b"a": KafkaTimeoutError(f"Expiring 1 record(s) for {key}: 30000 ms has passed")}
+    stdin(b"a\n")
+    assert bmq("produce", "orders") == 1
+    error = capsys.readouterr().err
+    assert "not acknowledged within 30 s; the broker's last error: storage has fewer copies" in error
+    assert "(NOT_ENOUGH_REPLICAS); it may have been written all the same" in error
 
 
 @pytest.mark.parametrize("answers", [False, True])
