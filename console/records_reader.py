@@ -127,7 +127,7 @@ class RecordsReader:
     async def read_all(self, numbers: Sequence[int]) -> RecordsFound:
         """Return the records of these partitions, and for each the error if it cannot be read.
 
-        Raises RequestError if no partition can be read.
+        Raises RequestError if no partition can be read, and no records were read before the errors.
         """
         limit = self._wanted.limit
         founds = active = [Found(number) for number in numbers]
@@ -137,7 +137,7 @@ class RecordsReader:
             self._answer_bytes = ANSWER_BYTES_MAX // len(active)
             errors = await asyncio.gather(*(self._read(found, deadline) for found in active))
             failed = [error for error in errors if error is not None]
-            if len(failed) == len(founds):
+            if len(failed) == len(founds) and not any(found.records for found in founds):
                 raise failed[0]
             records = self._choose(founds)
             if self._share == limit:
@@ -309,9 +309,21 @@ class _Data(NamedTuple):
     aborted: Sequence[tuple[int, int]]
 
     def read(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield each batch, and whether it belongs to an aborted transaction.  Raises FormatError."""
+        """Yield each batch before a damaged batch, and whether it belongs to an aborted transaction.
+
+        A fetch returns the bytes of storage unchecked.  Raises FormatError if the first batch is damaged.
+        """
         aborted = Aborted(self.aborted)
+        is_first = True
         for batch in read_batches(memoryview(self.batches)):
+            if not batch.has_valid_crc and not is_first:
+                return  # the next fetch begins with it
+            if not batch.has_valid_crc:
+                raise FormatError(
+                    f"the batch up to offset {batch.last_offset} is damaged, its CRC does not match; `bmq segment"
+                    " verify` shows the fault, `bmq segment repair TOPIC PARTITION --all` what can be kept"
+                )
+            is_first = False
             last, is_aborted = batch.next_offset - 1, False
             if not batch.is_control:
                 is_aborted = batch.is_transactional and aborted.hides(batch.producer_id, last)

@@ -341,6 +341,39 @@ async def test_records_that_cannot_be_parsed_are_named_with_their_offset(
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
+class Rotten(Log):
+    """A log whose batch of offsets 11 to 13 has a byte that changed on storage."""
+
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, isolation_level: int
+    ) -> FetchedPartition:
+        """Return up to three batches."""
+        parts = [
+            await super(Rotten, self).fetch(topic_id, partition, at, max_bytes, isolation_level)
+            for at in range(offset, min(offset + 9, 18), 3)
+        ]
+        batches = [bytearray(part.records[0]) for part in parts]
+        for batch in batches:
+            if Batch(memoryview(batch)).base_offset == 11:
+                batch[-2] ^= 1  # the value: the record can be parsed
+        return FetchedPartition(partition, 0, self.end, self.end, 5, batches)
+
+
+@pytest.mark.parametrize("query", ["offset=11", "offset=12", "limit=8"])
+async def test_a_record_of_a_damaged_batch_is_not_shown(query: str) -> None:
+    with pytest.raises(RequestError, match=r"at offset 1\d: the batch up to offset 13 is damaged, its CRC") as raised:
+        await read(Rotten(), f"partition=0&{query}")
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_the_records_before_and_behind_damage_are_shown() -> None:
+    found, (facts,) = await read(Rotten(), "partition=0&offset=earliest")
+    assert (found, facts["next"]) == ([5, 6, 7, 8, 9, 10], 11)
+    assert facts["error"].startswith("CORRUPT_MESSAGE: at offset 11: the batch up to offset 13 is damaged")
+    found, (facts,) = await read(Rotten(), "partition=0&offset=14&limit=3")
+    assert (found, facts["error"]) == ([14, 15, 16], "")
+
+
 async def test_many_partitions_need_one_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_api, "PARTITIONS_MAX", 1)
     assert await refused(read(Log(), "offset=earliest")) == (400, "wrong_parameter")
