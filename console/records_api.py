@@ -75,6 +75,7 @@ class RecordsApi:
         found = await RecordsReader(request[ACCESS].kafka, topic, wanted, registry).read_all(numbers)
         return {
             "topic": topic["name"],
+            "searched": _searched(query, wanted, numbers),
             "records": found.records,
             "partitions": [part.facts() for part in found.partitions],
             "has_more": found.has_more,
@@ -126,7 +127,8 @@ def _encoded(text: str | None) -> bytes | None:
 
 
 def _wanted(query: Query) -> Wanted:
-    offset: int | str = query.text("offset", LATEST)
+    # The newest records are as many offsets as the limit: a key is seldom among them.
+    offset: int | str = query.text("offset", EARLIEST if query.is_given("key") else LATEST)
     if isinstance(offset, str) and offset not in (LATEST, EARLIEST):
         offset = parse_number("offset", offset, 0, _LONG_MAX)
     key = None
@@ -140,6 +142,26 @@ def _wanted(query: Query) -> Wanted:
         format=query.choice("format", payloads.FORMATS),
         shown_bytes=query.number("bytes", SHOWN_BYTES, 1, SHOWN_BYTES_MAX),
         isolation_level=_LEVELS[query.choice("isolation_level", tuple(_LEVELS))],
+    )
+
+
+def _searched(query: Query, wanted: Wanted, numbers: Sequence[int]) -> str:
+    """Return the part of the topic that a search for a key covers, in words; empty without a key."""
+    if wanted.key is None:
+        return ""
+    if wanted.is_newest:
+        start = f"the newest {wanted.limit} offsets alone"
+    elif wanted.timestamp is not None:
+        start = "the records from the given time on"
+    else:
+        start = (
+            f"the records from {'the earliest offset' if wanted.offset == EARLIEST else f'offset {wanted.offset}'} on"
+        )
+    if query.is_given("partition"):
+        return f"{start}, of partition {numbers[0]}"
+    return (
+        f"{start}, of partition {numbers[0]}, where Kafka's default partitioner puts the key; if the producer chose"
+        " partitions itself, give partition=N"
     )
 
 

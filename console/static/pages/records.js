@@ -27,7 +27,7 @@ export function recordsTab(app, name) {
       }
       const records = await get(path`topics/${name}/records`, queryOf(draft), signal).catch((error) => {
         if (error.status !== 400 && error.code !== "unknown_partition") throw error;
-        return { records: [], partitions: [], has_more: false, refused: error.message }; // the form can mend it
+        return { records: [], partitions: [], searched: "", has_more: false, refused: error.message }; // the form can mend it
       });
       open.clear();
       return records;
@@ -69,7 +69,7 @@ function queryOf({ start, partition, offset, time: at, key, format, limit, isola
   return query;
 }
 
-function view(app, draft, { records, partitions, has_more: hasMore, refused }, open, read, onward) {
+function view(app, draft, { records, partitions, searched, has_more: hasMore, refused }, open, read, onward) {
   const failed = partitions.filter((each) => each.error);
   const select = (name, options, label) => h("select", { "aria-label": label, value: draft[name], onchange: (event) => read({ [name]: event.target.value }) }, Object.entries(options).map(([value, text]) => h("option", { value, selected: value === draft[name] }, text)));
   const input = (name, label, kind = "text", props = {}) => h("input", { type: kind, "aria-label": label, placeholder: label, value: draft[name], autocomplete: "off", spellcheck: "false", oninput: (event) => (draft[name] = event.target.value), ...props });
@@ -104,16 +104,17 @@ function view(app, draft, { records, partitions, has_more: hasMore, refused }, o
       "p",
       { class: "pager" },
       summary(draft, records, hasMore),
+      searched ? `. Searched: ${searched}.` : null,
       alone && alone.next !== null && alone.next < endOf(alone) ? button(`Read on from offset ${count(alone.next)}`, () => onward(alone), "small") : null,
     ),
   ];
 }
 
 /** Return how many records are shown, in which order, and whether there are others. */
-function summary({ start }, records, hasMore) {
+function summary({ start, key }, records, hasMore) {
   const shown = plural(records.length, "record");
   if (records.length === 0) return shown;
-  if (start === "latest") return `${shown}, the newest first${hasMore ? "; there are older ones" : ""}`;
+  if (start === "latest" && key === "") return `${shown}, the newest first${hasMore ? "; there are older ones" : ""}`;
   return `${shown}${hasMore ? "; there are newer ones" : ""}`;
 }
 

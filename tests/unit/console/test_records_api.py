@@ -181,6 +181,8 @@ async def read(requests: FakeRequests, query: str) -> tuple[list[int], list[dict
         ("timestamp=1000", [], 20),
         ("offset=earliest&key=k1&limit=2", [6, 9], 10),
         ("offset=earliest&key=none", [], 20),
+        ("key=k1&limit=2", [6, 9], 10),
+        ("offset=latest&key=k1&limit=3", [18], 20),
     ],
 )
 async def test_a_read_begins_and_ends_within_the_log(query: str, offsets: list[int], following: int) -> None:
@@ -339,6 +341,24 @@ async def test_records_that_cannot_be_parsed_are_named_with_their_offset(
     with pytest.raises(RequestError, match="at offset 5: ") as raised:
         await read(requests, "partition=0&offset=earliest")
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("query", "searched"),
+    [
+        ("limit=2", ""),
+        ("partition=0&key=k1", "the records from the earliest offset on, of partition 0"),
+        ("partition=0&key=k1&offset=9", "the records from offset 9 on, of partition 0"),
+        ("partition=0&key=k1&timestamp=9", "the records from the given time on, of partition 0"),
+        ("partition=0&key=k1&offset=latest&limit=9", "the newest 9 offsets alone, of partition 0"),
+        ("key=k1", "the records from the earliest offset on, of partition 1, where Kafka's default partitioner puts"),
+    ],
+)
+async def test_a_response_says_what_was_searched_for_a_key(query: str, searched: str) -> None:
+    requests = Log()
+    response: Any = await Called(RecordsApi(state(requests=requests)), requests).read(get(f"/?{query}", name="orders"))
+    assert response["searched"].startswith(searched)
+    assert bool(response["searched"]) == bool(searched)
 
 
 class Rotten(Log):
