@@ -350,7 +350,7 @@ class Takeover:
     async def write_indexes(self, effect: ev.WriteIndexes, ended: Callable[[SegmentName], None]) -> None:
         """Write the missing indexes of recovered segments; call ``ended`` with each name that needs no more work.
 
-        Gives up after a few attempts, since readers manage without: a record does not collect names of damaged segments.
+        Gives up after a few attempts, since readers manage without: records do not collect names of damaged segments.
         """
         segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         for segment in segments:
