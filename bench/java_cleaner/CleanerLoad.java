@@ -1,9 +1,11 @@
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -98,12 +100,15 @@ public final class CleanerLoad {
         return found;
     }
 
+    /** Deletes a log's folder, while Kafka's scheduler may still delete replaced segments in it. */
     private static void delete(Path folder) throws Exception {
-        if (Files.exists(folder)) {
+        while (Files.exists(folder)) {
             try (Stream<Path> paths = Files.walk(folder)) {
                 for (Path path : paths.sorted(Comparator.reverseOrder()).toList()) {
-                    Files.delete(path);
+                    Files.deleteIfExists(path);
                 }
+            } catch (NoSuchFileException | UncheckedIOException gone) {
+                Thread.onSpinWait(); // the scheduler was faster: look again
             }
         }
     }
