@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import machine
 from bench.cleaning_measure import BATCH_BYTES, BENCH, SEGMENTS, SIDES
 from bench.comparison import compare_rounds
-from bench.page import VERDICTS, failed, number, ratio_cell, table
+from bench.page import failed, number, ratio_cell, table
 from bench.results import Results
 
 OBJECTIONS = Path(__file__).with_name("cleaning_objections.md")
@@ -41,15 +41,16 @@ Written by `python -m bench.cleaning`; do not edit. Every round is in `benchmark
 
     {results.command}
 
-One round over a log of {SEGMENTS} closed segments, {plan["megabytes"]} MB in all, in batches of at most
-{BATCH_BYTES >> 10} KB: each key has {plan["updates_a_key"]} records, at places drawn by chance. Kafka's
-`Cleaner.doClean` runs in one Java process, BMQ's round in one Python process, each on one log at a time, both with a
-map of {plan["map_bytes"] >> 20} MB. Both read the segments, map the keys, write the cleaned file to the same disk, and
-sync it.
+The logs have {SEGMENTS} closed segments and {plan["megabytes"]} MB, in batches of at most {BATCH_BYTES >> 10} KB.
+Keys have {plan["updates_a_key"]} records, at places drawn by chance. Kafka's `Cleaner.doClean` runs in a Java process,
+BMQ's round in a Python process, and a map has {plan["map_bytes"] >> 20} MB. Both read the segments, map the keys, write
+the cleaned file to the same disk, and sync it.
 
-{results.started}, {results.took_s / 60:.0f} minutes. Each round takes the logs in turn, in another order
-each time, each by both, one right after the other. {plan["warm_rounds"]} rounds come first and do not count,
-{plan["rounds"]} do. Figures are medians of the rounds, with the lowest and the highest one. {VERDICTS}
+{results.started}, {results.took_s / 60:.0f} minutes. A round takes the logs in turn, in a new order, with both cleaners
+one after the other. After {plan["warm_rounds"]} rounds of warm-up, {plan["rounds"]} count. Figures are medians of the
+rounds, with the lowest and the highest round. Ratios are the median of the rounds' ratios, with their quartiles. A
+ratio is "equal" when 1 lies within its quartiles, or the ratio within the quartiles of a cleaner's change from round to
+round; else it is "better" or "WORSE".
 
 {table(("", ""), machine.rows(results))}
 

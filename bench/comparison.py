@@ -9,7 +9,7 @@ from statistics import median, quantiles
 
 from bench.results import Results
 
-LOWER_IS_BETTER = ("_ms", "_us", "cpu_", "seconds")
+LOWER_IS_BETTER = ("_ms", "_us", "cpu_", "seconds", "bytes_after")
 """Parts of the names of metrics of which the smaller value is the better one."""
 Metrics = Mapping[str, float]
 
