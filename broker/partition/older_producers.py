@@ -63,6 +63,8 @@ async def producers_before(
             await replay.read(fs, path, segment, position, end if segment.end is None else min(segment.end, end))
         position = 0
     replay.reach(end)
+    # An index lists a transaction whose marker is in its segment: listed behind it, readers would hide later records.
+    table.transactions.take_aborted()
     return OlderProducers(table, replay.is_complete)
 
 

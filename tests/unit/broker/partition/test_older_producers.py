@@ -94,6 +94,20 @@ class Left:
 
 async def take_over(left: tuple[Left, ...], journal_end: int | None) -> tuple[ev.LogRecovered, list[str]]:
     """Return the result of a takeover, and what it reports."""
+    takeover, effect, reported = await takeover_of(left, journal_end)
+    event = await takeover.recover(effect, is_ours)
+    assert isinstance(event, ev.LogRecovered), event
+    for report in takeover.losses:
+        report()
+    return event, reported
+
+
+async def is_ours() -> bool:
+    return True
+
+
+async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[Takeover, ev.RecoverLog, list[str]]:
+    """Return a takeover, its recovery's effect, and the list of its reports."""
     fs = MemoryFileSystem(MemoryStorage(), "b")
     for number, (name, each) in enumerate(zip(NAMES, (*left, Left(idx="none")), strict=True)):
         if each.has_log:
@@ -105,9 +119,6 @@ async def take_over(left: tuple[Left, ...], journal_end: int | None) -> tuple[ev
 
     async def find(incarnation: str, key: PartitionKey, *, passes_damaged: bool) -> Checkpoint | None:
         return None if journal_end is None else checkpoint_at(journal_end)
-
-    async def is_ours() -> bool:
-        return True
 
     reported: list[str] = []
     shared: Any = SimpleNamespace(
@@ -124,11 +135,7 @@ async def take_over(left: tuple[Left, ...], journal_end: int | None) -> tuple[ev
     segments = [FencedSegment(name=NAMES[n], found=Found.FINAL, length=len(BYTES[n])) for n in (2, 3)]
     takeover = Takeover(shared, files, KEY, 65_536)
     effect = ev.RecoverLog(tuple(segments), tuple(entries), ("a",), epoch=2, last=NAMES[3].registration)
-    event = await takeover.recover(effect, is_ours)
-    assert isinstance(event, ev.LogRecovered), event
-    for report in takeover.losses:
-        report()
-    return event, reported
+    return takeover, effect, reported
 
 
 def opened(event: ev.LogRecovered) -> dict[int, int]:
@@ -203,3 +210,18 @@ async def test_an_aborted_transaction_that_began_before_the_source_keeps_its_fir
     none = Left(idx="none")
     event, _ = await take_over((none, none, none), None)
     assert [segment.aborted for segment in event.recovered.segments] == [[], [AbortedTransaction(6, 10, 13, 5)]]
+
+
+@pytest.mark.parametrize("kinds", list(itertools.product(("sound", "none"), repeat=2)))
+async def test_the_index_of_a_segment_that_was_not_read_has_no_aborts_of_segments_before(
+    kinds: tuple[str, str],
+) -> None:
+    """A reader hides what follows the first offset of an aborted transaction until its marker, which lies before."""
+    takeover, effect, _ = await takeover_of((*(Left(idx=kind) for kind in kinds), Left(idx="none")), 14)
+    event = await takeover.recover(effect, is_ours)
+    assert isinstance(event, ev.LogRecovered)
+    assert NAMES[2] in event.unindexed
+    segment, wanted = await takeover._read_whole(effect.entries[0]), checkpoint_at(12)
+    assert tuple(segment.aborted) == wanted.aborted == ()
+    assert (segment.first_open_txn, tuple(segment.epochs)) == (wanted.first_open_txn, ((-1, 8),))
+    assert set(map(repr, segment.producers)) == set(map(repr, wanted.producers))
