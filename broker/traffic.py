@@ -82,21 +82,32 @@ class TrafficCounters:
     async def take(self, caller: str) -> dict[PartitionKey, Traffic]:
         """Return the traffic since ``caller`` last asked; empty the first time, when the period is not known.
 
-        A window is added to all accounts before the next one is ended, in turns of the event loop.
+        A window is added to all accounts before the next one is ended, in turns of the event loop; all at once if the
+        call is cancelled meanwhile.
         """
         async with self._taking:
             window, self._window = self._window, {}
+            accounts = list(self._accounts.items())
+            rest = ((account, *each) for _, account in accounts for each in window.items())
             turns = Turns(KEYS_A_TURN)
-            for other, account in list(self._accounts.items()):
-                for key, traffic in window.items():
+            try:
+                for account, key, traffic in rest:
+                    _add(account, key, traffic)
                     if turns.is_over():
                         await next_turn()
-                    known = account.get(key)
-                    if known is None:
-                        known = account[key] = Traffic()
-                    known.add(traffic)
+            finally:
+                for account, key, traffic in rest:
+                    _add(account, key, traffic)
+            for other, account in accounts:
                 if len(account) > PARTITIONS_MAX:
                     self._accounts.pop(other)
             taken = self._accounts.pop(caller) or {}
             self._accounts.put(caller, {})
             return taken
+
+
+def _add(account: dict[PartitionKey, Traffic], key: PartitionKey, traffic: Traffic) -> None:
+    known = account.get(key)
+    if known is None:
+        known = account[key] = Traffic()
+    known.add(traffic)

@@ -64,8 +64,7 @@ class LogCleaner:
     """Rounds over a broker's compacted logs; several may be under way at once.
 
     ``failed`` is called with a text, the path of a damaged segment, and the error.  ``buffer_bytes``: a round's memory
-    for keys.
-    ``bytes_s``: most bytes that rounds read and write in a second.  ``piece_bytes``: bytes of one read.
+    for keys.  ``bytes_s``: most bytes that rounds read and write in a second.  ``piece_bytes``: bytes of one read.
     """
 
     def __init__(

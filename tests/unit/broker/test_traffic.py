@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.broker.internal_api import BrokerApi
-from bmq.broker.traffic import CALLERS_MAX, PARTITIONS_MAX, TrafficCounters
+from bmq.broker.traffic import CALLERS_MAX, KEYS_A_TURN, PARTITIONS_MAX, TrafficCounters
 from bmq.controller.member_client import PeerMemberClient
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import LoadRequest, LoadResponse
@@ -83,3 +83,23 @@ async def test_many_partitions_are_added_to_all_accounts_without_a_stop() -> Non
     assert measured is not None
     assert [each.key for each in measured] == keys
     assert sum(map(len, second)) == sum(map(len, first))
+
+
+@pytest.mark.slow
+async def test_a_cancelled_question_takes_nothing_from_other_callers() -> None:
+    """A connection that breaks cancels its requests."""
+    load = TrafficCounters()
+    keys = [PartitionKey(uuid.UUID(int=1), number) for number in range(2 * KEYS_A_TURN)]
+    for caller in ("a", "b"):
+        assert await load.take(caller) == {}
+    for key in keys:
+        load.wrote(key, 10)
+    asked = asyncio.create_task(load.take("a"))
+    await asyncio.sleep(0)
+    assert asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    for caller in ("a", "b"):
+        taken = await load.take(caller)
+        assert list(taken) == keys
+        assert {each.bytes_in for each in taken.values()} == {10}
