@@ -67,9 +67,10 @@ class HdfsCluster:
         host: str = HOST,
         network: Network | None = None,
         security: HdfsSecurity | None = None,
+        version: str = jars.HADOOP_VERSION,
     ) -> None:
         assert network is None or (topology is None and not is_ha), "a network is for one NameNode, chosen here"
-        self.class_path = jars.class_path()
+        self.class_path = jars.class_path(version)
         self.folder = folder or Path(tempfile.mkdtemp(prefix="bmq-hdfs-"))
         self.properties = dict(properties or {})
         self.topology = topology or choose_topology(

@@ -68,7 +68,8 @@ class DataNode:
         return any(
             actor["NamenodeAddress"].endswith(f":{namenode_port}")
             and actor["ActorState"] == "RUNNING"
-            and float(actor["LastHeartbeatResponseTime"]) <= late_s
+            and float(actor.get("LastHeartbeatResponseTime", actor["LastHeartbeat"]))
+            <= late_s  # before Hadoop 3.3: sent
             for actor in json.loads(info.get("BPServiceActorInfo", "[]"))
         )
 

@@ -32,15 +32,15 @@ def cache_base() -> Path:
     return Path(base)
 
 
-def cache_folder() -> Path:
+def cache_folder(version: str = HADOOP_VERSION) -> Path:
     """Return the folder of Hadoop's jars."""
-    return cache_base() / f"hadoop-{HADOOP_VERSION}"
+    return cache_base() / f"hadoop-{version}"
 
 
-def class_path() -> str:
+def class_path(version: str = HADOOP_VERSION) -> str:
     """Return the Java class path of Hadoop, after a download if this is the first time."""
-    folder = cache_folder()
-    fetch(folder, POM, {"hadoop.version": HADOOP_VERSION}, witness=f"hadoop-hdfs-{HADOOP_VERSION}.jar")
+    folder = cache_folder(version)
+    fetch(folder, POM, {"hadoop.version": version}, witness=f"hadoop-hdfs-{version}.jar")
     for name in WEB_FOLDERS:
         (folder / "web" / "webapps" / name).mkdir(parents=True, exist_ok=True)
     require_java()
