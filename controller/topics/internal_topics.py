@@ -70,4 +70,4 @@ BY_NAME: Mapping[str, InternalTopic] = {
         own_configs=_transactions_configs,
     ),
 }
-"""The internal topics: one entry for each name in ``meta.catalog.INTERNAL_TOPICS``."""
+"""An entry for each name in ``meta.catalog.INTERNAL_TOPICS``."""
