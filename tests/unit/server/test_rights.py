@@ -350,12 +350,17 @@ async def test_who_reads_a_topics_files_is_changed_with_the_clusters_right_alone
     async with running() as node:
         await node.admin.alter_topic_configs("t", {"storage.mode": "700"})
         await until(lambda: node.catalog.topics["t"].configs.get("storage.mode") == "700")
-        own = (acl(Op.ALTER_CONFIGS, TOPIC), acl(Op.CREATE, TOPIC, "new"))
+        await node.admin.alter_broker_configs(None, {"log.storage.mode": "700"})
+        await until(lambda: node.catalog.broker_configs(None).get("log.storage.mode") == "700")
+        own = (acl(Op.ALTER_CONFIGS, TOPIC), acl(Op.CREATE, TOPIC, "new"), acl(Op.ALTER_CONFIGS, CLUSTER))
         requests = [
             (1, configs(m.IncrementalAlterConfigsRequest, topic, values=opened)),
             (2, configs(m.AlterConfigsRequest, topic, values=opened)),
             (2, configs(m.AlterConfigsRequest, topic)),  # the new set leaves storage.mode out
             *((7, create_topics("new", values={f"storage.{each}": "700"})) for each in ("owner", "group", "mode")),
+            (1, configs(m.IncrementalAlterConfigsRequest, (4, ""), values={"log.storage.mode": "755"})),
+            (2, configs(m.AlterConfigsRequest, (4, ""), values={"log.storage.mode": "755"})),
+            (2, configs(m.AlterConfigsRequest, (4, ""))),  # as above, of the brokers' defaults
         ]
         for version, request in requests:
             await give(node, *own)
