@@ -83,7 +83,7 @@ class FenceFailed:
 class LogRecovered:
     """The end of the log. ``checkpoint`` is the one that recovery began from; None if there was none.
 
-    ``unindexed``: the recovered segments whose index is not on storage.
+    ``unindexed``: the record's segments whose index is not on storage, whether they were read or not.
     """
 
     recovered: Recovered

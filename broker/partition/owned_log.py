@@ -325,8 +325,12 @@ class OwnedLog:
         self.found_copies.doubt(recovered.end_offset)
         for segment in recovered.segments:
             self.unindexed.found(segment.name, segment.aborted)
-            if segment.name in event.unindexed:
-                self.unclosed.lacks_index(self._record.segments, segment.name, segment.length, segment.end_offset)
+        read = {segment.name: segment for segment in recovered.segments}
+        for entry in self._record.segments:
+            if entry.name in event.unindexed:
+                segment = read.get(entry.name)  # None: a checkpoint of a later segment covers it
+                is_read = segment is not None
+                self.unclosed.lacks_index(entry.closed(segment.length, segment.end_offset) if is_read else entry)
         if recovered.segments:
             last = recovered.segments[-1]
             self._found(last.name, last.length, recovered.end_offset)

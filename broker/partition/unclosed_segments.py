@@ -52,17 +52,12 @@ class UnclosedSegments:
         # Only a checkpoint names it. The record dropped it when it was closed, so it has no lease.
         self._closed = SegmentEntry(name=name, spare="", holder="", file_id=0, length=length, end_offset=end_offset)
 
-    def lacks_index(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
-        """Note a segment of the predecessor without an index on storage: the record names it until the index is there.
-
-        ``listed``: the entries of the predecessor's record. A segment that only a checkpoint names has no entry.
-        """
-        for entry in listed:
-            if entry.name == name:
-                self._unindexed[name] = entry.closed(length, end_offset)
+    def lacks_index(self, entry: SegmentEntry) -> None:
+        """Note a closed segment without an index on storage: the record names it until the index is there."""
+        self._unindexed[entry.name] = entry
 
     def indexed(self, name: SegmentName) -> None:
-        """Note that the index of the predecessor's segment is on storage."""
+        """Note that no more work is due on the segment's index: it is on storage, or was given up."""
         self._unindexed.pop(name, None)
 
     def leave(self, entry: SegmentEntry) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import LOOK_MS
+from bmq.core.model import PartitionKey
 from tests.unit.broker.cluster import Cluster, cluster
 from tests.unit.broker.moves import index_of, later, names, owned, path_of, record_of
 from tests.unit.broker.world import idempotent
@@ -20,14 +22,7 @@ async def test_an_index_that_an_owner_died_before_writing_is_written_by_the_next
     async with cluster("a", "b", "c") as c:
         key = await owned(c, 3)
         path = path_of(c).idx((await record_of(c)).segments[0].name)
-        publish = c["b"].fs.rename
-
-        async def rename(source: str, target: str) -> None:
-            if target == path:
-                await asyncio.Event().wait()
-            await publish(source, target)
-
-        c["b"].fs.rename = rename  # type: ignore[method-assign]
+        never_publish(c, "b", path)
         await die(c, "a")
         c.give("b", key)
         for sequence in (3, 4, 5):
@@ -47,6 +42,53 @@ async def test_an_index_that_an_owner_died_before_writing_is_written_by_the_next
         (producer,) = index.producers
         assert [batch.base_sequence for batch in producer.batches] == [0, 1, 2]
         assert await c.write("c", key, idempotent(7)) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_an_index_is_written_however_many_owners_died_before() -> None:
+    """A takeover does not read the segment: a later checkpoint covers it. The record names it all the same."""
+    async with cluster("a", "b", "c", "d", "e") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        written = 3
+        never_publish(c, "b", path_of(c).idx(first))
+        for former, owner in itertools.pairwise("abcd"):
+            await die(c, former)
+            c.give(owner, key)
+            for _ in range(2):
+                assert await c.write(owner, key, idempotent(written)) == written
+                written += 1
+                await roll(c, owner, key)
+            named = [entry.name for entry in (await record_of(c)).segments]
+            assert named[0] == first, f"{owner} has taken the name out"
+        await die(c, "d")
+        c.give("e", key)
+        assert await c.write("e", key, idempotent(written)) == written
+        await later(2 * LOOK_MS)
+        index = await index_of(c, "e")
+        assert index is not None
+        assert (index.segment, index.end_offset) == (first, 3)
+
+
+def never_publish(c: Cluster, name: str, path: str) -> None:
+    """Let a node's index hang before it gets the name ``path``."""
+    publish = c[name].fs.rename
+
+    async def rename(source: str, target: str) -> None:
+        if target == path:
+            await asyncio.Event().wait()
+        await publish(source, target)
+
+    c[name].fs.rename = rename  # type: ignore[method-assign]
+
+
+async def roll(c: Cluster, name: str, key: PartitionKey) -> None:
+    """Have the next segment begin with the next batch."""
+    driver = c[name].broker.get(key)
+    assert driver is not None
+    driver.post(ev.StorageSlow())
+    await later(500)
 
 
 async def die(c: Cluster, name: str) -> None:
