@@ -324,7 +324,7 @@ class OwnedLog:
         self._producers = ProducerTable(event.producers)
         self.found_copies.doubt(recovered.end_offset)
         for segment in recovered.segments:
-            self.unindexed.found(segment.name, segment.aborted)
+            self.unindexed.found(segment.name, segment.aborted, lacks_index=segment.name in event.unindexed)
         read = {segment.name: segment for segment in recovered.segments}
         for entry in self._record.segments:
             if entry.name in event.unindexed:
