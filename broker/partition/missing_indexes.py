@@ -10,7 +10,7 @@
 
 While storage does not take an index, the work goes on, with longer and longer pauses: without the index, readers of
 committed records cannot read transactions of the segment, and compaction ends before it. The work on a damaged segment
-is given up.
+is given up, as is an index that storage refuses for good.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError
+from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError, Unsupported
 from bmq.storage.index import SegmentIndex
 from bmq.storage.recovery import RecoveredSegment, index_again, read_whole
 
 ATTEMPTS = 3
-"""Attempts to write an index at once, and rounds after which a damaged segment is given up, or a failure reported."""
+"""Attempts to write an index at once, and rounds after which it is given up, or its failure reported."""
 PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 """Pauses before the rounds. A round may read a whole segment again, so the later pauses are long."""
 
@@ -114,7 +114,7 @@ class MissingIndexes:
         except NoSuchFile:
             pass  # deleted meanwhile
         except (StorageError, FormatError) as error:
-            is_given_up = rounds >= ATTEMPTS and isinstance(error, FormatError | CorruptData)
+            is_given_up = rounds >= ATTEMPTS and isinstance(error, FormatError | CorruptData | Unsupported)
             if rounds == ATTEMPTS:
                 text = "could not write the index of a segment; readers scan the segment"
                 path = self._segments.path

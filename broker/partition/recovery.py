@@ -56,6 +56,7 @@ class Takeover:
         "_key",
         "_missing",
         "_note",
+        "_noted",
         "_segments",
         "_unscanned",
         "found",
@@ -81,6 +82,7 @@ class Takeover:
         self._unscanned: list[SegmentEntry] = []  # closed segments that neither have an index nor were read
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
         self._note = note
+        self._noted: SegmentEntry | None = None  # its index came by the note, and may not be on storage yet
         self.found = found
         self.trouble = ""
         """The reason why storage did not complete the last attempt; "" if none failed."""
@@ -161,10 +163,9 @@ class Takeover:
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
         self._note_unscanned(effect, recovered, log_start)
-        read, unscanned = ({each.name for each in some} for some in (recovered.segments, self._unscanned))
-        return ev.LogRecovered(
-            recovered, base, producers.snapshot(), log_start, frozenset(read - self._indexed | unscanned)
-        )
+        unindexed = {segment.name for segment in recovered.segments} - self._indexed
+        unindexed.update(entry.name for entry in (*self._unscanned, self._noted) if entry is not None)
+        return ev.LogRecovered(recovered, base, producers.snapshot(), log_start, frozenset(unindexed))
 
     def _note_unscanned(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
         """Note the closed segments without an index whose bytes this recovery did not read."""
@@ -236,10 +237,11 @@ class Takeover:
 
         It comes from the release note, or from storage. Returns None if the log is not settled or the index is missing.
         """
-        if not effect.is_settled or len(effect.entries) != 1 or not effect.entries[0].is_closed:
+        if not effect.is_settled or not effect.entries or not all(entry.is_closed for entry in effect.entries):
             return None
+        last = effect.entries[-1]  # others are named until their indexes are written
         try:
-            return self._from_note(effect.entries[0]) or await self._from_index(effect.entries[0])
+            return self._from_note(last) or await self._from_index(last)
         except NoSuchFile:
             return None  # its writer died first, or retention deleted it: the journals hold the log start
 
@@ -294,9 +296,8 @@ class Takeover:
             return None
         if noted is None:
             return None
-        late = self._context.deferred_indexes
-        if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
-            late.add(self._segments, entry.name, entry.length, self._note.last_index, after_ms=LOOK_MS)
+        if entry.name not in self._indexed and self._context.deferred_indexes.has_room:
+            self._noted = entry
         self._indexed.add(entry.name)
         return replace(noted, is_full=True)
 
@@ -356,6 +357,10 @@ class Takeover:
             frozenset(self._damaged),
             ended,
         )
+        if self._noted is not None and self._note is not None:  # usually the previous owner has written it by then
+            name, length, late = self._noted.name, self._noted.length, self._context.deferred_indexes
+            index, end = self._note.last_index, partial(ended, self._noted.name)
+            late.add(self._segments, name, length, index, after_ms=LOOK_MS, ended=end)
         read = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
         await missing.write(read, self._unscanned)
 

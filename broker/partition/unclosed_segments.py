@@ -25,7 +25,7 @@ class UnclosedSegments:
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
         self._closed: SegmentEntry | None = None
         self._indexed: SegmentName | None = None  # newest one whose index this owner made
-        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # found by the takeover, without an index on storage
+        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # closed, without an index on storage
         self._empty: list[SegmentName] = []  # closed without a flushed byte, and perhaps still listed
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class UnclosedSegments:
         self._unclosed[entry.name] = entry
 
     def closed(self, entry: SegmentEntry) -> None:
-        """Note that the segment is closed and indexed: the next record lists it only if it is the newest."""
+        """Note that the segment is closed: the next record lists it if it is the newest, or lacks its index."""
         del self._unclosed[entry.name]
         is_newest = self._closed is None or self._closed.name.order < entry.name.order
         if entry.length == 0:
@@ -107,6 +107,6 @@ class UnclosedSegments:
 
         It does if this owner made it, and the log start has not moved since.
         """
-        if last is None or self._closed is None or self._unindexed:
+        if last is None or self._closed is None:
             return False
         return last.segment == self._closed.name == self._indexed and last.log_start == log_start

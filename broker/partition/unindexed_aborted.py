@@ -21,7 +21,6 @@ from bmq.core.model import SegmentName
 from bmq.storage.aborted import AbortedTransactions, RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction
 
-
 FOUND_MAX = 65_536
 """Transactions, in all lists, past which the segments that the takeover found are waited for no longer: storage may not
 take their indexes for hours. Readers wait for the indexes then.

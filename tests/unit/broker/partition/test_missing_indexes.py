@@ -90,6 +90,51 @@ async def test_an_index_is_written_however_many_owners_died_before() -> None:
         assert (index.segment, index.end_offset) == (first, 3)
 
 
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+@pytest.mark.parametrize("writes_more", [True, False])
+async def test_an_index_that_came_by_a_release_note_is_written_though_both_owners_died(writes_more: bool) -> None:
+    async with cluster("a", "b", "c") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        c.give("b", key)
+        assert await c.write("b", key, idempotent(3)) == 3
+        await die(c, "a")
+        if writes_more:
+            await roll(c, "b", key)
+            assert await c.write("b", key, idempotent(4)) == 4
+        assert first in [entry.name for entry in (await record_of(c)).segments]
+        await die(c, "b")
+        c.give("c", key)
+        written = 4 + writes_more
+        assert await c.write("c", key, idempotent(written)) == written
+        await roll(c, "c", key)
+        assert await c.write("c", key, idempotent(written + 1)) == written + 1
+        await later(2 * LOOK_MS)
+        index = await index_of(c, "c")
+        assert index is not None
+        assert (index.segment, index.end_offset) == (first, 3)
+        await roll(c, "c", key)
+        assert await c.write("c", key, idempotent(written + 2)) == written + 2
+        assert first not in [entry.name for entry in (await record_of(c)).segments], "it has its index"
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_a_name_leaves_the_record_once_the_old_owner_has_written_the_index() -> None:
+    async with cluster("a", "b") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        c.give("b", key)
+        for sequence in (3, 4, 5):
+            assert await c.write("b", key, idempotent(sequence)) == sequence
+            await roll(c, "b", key)
+        assert (await record_of(c)).segments[0].name == first
+        await later(LOOK_MS)
+        assert await c.write("b", key, idempotent(6)) == 6
+        assert (await record_of(c)).segments[0].name != first
+
+
 def never_publish(c: Cluster, name: str, path: str) -> None:
     """Let a node's index hang before it gets the name ``path``."""
     publish = c[name].fs.rename
@@ -106,7 +151,7 @@ async def roll(c: Cluster, name: str, key: PartitionKey) -> None:
     """Have the next segment begin with the next batch."""
     driver = c[name].broker.get(key)
     assert driver is not None
-    driver.post(ev.StorageSlow())
+    driver.post(ev.PlaceWanted())
     await later(500)
 
 
