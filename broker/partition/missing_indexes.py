@@ -4,8 +4,9 @@
 | ----------------------------------------------- | --------------------------------------------------------------- |
 | was read from its beginning, or from a whole    | is written at once                                              |
 | checkpoint                                      |                                                                 |
-| was read in part, or not at all: it is closed,  | is made from the whole segment after ``LOOK_MS``, unless it is  |
-| and its owner may yet write the index           | there by then                                                   |
+| was read in part, or not at all: a checkpoint   | is made from the whole segment after ``LOOK_MS``, unless it is  |
+| covers it, and its owner may yet write the      | there by then                                                   |
+| index                                           |                                                                 |
 | has a damaged index                             | takes the damaged index's place                                 |
 
 While storage does not take an index, the work goes on, with longer and longer pauses: without the index, readers of
@@ -28,7 +29,6 @@ from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
-from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError, Unsupported
 from bmq.storage.index import SegmentIndex
@@ -38,6 +38,18 @@ ATTEMPTS = 3
 """Attempts to write an index at once, and rounds after which it is given up, or its failure reported."""
 PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 """Pauses before the rounds. A round may read a whole segment again, so the later pauses are long."""
+
+
+class UnreadSegment(NamedTuple):
+    """A segment of the record that a recovery did not read: ``length`` is that of its file if it is not known.
+
+    An owner that dies leaves the length unknown.
+    """
+
+    name: SegmentName
+    length: int
+    end_offset: int
+    is_length_known: bool = True
 
 
 class _Due(NamedTuple):
@@ -50,13 +62,13 @@ class _Due(NamedTuple):
 class MissingIndexes:
     """The work on the missing indexes of one takeover.
 
-    ``damaged``: names of segments whose index on storage is damaged. ``ended`` is called with each name that needs no
-    more work.
+    ``recovered``: segments that the recovery has read; ``damaged``: names of segments whose index on storage is
+    damaged. ``ended`` is called with each name that needs no more work.
     """
 
     __slots__ = (
         "_context", "_damaged", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start", "_made",
-        "_segments",
+        "_recovered", "_segments", "_unread",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +78,8 @@ class MissingIndexes:
         key: PartitionKey,
         index_interval_bytes: int,
         log_start: int,
+        recovered: Sequence[RecoveredSegment],
+        unread: Sequence[UnreadSegment],
         damaged: frozenset[SegmentName],
         ended: Callable[[SegmentName], None],
     ) -> None:
@@ -76,12 +90,25 @@ class MissingIndexes:
         self._log_start = log_start
         self._damaged = damaged
         self._ended = ended
+        self._recovered = recovered
+        self._unread = unread
         self._made: Checkpoint | None = None  # the last index made from a whole segment
         self._failed: tuple[int, Exception] | None = None  # end offset of the last segment that failed, and the error
 
-    async def write(self, recovered: Sequence[RecoveredSegment], unread: Sequence[SegmentEntry]) -> None:
-        """Write the indexes of the segments that a recovery has read, and of the segments that it has not."""
-        due = [_Due(entry.name, partial(self._read_whole, entry)) for entry in unread]
+    async def write(self) -> None:
+        """Write all indexes; what storage does not take, later."""
+        due = await self._begin()
+        rounds = 0
+        while due:
+            rounds += 1
+            await asyncio.sleep(PAUSES_MS.pause(rounds) / 1000)
+            self._failed = None
+            due = [each for each in due if not await self._is_done(each, rounds)]
+
+    async def _begin(self) -> list[_Due]:
+        """Write the indexes of which all is known; return what is left to do, and keep no more than that."""
+        recovered, self._recovered = self._recovered, ()
+        due = [_Due(each.name, partial(self._read_whole, each)) for each in self._unread]
         for segment in recovered:
             if not segment.has_whole_index:
                 due.append(_Due(segment.name, partial(self._read_again, segment)))
@@ -89,12 +116,7 @@ class MissingIndexes:
                 self._ended(segment.name)
             else:
                 due.append(_Due(segment.name, partial(_itself, segment)))
-        rounds = 0
-        while due:
-            rounds += 1
-            await asyncio.sleep(PAUSES_MS.pause(rounds) / 1000)
-            self._failed = None
-            due = [each for each in due if not await self._is_done(each, rounds)]
+        return due
 
     async def _is_written(self, segment: RecoveredSegment) -> bool:
         for _ in range(ATTEMPTS):
@@ -140,7 +162,7 @@ class MissingIndexes:
         """Read a segment again from its beginning: an index without its first entries would be believed."""
         return await index_again(self._context.fs, self._segments.path, segment, self._index_interval_bytes)
 
-    async def _read_whole(self, entry: SegmentEntry) -> RecoveredSegment:
+    async def _read_whole(self, entry: UnreadSegment) -> RecoveredSegment:
         """Read a closed segment, and what its index needs of the segments before it.
 
         The producers are known from the index made just before. If making it has failed, this fails by the same error,
@@ -160,7 +182,7 @@ class MissingIndexes:
         self._made = self._index_of(segment)
         return segment
 
-    async def _read_from(self, entry: SegmentEntry) -> RecoveredSegment:
+    async def _read_from(self, entry: UnreadSegment) -> RecoveredSegment:
         fs, path, wall_ms = self._context.fs, self._segments.path, self._context.clock.now_ms()
         if self._made is not None and self._made.end_offset == entry.name.base:
             table = ProducerTable(self._made.producers)
@@ -176,7 +198,8 @@ class MissingIndexes:
             index=SegmentIndex(self._index_interval_bytes),
             epochs=[],
         )
-        await read_whole(fs, path, segment, lambda batch: table.replay(batch, wall_ms))
+        is_known = entry.is_length_known
+        await read_whole(fs, path, segment, lambda batch: table.replay(batch, wall_ms), is_length_known=is_known)
         transactions = table.transactions
         segment.aborted += transactions.take_aborted()
         segment.first_open_txn, segment.producers = transactions.first_open, table.snapshot()

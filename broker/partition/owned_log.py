@@ -328,9 +328,8 @@ class OwnedLog:
         read = {segment.name: segment for segment in recovered.segments}
         for entry in self._record.segments:
             if entry.name in event.unindexed:
-                segment = read.get(entry.name)  # None: a checkpoint of a later segment covers it
-                is_read = segment is not None
-                self.unclosed.lacks_index(entry.closed(segment.length, segment.end_offset) if is_read else entry)
+                found = read.get(entry.name)  # None: a checkpoint of a later segment covers it
+                self.unclosed.lacks_index(entry.closed(found.length, found.end_offset) if found is not None else entry)
         if recovered.segments:
             last = recovered.segments[-1]
             self._found(last.name, last.length, recovered.end_offset)

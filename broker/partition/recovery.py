@@ -13,7 +13,7 @@ from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.missing_indexes import MissingIndexes
+from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment
 from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
@@ -30,6 +30,7 @@ from bmq.storage.recovery import (
     Found,
     Offline,
     Recovered,
+    ends,
     find_unlisted,
     recover,
     refusal_of,
@@ -58,7 +59,7 @@ class Takeover:
         "_note",
         "_noted",
         "_segments",
-        "_unscanned",
+        "_unread",
         "found",
         "losses",
         "trouble",
@@ -79,7 +80,7 @@ class Takeover:
         self._index_interval_bytes = index_interval_bytes
         self._indexed: set[SegmentName] = set()  # closed segments with a sound index, on storage or deferred
         self._damaged: set[SegmentName] = set()  # closed segments with a damaged index
-        self._unscanned: list[SegmentEntry] = []  # closed segments that neither have an index nor were read
+        self._unread: list[UnreadSegment] = []  # segments whose index is not known, and whose bytes were not read
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
         self._note = note
         self._noted: SegmentEntry | None = None  # its index came by the note, and may not be on storage yet
@@ -162,23 +163,29 @@ class Takeover:
             return ev.RecoveryRefused(recovered.reason)
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
-        self._note_unscanned(effect, recovered, log_start)
+        self._note_unread(effect, recovered, log_start)
         unindexed = {segment.name for segment in recovered.segments} - self._indexed
-        unindexed.update(entry.name for entry in (*self._unscanned, self._noted) if entry is not None)
+        unindexed.update(each.name for each in (*self._unread, self._noted) if each is not None)
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start, frozenset(unindexed))
 
-    def _note_unscanned(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
-        """Note the closed segments without an index whose bytes this recovery did not read."""
-        read = {segment.name for segment in recovered.segments}
-        self._unscanned = [
-            entry
-            for entry in effect.entries
-            if entry.is_closed
-            and entry.end_offset > log_start
-            and entry.name not in self._indexed
-            and entry.name not in self._missing
-            and entry.name not in read
-        ]
+    def _note_unread(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
+        """Note the segments that a checkpoint of a later one covers, unless they are known to have an index.
+
+        The record lists a segment as open until the next one is registered, and its owner may have died before it had
+        written the index.
+        """
+        others = self._indexed | self._missing.keys() | {segment.name for segment in recovered.segments}
+        segments = sorted(effect.segments, key=lambda segment: segment.name.order)
+        limits = ends([segment.name for segment in segments])
+        entries = {entry.name: entry for entry in effect.entries}
+        self._unread = []
+        for segment, limit in zip(segments, limits, strict=True):
+            entry = entries[segment.name]
+            end = entry.end_offset if entry.is_closed else limit
+            if end is None or end <= max(log_start, segment.name.base) or segment.name in others:
+                continue
+            if segment.found is Found.FINAL and segment.length > 0:
+                self._unread.append(UnreadSegment(segment.name, segment.length, end, entry.is_closed))
 
     async def _known_producers(
         self,
@@ -346,23 +353,23 @@ class Takeover:
     def _report(self, text: str, path: str, error: object) -> None:
         self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
-    async def write_indexes(self, effect: ev.WriteIndexes, ended: Callable[[SegmentName], None]) -> None:
-        """Write the missing indexes; call ``ended`` with each name that needs no more work."""
-        missing = MissingIndexes(
+    def missing_indexes(self, effect: ev.WriteIndexes, ended: Callable[[SegmentName], None]) -> MissingIndexes:
+        """Return the work on the missing indexes; it calls ``ended`` with each name that needs no more work."""
+        if self._noted is not None and self._note is not None:  # usually the previous owner has written it by then
+            name, length, late = self._noted.name, self._noted.length, self._context.deferred_indexes
+            index, end = self._note.last_index, partial(ended, self._noted.name)
+            late.add(self._segments, name, length, index, after_ms=LOOK_MS, ended=end)
+        return MissingIndexes(
             self._context,
             self._segments,
             self._key,
             self._index_interval_bytes,
             effect.log_start,
+            [segment for segment in effect.recovered.segments if segment.name not in self._indexed],
+            self._unread,
             frozenset(self._damaged),
             ended,
         )
-        if self._noted is not None and self._note is not None:  # usually the previous owner has written it by then
-            name, length, late = self._noted.name, self._noted.length, self._context.deferred_indexes
-            index, end = self._note.last_index, partial(ended, self._noted.name)
-            late.add(self._segments, name, length, index, after_ms=LOOK_MS, ended=end)
-        read = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
-        await missing.write(read, self._unscanned)
 
 
 def _first_read(effect: ev.RecoverLog, base: Checkpoint | None) -> int:

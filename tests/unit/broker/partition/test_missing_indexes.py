@@ -15,12 +15,11 @@ import pytest
 from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.missing_indexes import MissingIndexes
+from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.control import Marker
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -135,6 +134,30 @@ async def test_a_name_leaves_the_record_once_the_old_owner_has_written_the_index
         assert (await record_of(c)).segments[0].name != first
 
 
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_an_index_that_its_owner_had_not_written_when_it_died_is_written_by_the_next() -> None:
+    """The takeover begins behind the segment, at a checkpoint of the next one; the record lists the segment as open."""
+    async with cluster("a", "b") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        never_publish(c, "a", path_of(c).idx(first))
+        await roll(c, "a", key)
+        assert await c.write("a", key, idempotent(3)) == 3
+        driver = c["a"].broker.get(key)
+        assert driver is not None
+        driver.apply(driver.machine.checkpoint())
+        await later(500)
+        await die(c, "a")
+        c.give("b", key)
+        assert await c.write("b", key, idempotent(4)) == 4
+        assert (await record_of(c)).segments[0].name == first
+        await later(2 * LOOK_MS)
+        index = await index_of(c, "b")
+        assert index is not None
+        assert (index.segment, index.end_offset) == (first, 3)
+
+
 def never_publish(c: Cluster, name: str, path: str) -> None:
     """Let a node's index hang before it gets the name ``path``."""
     publish = c[name].fs.rename
@@ -176,7 +199,7 @@ class Row:
         kv = MemoryKeyValue(MemoryStore(), random=Random(1))
         self.broker = lone_broker(self.fs, kv, incarnation="b", clock=LoopClock())
         self.names = [SegmentName(SPAN * n, 1, n) for n in range(self.count)]
-        self.entries: list[SegmentEntry] = []
+        self.segments: list[UnreadSegment] = []
 
     async def write(self) -> None:
         for n, name in enumerate(self.names):
@@ -186,8 +209,7 @@ class Row:
             batches.append(data(n, pid=PID + 1, base=name.base + 1, is_transactional=False))
             raw = b"".join(bytes(batch.data) for batch in batches)
             await write_once(self.fs, PATH.log(name), raw)
-            entry = SegmentEntry(name=name, spare="", holder="a", file_id=1)
-            self.entries.append(entry.closed(len(raw), name.base + SPAN))
+            self.segments.append(UnreadSegment(name, len(raw), name.base + SPAN))
 
     async def damage(self, n: int) -> None:
         path = PATH.log(self.names[n])
@@ -198,8 +220,10 @@ class Row:
 
     def begin(self, *damaged: SegmentName) -> asyncio.Task[None]:
         files = SegmentFiles(self.broker.context, PATH, is_synced=False, replication=3)
-        work = MissingIndexes(self.broker.context, files, KEY, 65_536, 0, frozenset(damaged), self.ended.append)
-        return asyncio.create_task(work.write([], self.entries))
+        work = MissingIndexes(
+            self.broker.context, files, KEY, 65_536, 0, (), self.segments, frozenset(damaged), self.ended.append
+        )
+        return asyncio.create_task(work.write())
 
     async def index(self, n: int) -> Checkpoint | None:
         with contextlib.suppress(NoSuchFile):

@@ -228,7 +228,7 @@ async def test_the_index_of_a_segment_that_was_not_read_has_no_aborts_of_segment
     assert isinstance(event, ev.LogRecovered)
     assert NAMES[2] in event.unindexed
     ended: list[SegmentName] = []
-    await takeover.write_indexes(ev.WriteIndexes(event.recovered, event.log_start), ended.append)
+    await takeover.missing_indexes(ev.WriteIndexes(event.recovered, event.log_start), ended.append).write()
     fs, wanted = takeover._context.fs, checkpoint_at(12)
     assert NAMES[2] in ended
     index = decode_idx(await fs.read(PATH.idx(NAMES[2]), 0, 1 << 20))
