@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError, Unsupported
 from bmq.storage.index import SegmentIndex
+from bmq.storage.log_segments import walk
 from bmq.storage.recovery import RecoveredSegment, index_again, read_whole
 
 ATTEMPTS = 3
@@ -41,9 +43,9 @@ PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 
 
 class UnreadSegment(NamedTuple):
-    """A segment of the record that a recovery did not read: ``length`` is that of its file if it is not known.
+    """A segment of the record that a recovery did not read.
 
-    An owner that dies leaves the length unknown.
+    If its owner died before it had closed the segment, ``length`` is the file's, and ``end_offset`` an upper bound.
     """
 
     name: SegmentName
@@ -191,10 +193,11 @@ class MissingIndexes:
             if not older.is_complete:
                 raise FormatError("batches before it are missing")
             table = older.table
+        end = entry.end_offset if entry.is_length_known else await self._end_of(entry)
         segment = RecoveredSegment(
             name=entry.name,
             length=entry.length,
-            end_offset=entry.end_offset,
+            end_offset=end,
             index=SegmentIndex(self._index_interval_bytes),
             epochs=[],
         )
@@ -204,6 +207,19 @@ class MissingIndexes:
         segment.aborted += transactions.take_aborted()
         segment.first_open_txn, segment.producers = transactions.first_open, table.snapshot()
         return segment
+
+    async def _end_of(self, entry: UnreadSegment) -> int:
+        """Return the end offset of a segment that its owner did not close; raise NoSuchFile if it holds no batch.
+
+        The next live segment begins there. The record may not name that one: it was closed before its predecessor.
+        """
+        async with aclosing(walk(self._context.fs, self._segments.path, entry.name)) as listing:
+            async for listed in listing:
+                if listed.name == entry.name and listed.is_live:
+                    return entry.end_offset if listed.end is None else min(listed.end, entry.end_offset)
+                if listed.name.base > entry.name.base:
+                    break
+        raise NoSuchFile(self._segments.path.log(entry.name))
 
     def _index_of(self, segment: RecoveredSegment) -> Checkpoint:
         return Checkpoint(
