@@ -441,8 +441,8 @@ async def read_whole(
 ) -> None:
     """Read the whole of a closed segment; fill its index and its epochs, and call ``on_batch`` for each batch.
 
-    Without ``is_length_known`` the segment's length is that of its file, which may have leftover of a failed write
-    behind the end offset; it becomes the length up to there. Raises StorageError, and FormatError if the segment does
+    Without ``is_length_known`` the file may have leftover of a failed write behind the end offset. The segment's length
+    becomes the length up to the end offset. Raises StorageError, and FormatError if the segment does
     not end at its end offset.
     """
 

@@ -137,7 +137,7 @@ class SegmentFiles:
     async def write_idx(self, name: SegmentName, checkpoint: Checkpoint, *, replaces: bool = False) -> None:
         """Write the segment's index, unless there is one: that says the same of the bytes it covers.
 
-        ``replaces``: the index that is there is damaged, and this takes its place.
+        ``replaces``: the new index takes the place of a damaged index.
 
         The index gets its name once it is whole, since a torn one would stand in the way of a sound one. It is as
         durable as its segment's records: after a loss of power a damaged index counts as none, and the segment is

@@ -98,7 +98,7 @@ class MissingIndexes:
         self._failed: tuple[int, Exception] | None = None  # end offset of the last segment that failed, and the error
 
     async def write(self) -> None:
-        """Write all indexes; what storage does not take, later."""
+        """Write all indexes; try again later while storage does not take an index."""
         due = await self._begin()
         rounds = 0
         while due:
@@ -108,7 +108,7 @@ class MissingIndexes:
             due = [each for each in due if not await self._is_done(each, rounds)]
 
     async def _begin(self) -> list[_Due]:
-        """Write the indexes of which all is known; return what is left to do, and keep no more than that."""
+        """Write the indexes whose content is known; return the other work, and keep nothing else."""
         recovered, self._recovered = self._recovered, ()
         due = [_Due(each.name, partial(self._read_whole, each)) for each in self._unread]
         for segment in recovered:
@@ -167,8 +167,8 @@ class MissingIndexes:
     async def _read_whole(self, entry: UnreadSegment) -> RecoveredSegment:
         """Read a closed segment, and what its index needs of the segments before it.
 
-        The producers are known from the index made just before. If making it has failed, this fails by the same error,
-        since many segments in a row would else be read for each of them. Raises StorageError, and FormatError if the
+        The index made just before holds the producers. If the segment before has failed, raise the same error again: a
+        long row of segments is not read for each of its members. Raises StorageError, and FormatError if the
         segment is damaged, or batches before it are missing.
         """
         if self._failed is not None and self._failed[0] == entry.name.base:
@@ -211,7 +211,7 @@ class MissingIndexes:
     async def _end_of(self, entry: UnreadSegment) -> int:
         """Return the end offset of a segment that its owner did not close; raise NoSuchFile if it holds no batch.
 
-        The next live segment begins there. The record may not name that one: it was closed before its predecessor.
+        The next live segment begins at the end. It may have been closed first, and left the record.
         """
         async with aclosing(walk(self._context.fs, self._segments.path, entry.name)) as listing:
             async for listed in listing:

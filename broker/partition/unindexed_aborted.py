@@ -22,8 +22,8 @@ from bmq.storage.aborted import AbortedTransactions, RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction
 
 FOUND_MAX = 65_536
-"""Transactions, in all lists, past which the segments that the takeover found are waited for no longer: storage may not
-take their indexes for hours. Readers wait for the indexes then.
+"""Most transactions in all lists while a segment of a takeover waits for its index. Storage may refuse the index for
+hours; past the bound readers wait for the index.
 """
 
 
