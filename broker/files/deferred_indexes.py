@@ -159,7 +159,7 @@ class DeferredIndexes:
         """Write every index that waits, at shutdown.
 
         First waits for those due within ``BEHIND_MS``, until their time: new owners are still opening these partitions.
-        An index that storage does not take is tried ``ATTEMPTS`` times.
+        Ends after ``ATTEMPTS`` attempts if storage does not take an index.
         """
         due = [late.due_ms - self._now_ms() for late in self._waiting]
         soon = [each for each in due if each <= BEHIND_MS]

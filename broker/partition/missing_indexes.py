@@ -9,9 +9,9 @@
 | index                                           |                                                                 |
 | has a damaged index                             | takes the damaged index's place                                 |
 
-While storage does not take an index, the work goes on, with longer and longer pauses: without the index, readers of
-committed records cannot read transactions of the segment, and compaction ends before it. The work on a damaged segment
-is given up, as is an index that storage refuses for good.
+While storage does not take an index, the work goes on, with longer and longer pauses. Without the index, readers of
+committed records cannot read transactions of the segment, and compaction ends before the segment. The work ends if the
+segment is damaged, or if storage refuses the index for good.
 """
 
 from __future__ import annotations

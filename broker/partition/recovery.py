@@ -169,10 +169,9 @@ class Takeover:
         return ev.LogRecovered(recovered, base, producers.snapshot(), log_start, frozenset(unindexed))
 
     def _note_unread(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
-        """Note the segments that a checkpoint of a later one covers, unless they are known to have an index.
+        """Note the segments behind which the recovery began, unless their index is known to exist.
 
-        The record lists a segment as open until the next one is registered, and its owner may have died before it had
-        written the index.
+        A segment's owner may have died before the write of the index.
         """
         others = self._indexed | self._missing.keys() | {segment.name for segment in recovered.segments}
         segments = sorted(effect.segments, key=lambda segment: segment.name.order)
