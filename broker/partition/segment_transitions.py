@@ -190,7 +190,7 @@ def _go_on_elsewhere(machine: OwnedLog) -> list[Effect]:
 
 
 def on_closed(machine: OwnedLog, event: ev.SegmentClosed, now_ms: int) -> list[Effect]:
-    """Note that a segment is closed: the next record need not list it, unless its index is still to be written."""
+    """Note that a segment is closed: the next record need not list it, unless its index waits."""
     machine.unclosed.closed(event.entry)
     if event.index_waits:
         machine.unclosed.lacks_index(event.entry)

@@ -25,7 +25,7 @@ class UnclosedSegments:
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
         self._closed: SegmentEntry | None = None
         self._indexed: SegmentName | None = None  # newest one whose index this owner made
-        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # closed, without an index on storage
+        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # without an index on storage
         self._empty: list[SegmentName] = []  # closed without a flushed byte, and perhaps still listed
 
     def __repr__(self) -> str:
