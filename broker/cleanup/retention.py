@@ -203,7 +203,8 @@ class Retention(Generic[L]):
         """
         machine = state.driver.machine
         if listed.end is not None:
-            return None if _may_be_open(state, listed) else listed.end
+            is_fenced = listed.name.epoch < machine.epoch  # by the takeover, whatever the record says
+            return listed.end if is_fenced or not _may_be_open(state, listed) else None
         is_closed = listed.has_idx and machine.current is None
         return machine.high_watermark if is_closed else None
 

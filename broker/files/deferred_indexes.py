@@ -9,15 +9,18 @@ may have died. In between readers scan the segment, as they do while it is open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.timers import TimerHeap
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
-from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.filesystem import NoSuchFile, StorageError, Unsupported
 from bmq.storage.layout import PartitionPath
 
 BEHIND_MS = 500
@@ -31,7 +34,9 @@ BYTES_MAX = 16 << 20
 not check for it.
 """
 ATTEMPTS = 3
-"""Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
+"""Attempts to write one index at once; then the failure is reported, and pauses begin: readers scan the segment."""
+PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
+"""Pauses between attempts while storage does not take an index."""
 
 
 class IndexFiles(Protocol):
@@ -47,14 +52,23 @@ class IndexFiles(Protocol):
 
 
 class _Late:
-    __slots__ = ("data", "due_ms", "files", "length", "name")
+    __slots__ = ("data", "due_ms", "ended", "files", "length", "name")
 
-    def __init__(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, due_ms: int) -> None:
+    def __init__(
+        self,
+        files: IndexFiles,
+        name: SegmentName,
+        length: int,
+        data: bytes,
+        due_ms: int,
+        ended: Callable[[], None],
+    ) -> None:
         self.files = files
         self.name = name
         self.length = length
         self.data = data
         self.due_ms = due_ms
+        self.ended = ended
 
 
 class DeferredIndexes:
@@ -69,6 +83,7 @@ class DeferredIndexes:
         self.turns = asyncio.Semaphore(PARALLEL)
         """Turns of those who write a deferred index, or make one again from its segment: ``PARALLEL`` at once."""
         self._budget = ByteBudget(BYTES_MAX)
+        self._is_finishing = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<DeferredIndexes {len(self)}, {self._budget.used} bytes>"
@@ -81,12 +96,22 @@ class DeferredIndexes:
         """True while fewer than ``BYTES_MAX`` bytes wait: one more index may be deferred."""
         return self._budget.has_room
 
-    def add(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
+    def add(
+        self,
+        files: IndexFiles,
+        name: SegmentName,
+        length: int,
+        data: bytes,
+        *,
+        after_ms: int,
+        ended: Callable[[], None] = no_op,
+    ) -> None:
         """Write the index ``data`` of a closed segment after ``after_ms``, if the segment has none by then.
 
-        Does nothing then if the segment is gone, or no longer ``length`` bytes long.
+        Does nothing then if the segment is gone, or no longer ``length`` bytes long. Calls ``ended`` once no more work
+        is due on the index.
         """
-        late = _Late(files, name, length, data, self._now_ms() + after_ms)
+        late = _Late(files, name, length, data, self._now_ms() + after_ms, ended)
         self._budget.take(len(data))
         self._waiting[late] = None
         self._timers.at(late.due_ms, lambda: self._begin(late))
@@ -98,39 +123,49 @@ class DeferredIndexes:
         self._tasks.start(self._write(late), "deferred index")
 
     async def _write(self, late: _Late) -> None:
+        failures = 0
         try:
-            async with self.turns:  # held across the writing on purpose: it bounds how many run at once
-                await self._try(late)
+            while not await self._is_done(late, failures):
+                failures += 1
+                if failures >= ATTEMPTS:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(PAUSES_MS.pause(failures - ATTEMPTS + 1) / 1000):
+                            await self._is_finishing.wait()
         finally:
             self._budget.give_back(len(late.data))
+        late.ended()
 
-    async def _try(self, late: _Late) -> None:
-        for attempt in range(ATTEMPTS):
-            try:
+    async def _is_done(self, late: _Late, failures: int) -> bool:
+        """Write the index if the segment still lacks it; return whether no more work is due on it."""
+        try:
+            async with self.turns:  # held across the writing on purpose: it bounds how many run at once
                 if await late.files.lacks_idx(late.name, late.length):
                     await late.files.write_encoded_idx(late.name, late.data)
-                return
-            except NoSuchFile:
-                return  # deleted, or merged into its neighbour
-            except StorageError as error:
-                if attempt + 1 == ATTEMPTS:
-                    path = late.files.path
-                    self._report(
-                        "could not write the index of a segment; readers scan the segment",
-                        **path.log_fields,
-                        path=path.idx(late.name),
-                        error=repr(error),
-                    )
+            return True
+        except NoSuchFile:
+            return True  # deleted, or merged into its neighbour
+        except StorageError as error:
+            if failures + 1 == ATTEMPTS:
+                self._report(
+                    "could not write the index of a segment; readers scan the segment",
+                    **late.files.path.log_fields,
+                    path=late.files.path.idx(late.name),
+                    error=repr(error),
+                )
+            is_last = isinstance(error, Unsupported) or self._is_finishing.is_set()
+            return is_last and failures + 1 >= ATTEMPTS
 
     async def finish(self) -> None:
         """Write every index that waits, at shutdown.
 
         First waits for those due within ``BEHIND_MS``, until their time: new owners are still opening these partitions.
+        Ends after ``ATTEMPTS`` attempts if storage does not take an index.
         """
         due = [late.due_ms - self._now_ms() for late in self._waiting]
         soon = [each for each in due if each <= BEHIND_MS]
         if soon:
             await asyncio.sleep(max(0, *soon) / 1000)
+        self._is_finishing.set()
         for late in list(self._waiting):
             self._begin(late)
         await self._tasks.finish()

@@ -324,9 +324,12 @@ class OwnedLog:
         self._producers = ProducerTable(event.producers)
         self.found_copies.doubt(recovered.end_offset)
         for segment in recovered.segments:
-            self.unindexed.found(segment.name, segment.aborted)
-            if segment.name in event.unindexed:
-                self.unclosed.lacks_index(self._record.segments, segment.name, segment.length, segment.end_offset)
+            self.unindexed.found(segment.name, segment.aborted, lacks_index=segment.name in event.unindexed)
+        read = {segment.name: segment for segment in recovered.segments}
+        for entry in self._record.segments:
+            if entry.name in event.unindexed:
+                found = read.get(entry.name)  # None: a checkpoint of a later segment covers it
+                self.unclosed.lacks_index(entry.closed(found.length, found.end_offset) if found is not None else entry)
         if recovered.segments:
             last = recovered.segments[-1]
             self._found(last.name, last.length, recovered.end_offset)

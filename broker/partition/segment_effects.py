@@ -67,16 +67,16 @@ async def name_segment(driver: PartitionIo, effect: ev.NameSegment) -> Event | N
 
 async def close_segment(driver: PartitionIo, effect: ev.CloseSegment) -> Event | None:
     """Close and index the segment. Returns None if another broker owns the partition."""
-    return _closed(await driver.closing.close(effect))
+    return _closed(driver, await driver.closing.close(effect))
 
 
 async def seal_segment(driver: PartitionIo, effect: ev.SealSegment) -> Event | None:
     """Take over the segment, whose file was aborted. Returns None if another broker owns the partition."""
-    return _closed(await driver.closing.seal(effect.entry, effect.checkpoint))
+    return _closed(driver, await driver.closing.seal(effect.entry, effect.checkpoint))
 
 
-def _closed(entry: SegmentEntry | None) -> Event | None:
-    return None if entry is None else ev.SegmentClosed(entry)
+def _closed(driver: PartitionIo, entry: SegmentEntry | None) -> Event | None:
+    return None if entry is None else ev.SegmentClosed(entry, entry.name in driver.closing.left)
 
 
 async def delete_empty(driver: PartitionIo, effect: ev.DeleteEmpty) -> None:

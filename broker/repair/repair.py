@@ -300,8 +300,8 @@ class Repair:
             draft = await self._write_draft(plan)
             if is_listed:
                 await self._check_ours(facts)
+            aside = await self._set_aside(plan) if plan.source else ""  # puts back a file that has changed meanwhile
             await self._fs.delete(idx)  # its positions are the old file's
-            aside = await self._set_aside(plan) if plan.source else ""
             await self._fs.rename(draft, final)
             if aside:
                 report.set_aside.append(aside.replace(f"/{REPLACING}", f"/{DAMAGED}"))

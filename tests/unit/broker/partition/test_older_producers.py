@@ -7,6 +7,7 @@ a transaction is refused its next batch.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from array import array
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import FencedSegment, Found
-from bmq.storage.segment import encode_idx
+from bmq.storage.segment import decode_idx, encode_idx
 from tests.unit.broker.partition.transactional import data, marker
 
 KEY = PartitionKey(UUID(int=7), 0)
@@ -125,9 +126,14 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
         fs=fs,
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
+        deferred_indexes=SimpleNamespace(turns=asyncio.Semaphore()),
         report=lambda text, *args, **_: reported.append(text % args),
     )
-    files: Any = SimpleNamespace(path=PATH)
+
+    async def write_idx(name: SegmentName, index: Checkpoint, *, replaces: bool) -> None:
+        await write_once(fs, PATH.idx(name), encode_idx(index))
+
+    files: Any = SimpleNamespace(path=PATH, write_idx=write_idx)
     entries = [
         SegmentEntry(name=name, spare="/spare", holder="a", file_id=1, length=length, end_offset=end)
         for name, length, end in ((NAMES[2], len(BYTES[2]), 12), (NAMES[3], -1, -1))
@@ -221,7 +227,11 @@ async def test_the_index_of_a_segment_that_was_not_read_has_no_aborts_of_segment
     event = await takeover.recover(effect, is_ours)
     assert isinstance(event, ev.LogRecovered)
     assert NAMES[2] in event.unindexed
-    segment, wanted = await takeover._read_whole(effect.entries[0]), checkpoint_at(12)
-    assert tuple(segment.aborted) == wanted.aborted == ()
-    assert (segment.first_open_txn, tuple(segment.epochs)) == (wanted.first_open_txn, ((-1, 8),))
-    assert set(map(repr, segment.producers)) == set(map(repr, wanted.producers))
+    ended: list[SegmentName] = []
+    await takeover.missing_indexes(ev.WriteIndexes(event.recovered, event.log_start), ended.append).write()
+    fs, wanted = takeover._context.fs, checkpoint_at(12)
+    assert NAMES[2] in ended
+    index = decode_idx(await fs.read(PATH.idx(NAMES[2]), 0, 1 << 20))
+    assert index.aborted == wanted.aborted == ()
+    assert (index.first_open_txn, index.epochs) == (wanted.first_open_txn, ((-1, 8),))
+    assert set(map(repr, index.producers)) == set(map(repr, wanted.producers))
