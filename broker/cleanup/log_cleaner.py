@@ -32,6 +32,7 @@ from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
+from bmq.storage.cleaning.plain_runs import Window
 from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
@@ -208,7 +209,7 @@ class LogCleaner:
         self,
         state: RetentionState,
         segment: ClosedSegment,
-        take: Callable[[Iterable[Batch]], None],
+        take: Callable[[Iterable[Batch | Window]], None],
         writer: CleanedFileWriter | None = None,
     ) -> None:
         """Read a segment, and have a thread take its batches; what it writes is flushed before the next piece is read.
@@ -226,7 +227,7 @@ class LogCleaner:
         )
 
         def compute() -> None:
-            take(self._paced(state, reader.batches()))
+            take(self._paced(state, reader.parts()))
             if writer is not None:
                 writer.join()
 
@@ -250,10 +251,10 @@ class LogCleaner:
             self._check(state)
         await asyncio.sleep(wait_ms / 1000)
 
-    def _paced(self, state: RetentionState, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches, with pauses for the loop.  Raises CleaningStopped as ``_pace``."""
-        for batch in batches:
-            yield batch
+    def _paced(self, state: RetentionState, parts: Iterator[Batch | Window]) -> Iterator[Batch | Window]:
+        """Yield the parts, with pauses for the loop.  Raises CleaningStopped as ``_pace``."""
+        for part in parts:
+            yield part
             self._pace(state)
 
     def _pace(self, state: RetentionState) -> None:
