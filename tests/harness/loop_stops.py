@@ -25,9 +25,9 @@ PIECE_S = 0.0065
 """Processor time of `_piece_of_work` on an idle core of 2.8 GHz with CPython 3.11."""
 
 
-def is_short(stop_s: float) -> bool:
-    """Return whether a stop is within ``STOP_MAX_S``, at the pace that this machine has now."""
-    return stop_s < STOP_MAX_S or stop_s < STOP_MAX_S * slowness()
+def is_short(stop_s: float, most_s: float = STOP_MAX_S) -> bool:
+    """Return whether a stop is within ``most_s``, at the pace that this machine has now."""
+    return stop_s < most_s or stop_s < most_s * slowness()
 
 
 def slowness() -> float:
