@@ -13,7 +13,7 @@ import asyncio
 import gc
 import struct
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -105,6 +105,15 @@ class TurnCounter:
         taken = [count for count in self._counts if count]
         self._counts = [0]
         return taken
+
+
+def longest_step_s(steps: Iterable[object]) -> float:
+    """Run all of ``steps``.  Return the longest one, in seconds of processor time."""
+    longest_s, began = 0.0, time.thread_time()
+    for _ in steps:
+        longest_s = max(longest_s, time.thread_time() - began)
+        began = time.thread_time()
+    return max(longest_s, time.thread_time() - began)
 
 
 @contextmanager
