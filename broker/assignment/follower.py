@@ -6,7 +6,7 @@ counts as soon as it is, and a topic whose partitions are not assigned yet waits
 with what it names: the partitions of a ``ViewChange``, those of a topic, and for a changed default of the cluster the
 topics that it changes.
 
-More than ``COST_PER_STEP`` partitions are handled in several turns of the loop, also those of many changes that come in
+More than ``COST_PER_STEP`` partitions are handled in several turns of the loop, also the partitions of many changes in
 one turn.  Each turn follows what catalog and view show then, so changes since the first turn do no harm.
 """
 

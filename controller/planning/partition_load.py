@@ -23,7 +23,7 @@ SMOOTH_S = 15.0
 RATES_PER_STEP = 1_000
 """Rates changed in one step."""
 LOOKS_PER_STEP = 5_000
-"""Partitions of a response, or of a member, that are read in one step."""
+"""Partitions of a response, or of a member, read in one step."""
 
 
 class Measured(NamedTuple):

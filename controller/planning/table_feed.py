@@ -15,7 +15,7 @@ from bmq.meta.cluster.view import ViewChange
 CHANGES_PER_STEP = 32
 """Topics and chunks read in one turn of the loop: some 5 ms if the chunks are full."""
 RATED_CHANGES_PER_STEP = 2
-"""The same if partitions have traffic, which goes to their new owners or away with their topic: 5 ms a full chunk."""
+"""The same number if partitions have traffic: 5 ms for the traffic of a full chunk."""
 FORGET_TOPIC_S = 60.0
 """Time that a topic must be missing in the catalog before its assignment is deleted: the catalog is another watch, and
 may be behind."""

@@ -30,7 +30,7 @@ LONGEST_S = 900.0
 EXPIRED_A_TURN = 100
 """Waiters that expire in one turn: at 10 us for a partition's route, and up to 100 us for a request."""
 CALLS_A_TURN = 500
-"""Deadlines of a heap that come in one turn: at 3 us for a partition in a queue, up to 20 us for one with a task."""
+"""Calls of a heap in one turn: 3 us for a partition in a queue, 20 us for a task."""
 
 
 class Expiring(Protocol):
@@ -98,7 +98,7 @@ class TimerHeap:
     """Deadlines of many users, to the millisecond and never removed, for the price of one timer of the loop.
 
     ``now_ms`` is the clock of the deadlines, in milliseconds; it need not be the loop's. ``len()`` returns how many
-    deadlines wait.  Deadlines that are due together come in several turns of the loop: 100,000 partitions may have been
+    deadlines wait.  Calls due together are made in several turns of the loop: 100,000 partitions may have been
     assigned at the same moment.
     """
 

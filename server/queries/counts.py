@@ -1,4 +1,4 @@
-"""Numbers of one process whose count takes many turns of the loop: a process may own 100,000 partitions."""
+"""Numbers of one process.  Their count takes many turns of the loop: a process may own 100,000 partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.coordinator import CoordinatorRole
 
 COUNTS_S = 1.0
-"""Least time between two counts: anybody may ask whether the process is ready."""
+"""Seconds between two counts at least: clients without a login may ask for readiness at any rate."""
 NONE_NOT_SERVED = NotServed("", 0, ())
 
 

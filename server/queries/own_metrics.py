@@ -39,7 +39,7 @@ class OwnMetrics:
     def read(self) -> Own:
         """Return the numbers as they are now, and start the next collection of those that are collected.
 
-        Those that take turns of the loop are of the last count (``Counts.count``), which the caller awaits before.
+        The numbers of ``Counts`` are as old as the last count: the caller awaits ``Counts.count`` before.
         """
         node = self._node
         text = "Keys of the metadata store and topics that this process cannot use, see the log"

@@ -77,8 +77,9 @@ async def test_a_change_costs_what_it_names() -> None:
         c.topic(1000)
         keys = c.keys()
         c.give("a", *keys)
-        while c["a"].follower._working is not None:  # a thousand partitions have a turn of their own
-            await asyncio.sleep(0)
+        working = c["a"].follower._working  # a thousand partitions have a turn of their own
+        assert working is not None
+        await working
         asked = c["a"].view.asked
         c["a"].view.assign("b", keys[7])
         await asyncio.sleep(1)
