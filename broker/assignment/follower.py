@@ -313,7 +313,7 @@ class AssignmentFollower:
     def _reconfigure(self, held: _Held, topic: Topic) -> Generator[None, None, None]:
         """Apply the topic's present config to its partitions.  Yields between steps.
 
-        Partitions that are assigned meanwhile have the config from the start.  This may begin turns after the change:
+        Partitions assigned meanwhile have the config from the start.  The work may begin later than the change:
         the topic may have changed again, or be deleted.
         """
         current = self._catalog.by_id(topic.topic_id)
