@@ -407,8 +407,8 @@ class Broker:
 
     # ---------------------------------------------------------------------------------------------------- the tasks
 
-    def _snapshot(self) -> Iterator[Checkpoint]:
-        """Yield the full checkpoint of every partition that is held or was held.
+    def _snapshot(self) -> Iterator[Checkpoint | None]:
+        """Yield the full checkpoint of every partition that is held or was held; None for one without a checkpoint.
 
         A record may name this journal until a successor's own checkpoint is durable, and a moved log start is written
         nowhere else.  The successor may be this process: until it has recovered the log it has no newer checkpoint.
@@ -421,10 +421,9 @@ class Broker:
             checkpoint = driver.machine.full_checkpoint() if driver is not None else None
             if checkpoint is not None:
                 yielded.add(key)
-                yield checkpoint
+            yield checkpoint
         for key, checkpoint in tuple(self._departed.items()):
-            if key not in yielded:
-                yield checkpoint
+            yield None if key in yielded else checkpoint
 
     async def _journal_task(self) -> None:
         await self.journal.run()

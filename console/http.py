@@ -258,10 +258,12 @@ class _Pages:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Respond 200 even if a part does not work: without this process, more would fail."""
+        await self._state.count()
         return _health(*self._state.is_ready(), is_known=request[ACCESS].is_known)
 
     async def metrics(self, request: web.Request) -> web.Response:
         async with self._rendering:
+            await self._state.count()
             text = await asyncio.to_thread(exposition.render, exposition.take(self._state))
         return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE})
 
@@ -269,6 +271,7 @@ class _Pages:
         return web.Response(body=self._openapi, content_type="application/json")
 
     async def cluster(self, request: web.Request) -> web.Response:
+        await self._state.count()
         return await _json(self._state.cluster())
 
     async def history(self, request: web.Request) -> object:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from bmq.broker.not_served_api import NotServed
 from bmq.console.kafka import LocalRequests
 from bmq.console.operations import RateFacts
 from bmq.console.schema_registry import SchemaRegistry
@@ -80,6 +80,7 @@ def console_state(
         metrics=node.metrics,
         is_alive=facts.is_alive,
         is_ready=facts.is_ready,
+        count=node.collected.counts.count,
         gauges=facts.gauges,
         cluster=facts.cluster,
         topics=facts.topics,
@@ -148,7 +149,7 @@ class _Facts:
         not_served = (
             role.broker.storage_trouble if role is not None else "",
             _store_trouble(self._node),
-            _partitions_not_served(self._node),
+            _partitions_not_served(self._node.collected.counts.not_served),
             _degraded(self._node.coordinator),
             _quarantined(self._node),
         )
@@ -156,18 +157,14 @@ class _Facts:
 
     def gauges(self) -> Gauges:
         catalog, role = self._node.catalog, self._node.coordinator
-        sizes = self._node.collected.log_sizes
+        sizes, counts = self._node.collected.log_sizes, self._node.collected.counts
         return Gauges(
-            partitions_by_state=self._states(),
+            partitions_by_state=dict(counts.partitions_by_state),
             groups_by_state=role.coordinator.groups_by_state() if role is not None else None,
             topics=len(catalog.topics),
             partitions=sum(topic.partitions for topic in catalog.topics.values()),
             log_bytes_by_topic=sizes.by_topic if sizes is not None else {},
         )
-
-    def _states(self) -> dict[str, int]:
-        role = self._node.broker
-        return dict(Counter(driver.machine.state.name for driver in role.broker.partitions())) if role else {}
 
     def cluster(self) -> ClusterFacts:
         node = self._node
@@ -181,7 +178,7 @@ class _Facts:
             ],
             topics=len(node.catalog.topics),
             partitions=sum(topic.partitions for topic in node.catalog.topics.values()),
-            partitions_by_state=self._states(),
+            partitions_by_state=dict(node.collected.counts.partitions_by_state),
             connections=node.metrics.connections,
         )
 
@@ -307,15 +304,12 @@ def _store_trouble(node: Node) -> str:
     return f"the metadata store has not renewed this process's lease for {age_s:.0f} s: is it up and reachable?"
 
 
-def _partitions_not_served(node: Node) -> str:
-    if node.broker is None:
+def _partitions_not_served(found: NotServed) -> str:
+    if not found.total:
         return ""
-    found = [(str(path), why) for path, why in node.broker.assigned.not_served()]
-    if not found:
-        return ""
-    partition, why = min(found)
-    more = f", and {len(found) - 1} more partitions" if len(found) > 1 else ""
-    return f"{partition}{more} cannot be served: {why}"
+    topic, partition, why = found.partitions[0]
+    more = f", and {found.total - 1} more partitions" if found.total > 1 else ""
+    return f"{topic}-{partition}{more} cannot be served: {why}"
 
 
 def _degraded(role: CoordinatorRole | None) -> str:

@@ -37,7 +37,10 @@ class OwnMetrics:
         self._descriptors = descriptors
 
     def read(self) -> Own:
-        """Return the numbers as they are now, and start the next collection of those that are collected."""
+        """Return the numbers as they are now, and start the next collection of those that are collected.
+
+        The numbers of ``Counts`` are as old as the last count: the caller awaits ``Counts.count`` before.
+        """
         node = self._node
         text = "Keys of the metadata store and topics that this process cannot use, see the log"
         node.collected.request()
@@ -67,13 +70,13 @@ class OwnMetrics:
         role = self._node.broker
         if role is None:
             return ()
-        broker = role.broker
+        broker, counts = role.broker, self._node.collected.counts
         return (
             OwnMetric("alarms", "Conditions reported to the operator, see the log", broker.reports_total, True),
             OwnMetric(
                 "partitions_not_served",
                 "Partitions assigned here that cannot be served: OFFLINE, or opening them failed",
-                sum(1 for _ in role.assigned.not_served()),
+                counts.not_served.total,
             ),
             OwnMetric(
                 "unverified_batches",
@@ -127,7 +130,7 @@ class OwnMetrics:
                 int(bool(broker.storage_trouble)),
             ),
             *self._of_log_sizes(),
-            *cleaning_metrics(broker.janitor.cleaning),
+            *cleaning_metrics(broker.janitor.cleaning, counts.cleaning),
             OwnMetric("unflushed_bytes", "Bytes accepted and not yet acknowledged by storage", broker.unflushed_bytes),
             OwnMetric("unflushed_bytes_limit", "Most unflushed bytes", broker.config.buffer_bytes_total),
             OwnMetric("partitions_handed_over", "Partitions that left this process", broker.moved_total, True),
@@ -162,13 +165,13 @@ class OwnMetrics:
         text = "Shards that this process cannot load: their groups or transactions are not served"
         unverified = "Offset commits that wait until the coordinators of their transactions know of them"
         pending = "How long the oldest transaction has had pending offsets in a group's shard, whose log it keeps"
-        shards = role.transaction_shards
+        shards, oldest_s = role.transaction_shards, self._node.collected.counts.oldest_transaction_s
         refused = "Requests that would have created a group past max_groups of their user"
         return [
             OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
             OwnMetric("unverified_offset_commits", unverified, coordinator.commits_unverified),
             OwnMetric("oldest_pending_offsets_age_seconds", pending, coordinator.oldest_pending_s),
-            *(transaction_metrics(shards) if isinstance(shards, TransactionShards) else ()),
+            *(transaction_metrics(shards, oldest_s) if isinstance(shards, TransactionShards) else ()),
             *(
                 OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
                 for reason, count in role.shards_not_loaded_by_reason().items()

@@ -14,6 +14,7 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.core.aio.steps import finish_steps
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
@@ -194,7 +195,7 @@ async def test_a_quiet_log_is_cleaned_when_its_transaction_ends(monkeypatch: pyt
     monkeypatch.setattr(type(owner.driver.machine), "last_stable_offset", property(lambda _: stable))
     await update(owner, 20)
     await owner.rounds()
-    assert owner.janitor.cleaning.totals().not_cleaned["open_transaction"] == 1
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["open_transaction"] == 1
     await owner.rounds(10)
     stable = 20
     await owner.rounds()
@@ -260,10 +261,10 @@ async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkey
     with monkeypatch.context() as patch:
         patch.setattr(log_cleaner, "write_once", refuse)
         await owner.rounds()
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaning.cleaner.rounds) == (1, 1, 0)
     await owner.round(BRISK.retry_ms / 1000 + 1)
-    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
     assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
 
@@ -284,12 +285,12 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
         patch.setattr(CleaningRound, "next_walk", fail)
         await owner.rounds()
     assert [str(error) for error in seen] == ["int too large to convert"]
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
     (line,) = [line for line in caplog.records if "bug: a round" in line.message]
     assert line.levelname == "ERROR"
     await owner.rounds(BRISK.retry_ms * 61 / 1000)
-    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
 
 
 async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
@@ -310,13 +311,13 @@ async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
     await owner.rounds()
     waiting = LogCleaning(reason="compiling", dirty_percent=None, last=None)
     assert owner.janitor.cleaning.state_of(KEY) == waiting
-    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 1
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["compiling"] == 1
     gate.set()
     await asyncio.sleep(1)
     state = owner.janitor.cleaning.state_of(KEY)
     assert state is not None
     assert state.reason != "compiling"
-    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["compiling"] == 0
     assert owner.janitor.cleaning.cleaner.rounds == 1
 
 
@@ -387,7 +388,7 @@ async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_ea
         await second.rounds(10)
     assert second.janitor.cleaning.cleaner.rounds == 0
     assert second.janitor.cleaning.state_of(KEY) == LogCleaning(reason="disabled", dirty_percent=None, last=None)
-    assert second.janitor.cleaning.totals().not_cleaned["disabled"] == 1
+    assert finish_steps(second.janitor.cleaning.totals()).not_cleaned["disabled"] == 1
     assert await hidden(world) == 0, "the sources of the earlier owner's cleaned segment are deleted"
     assert (await contents(world, 0, 40))[0] == last
 

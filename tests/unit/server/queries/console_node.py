@@ -16,6 +16,7 @@ from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.meta.cluster.levels import FeatureLevels
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.node import Node
+from bmq.server.queries.counts import Counts
 from bmq.server.queries.own_metrics import OwnMetrics
 
 
@@ -34,6 +35,12 @@ TERM = SimpleNamespace(
     pending_moves=PendingMoves(),
     without_owner=lambda: (4, 2),
 )
+
+
+def collected(**parts: object) -> SimpleNamespace:
+    """Return numbers of a process without a broker, and ``parts`` instead of its own."""
+    of = {"request": lambda: None, "group_lag": None, "log_sizes": None, "counts": Counts(None, None)}
+    return SimpleNamespace(**{**of, **parts})
 
 
 def coordinator_role(not_loaded: dict[int, str]) -> SimpleNamespace:
@@ -71,7 +78,7 @@ def node(
         is_serving=True,
         coordinator=coordinator_role(not_loaded) if not_loaded is not None else None,
         certificates={"OUT": SimpleNamespace(expires_in_s=86_400.0)},
-        collected=SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=None),
+        collected=collected(),
         joined=joined,
         view=view,
         quarantined=lambda: quarantined or {},

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from bmq.broker.not_served_api import NotServed
 from bmq.console.state import OwnMetric
 from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
@@ -18,7 +19,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import Metrics
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Ends
-from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCleaningResponse
+from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCleaningResponse, NotServedPartition
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.meta.catalog import Topic
 from bmq.meta.cluster.member import Address, Member
@@ -26,7 +27,7 @@ from bmq.meta.cluster.membership import TTL_S
 from bmq.proxy.partition_queries import LOOK_S
 from bmq.server.node import Node
 from bmq.server.queries.console_facts import BYTES_S, console_state
-from tests.unit.server.queries.console_node import metrics, node
+from tests.unit.server.queries.console_node import collected, metrics, node
 
 
 def test_quarantined_keys_are_in_the_metrics_and_the_reason_of_readiness() -> None:
@@ -50,23 +51,21 @@ def test_bytes_on_storage_are_those_of_the_last_count() -> None:
     process = cast(Any, node())
     sizes = SimpleNamespace(by_topic={"orders": 12}, partitions_unknown=1)
     process.catalog = SimpleNamespace(topics={})
-    process.collected = SimpleNamespace(request=lambda: None, group_lag=None, log_sizes=sizes)
+    process.collected = collected(log_sizes=sizes)
     assert console_state(process).gauges().log_bytes_by_topic == {"orders": 12}
 
 
 def test_partitions_that_cannot_be_served_are_in_the_reason_of_readiness() -> None:
-    def ready(**not_served: str) -> tuple[bool, str]:
+    def ready(*not_served: tuple[str, int, str]) -> tuple[bool, str]:
         process = cast(Any, node())
-        broker = SimpleNamespace(storage_trouble="", store_trouble="")
-        process.broker = SimpleNamespace(
-            broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(not_served.items()))
-        )
+        named = [NotServedPartition(*each) for each in not_served]
+        process.collected.counts.not_served = NotServed("", len(named), named)
         return console_state(process).is_ready()
 
     assert ready() == (True, "")
-    assert ready(t="a hole") == (True, "t cannot be served: a hole")
-    text = "a, and 1 more partitions cannot be served: offline"
-    assert ready(b="other", a="offline") == (True, text), "all others are served"
+    assert ready(("t", 0, "a hole")) == (True, "t-0 cannot be served: a hole")
+    text = "a-2, and 1 more partitions cannot be served: offline"
+    assert ready(("a", 2, "offline"), ("b", 1, "other")) == (True, text), "all others are served"
 
 
 def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
@@ -74,7 +73,7 @@ def test_storage_that_acknowledges_nothing_leaves_the_process_ready() -> None:
     process = cast(Any, node())
     trouble = "storage acknowledges nothing: No space left on device"
     broker = SimpleNamespace(is_lost=False, is_serving=False, storage_trouble=trouble, store_trouble="")
-    process.broker = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(())))
+    process.broker = SimpleNamespace(broker=broker)
     assert console_state(process).is_ready() == (True, trouble)
     process.joined.membership.is_member = False
     assert not console_state(process).is_ready()[0], "a process that joins again is not ready"
@@ -92,7 +91,7 @@ def test_a_store_that_does_not_respond_is_in_the_reason_of_readiness() -> None:
         assert (said in reason) if said else reason == ""
     process.joined.membership.lease_age_s = 0.0
     broker = SimpleNamespace(storage_trouble="", store_trouble="1 partitions wait: etcd is full")
-    process.broker = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(())))
+    process.broker = SimpleNamespace(broker=broker)
     assert console_state(process).is_ready() == (True, "1 partitions wait: etcd is full")
 
 
@@ -155,7 +154,7 @@ def far_node(owners: FarOwners, assigned: dict[int, str]) -> Node:
         joined=SimpleNamespace(view=view, peers=None),
         coordinator=None,
         config=NodeConfig(node_id=1),
-        collected=None,
+        collected=collected(),
         fs=None,
         metrics=Metrics(),
         security=SimpleNamespace(authorizer=ALLOW_ALL),

@@ -14,7 +14,7 @@ from bmq.coordinator.transaction_shard.manager import TransactionShards, Unwritt
 from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.server.node import Node
 from bmq.server.queries.console_facts import console_state
-from tests.unit.server.queries.console_node import metrics, node
+from tests.unit.server.queries.console_node import collected, metrics, node
 
 OF_EVERY_PROCESS = {
     "tail_cache_bytes",
@@ -60,9 +60,7 @@ def test_a_process_without_roles_shows_the_clusters_numbers() -> None:
 def test_lag_of_groups_has_the_names_of_kafka_exporter() -> None:
     process, asked = cast(Any, node()), []
     report = LagReport([PairLag("g", "orders", 140, 10)], [PartitionLag("g", "orders", 3, 10)], 2)
-    process.collected = SimpleNamespace(
-        request=lambda: asked.append(1), group_lag=SimpleNamespace(report=report), log_sizes=None
-    )
+    process.collected = collected(request=lambda: asked.append(1), group_lag=SimpleNamespace(report=report))
     own = console_state(process).own_metrics()
     series = {each.name: (tuple(each.labels), each.samples) for each in own if isinstance(each, OwnSeries)}
     pair = ("consumergroup", "topic")
@@ -87,7 +85,7 @@ def test_a_coordinator_counts_its_transactions_and_the_commits_that_wait_for_the
     assert "oldest_transaction_age_seconds" not in metrics(process)
     shards = create_autospec(TransactionShards, instance=True)
     shards.transactions_by_state.return_value = {"Ongoing": 3, "Empty": 0}
-    shards.oldest_open_s.return_value = 7.5
+    cast(Any, process).collected.counts.oldest_transaction_s = 7.5
     shards.unwritten_markers.return_value = UnwrittenMarkers(2, 90.0)
     cast(Any, process.coordinator).transaction_shards = shards
     found = metrics(process)
