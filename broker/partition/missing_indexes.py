@@ -55,7 +55,7 @@ class UnreadSegment(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A segment whose index is due, and the function that reads all that the index needs."""
+    """A segment whose index is due, and a function that reads everything for the index."""
 
     name: SegmentName
     read: Callable[[], Awaitable[RecoveredSegment]]
