@@ -234,7 +234,7 @@ async def test_a_snapshot_has_each_partition_that_comes_or_goes_meanwhile_once()
         c.give("a", keys[4])
         for owner, key in (("b", keys[3]), ("a", keys[4])):
             await c[owner].assigned.wait(key, 5.0)
-        seen += [each.key for each in snapshot]
+        seen += [each.key for each in snapshot if each is not None]
         assert sorted(key.partition for key in seen) == [0, 1, 2, 3]
 
 
