@@ -36,7 +36,7 @@ from bmq.core.rpc.messages.broker import LogSizesRequest
 from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
 from bmq.meta.kv import KeyValue
@@ -124,8 +124,8 @@ class Node:
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
             config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog, files=StoredTopics(fs),
-            pool=self.pool, security=self.security, tracing=Tracing(tracer) if tracer is not None else None,
-            on_failed=self._failed,
+            pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool), security=self.security,
+            tracing=Tracing(tracer) if tracer is not None else None, on_failed=self._failed,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -155,7 +155,7 @@ class Node:
             controller=self.controller,
         )  # fmt: skip
         """Numbers that are collected in the background, for ``/metrics`` and the console."""
-        self.internal_endpoint: Endpoint | None = None
+        self.internal_endpoint = self.broker.endpoint if self.broker is not None else None
         """Dispatch of other processes' Produce and Fetch; None in a process without the broker role."""
         self._serve_inside()
         # After the proxies, so that these are up to date; and last: a node that could not be wired must not be called.
@@ -252,7 +252,6 @@ class Node:
             lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")
         )
         if self.broker is not None:
-            self.internal_endpoint = self.broker.serve_inside(self.proxy.fetch_service.context)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
             endpoint.register(LogSizesRequest, sizes.handle)
 

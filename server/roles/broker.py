@@ -28,7 +28,6 @@ from bmq.core.rpc.messages.broker import (
     SwapCleanedRequest,
 )
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.scopes import ListenerView
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
@@ -73,6 +72,7 @@ class BrokerRole:
         self.broker.context.offload = asyncio.to_thread
         self.broker.context.pace = Pace()
         self.fence = ShardFence()
+        self.broker.context.flush_listener = FetchAndShardListener(parts.fetches, self.fence)
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
         self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
         """Logs of shards whose partition this process owns; each ends when the process loses its partition."""
@@ -81,8 +81,13 @@ class BrokerRole:
         """On the event loop's clock: partitions not handed over by then are left as they are."""
         self._view = ListenerView(config=config)
         self._verifier = PartitionVerifier(joined.view, catalog, joined.peers)
+        levels = joined.features.ranges.get(TRANSACTION_VERSION)
+        if levels is not None and levels.highest > 0:
+            self.broker.context.verifier = self._verifier
         self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._follower = AssignmentFollower(self.assigned, catalog, joined.view, config, self._hand_overs)
+        self.endpoint = self._serve_inside()
+        """Dispatch of other processes' Produce and Fetch."""
 
     @property
     def refused_topics(self) -> Mapping[str, str]:
@@ -94,20 +99,13 @@ class BrokerRole:
         """True if partitions of existing topics, other than ``refused_topics``, are assigned to this process."""
         return self._follower.has_partitions
 
-    def serve_inside(self, fetches: FetchContext) -> Endpoint:
-        """Register the broker's internal APIs, and return the endpoint of other processes' Produce and Fetch.
-
-        ``fetches`` is what this process's fetch services share; it is notified of all flushes.
-        """
+    def _serve_inside(self) -> Endpoint:
+        """Register the broker's internal APIs, and return the endpoint of other processes' Produce and Fetch."""
         parts, context = self._parts, self.broker.context
         joined = parts.joined
-        context.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
-        levels = joined.features.ranges.get(TRANSACTION_VERSION)
-        if levels is not None and levels.highest > 0:
-            context.verifier = self._verifier
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
         register_broker(joined.endpoint, self.assigned, context.load, context.open_files, self.fence, ownership.check)
-        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, fetches)
+        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, parts.fetches)
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor.cleaning).handle)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.meta.catalog import KvCatalog
 from bmq.meta.kv import KeyValue
 from bmq.proxy.tracing import Tracing
@@ -31,6 +32,8 @@ class Parts:
     files: StoredTopics
     pool: BlockCache
     """Blocks of segments that readers share."""
+    fetches: FetchContext
+    """The shared parts of all fetches, which owners of partitions notify."""
     security: ClientSecurity
     tracing: Tracing | None
     """Wrappers of a process that traces requests; None otherwise."""

@@ -20,7 +20,6 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Dispatch
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.endpoint.scopes import Caller
@@ -68,11 +67,10 @@ class ProxyRole:
         config, joined, security = parts.config, parts.joined, parts.security
         self._parts = parts
         self.admin = admin
-        fetches = FetchContext(config, parts.catalog, parts.pool)
-        self.remote_owners = self._make_remote_owners(fetches)
+        self.remote_owners = self._make_remote_owners()
         self.owners = RoutedOwners(joined.view, broker.assigned if broker is not None else None, self.remote_owners)
         self.fetch_service = FetchService(
-            config, parts.catalog, self.owners, fetches, parts.clock, metrics,
+            config, parts.catalog, self.owners, parts.fetches, parts.clock, metrics,
             tracer=parts.tracing.tracer if parts.tracing is not None else None,
         )  # fmt: skip
         self.coordinator = RoutedCoordinator(
@@ -88,7 +86,7 @@ class ProxyRole:
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
-            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, fetches.changed)
+            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, parts.fetches.changed)
         self._group_markers = GroupMarkers(joined.view, joined.peers)
         self.services = ProxyServices(
             clock=parts.clock,
@@ -144,14 +142,14 @@ class ProxyRole:
         if metrics.traffic is not None:
             joined.endpoint.register(TrafficRequest, TrafficApi(metrics.traffic, parts.catalog).handle)
 
-    def _make_remote_owners(self, fetches: FetchContext) -> RemoteOwners:
+    def _make_remote_owners(self) -> RemoteOwners:
         parts = self._parts
         config, joined = parts.config, parts.joined
         return RemoteOwners(
             joined.view,
             joined.peers,
-            fetches,
-            fetches.poll.is_followed,
+            parts.fetches,
+            parts.fetches.poll.is_followed,
             credit_bytes=config.internal_credit_bytes,
             held_s=config.held_produce_ms / 1000,
             relays=RelayPool(

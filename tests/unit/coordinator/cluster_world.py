@@ -274,7 +274,7 @@ class BrokerProcess:
         self.assigned = AssignedPartitions(self.broker, self.pool)
         fence = ShardFence()
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
-        self.broker.context.flush_listener = _Ended(self.logs)
+        self.broker.context.flush_listener = _Ended(fence)
         endpoint = world.network.join(name)
         BrokerApi(self.assigned, TrafficCounters(), self.broker.context.open_files).register(endpoint)
         ShardLogApi(self.assigned, fence).register(endpoint)
@@ -317,8 +317,8 @@ class _Fetches:
 class _Ended:
     """A flush listener that passes an owner's end on."""
 
-    def __init__(self, logs: LocalShardLogs) -> None:
-        self._logs = logs
+    def __init__(self, fence: ShardFence) -> None:
+        self._fence = fence
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None: ...
 
@@ -329,7 +329,7 @@ class _Ended:
     def changed(self, key: PartitionKey) -> None: ...
 
     def closed(self, key: PartitionKey) -> None:
-        self._logs.ended(key)
+        self._fence.closed(key)
 
 
 class CoordinatorProcess:

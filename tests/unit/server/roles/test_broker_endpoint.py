@@ -227,7 +227,7 @@ async def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
         assert stale.value.code is ErrorCode.NOT_COORDINATOR
         newer = await logs.open(ShardId(GROUPS, 0), 7, 5.0, lambda: ended.append(7))
         assert await newer.append(batch()) == 1
-        logs.ended(p.key(OFFSETS_TOPIC))
+        fence.closed(p.key(OFFSETS_TOPIC))
         await asyncio.sleep(0)
         assert ended == [5, 7]
         assert len(fence) == 0
