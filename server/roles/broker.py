@@ -13,6 +13,7 @@ from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
+from bmq.broker.context import BrokerWiring
 from bmq.broker.job_rounds_api import JobRoundsApi
 from bmq.broker.log_cleaning_api import LogCleaningApi
 from bmq.broker.not_served_api import NotServedApi
@@ -53,12 +54,24 @@ class BrokerRole:
             producer_expiration_ms=config.producer_id_expiration_ms,
             journal_access=config.shared_access().readable(),
         )
+        self.fence = ShardFence()
+        self._verifier = PartitionVerifier(joined.view, catalog, joined.peers)
+        transactions = joined.features.ranges.get(TRANSACTION_VERSION)
         self.broker = Broker(
             parts.fs,
             parts.kv,
             incarnation=joined.view.own,
             membership=joined.membership,
             is_alive=joined.view.members.__contains__,
+            wiring=BrokerWiring(
+                flush_listener=FetchAndShardListener(parts.fetches, self.fence),
+                verifier=self._verifier if transactions is not None and transactions.highest > 0 else None,
+                may_clean=lambda: joined.view.levels.of(COMPACTION_VERSION) > 0,
+                filters=RecordFilters(COMPILED_FILTERS),
+                offload=asyncio.to_thread,
+                pace=Pace(),
+                on_failed=parts.on_failed,
+            ),
             cluster=config.cluster,
             clock=parts.clock,
             config=settings,
@@ -66,13 +79,6 @@ class BrokerRole:
             reads=pool.progress,
             standstill=joined.standstill,
         )
-        self.broker.on_failed = parts.on_failed
-        self.broker.context.may_clean = lambda: joined.view.levels.of(COMPACTION_VERSION) > 0
-        self.broker.context.filters = RecordFilters(COMPILED_FILTERS)
-        self.broker.context.offload = asyncio.to_thread
-        self.broker.context.pace = Pace()
-        self.fence = ShardFence()
-        self.broker.context.flush_listener = FetchAndShardListener(parts.fetches, self.fence)
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
         self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
         """Logs of shards whose partition this process owns; each ends when the process loses its partition."""
@@ -80,10 +86,6 @@ class BrokerRole:
         self.close_by: float | None = None
         """On the event loop's clock: partitions not handed over by then are left as they are."""
         self._view = ListenerView(config=config)
-        self._verifier = PartitionVerifier(joined.view, catalog, joined.peers)
-        levels = joined.features.ranges.get(TRANSACTION_VERSION)
-        if levels is not None and levels.highest > 0:
-            self.broker.context.verifier = self._verifier
         self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._follower = AssignmentFollower(self.assigned, catalog, joined.view, config, self._hand_overs)
         self.endpoint = self._serve_inside()
@@ -109,7 +111,7 @@ class BrokerRole:
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor.cleaning).handle)
-        jobs = JobRoundsApi(self.broker.janitor.job_rounds, context.offload)
+        jobs = JobRoundsApi(self.broker.janitor.job_rounds, context.wiring.offload)
         joined.endpoint.register(BeginCleaningRequest, jobs.begin)
         joined.endpoint.register(SwapCleanedRequest, jobs.swap)
         return inside

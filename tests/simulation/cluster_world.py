@@ -115,9 +115,7 @@ class Process:
                 config, self.fs, self.kv, LoopClock(), joined, broker_config=SMALL, janitor_config=BUSY
             )
             if node.broker is not None:
-                shared = node.broker.broker.context
-                assert shared.flush_listener is not None
-                shared.flush_listener = self.world.acks.watched(shared.flush_listener, self.incarnation)
+                self.world.acks.watch(node.broker.broker.context.wiring.flush_listener, self.incarnation)
             node.on_leave, node.on_failed = self.ask, self._failed
             speak(self)
             sockets = self.sockets = Sockets(node, cast(HttpServer, _NoHttp()))
