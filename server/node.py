@@ -23,6 +23,8 @@ from bmq.broker.repair.log_plan import RepairRequest
 from bmq.broker.repair.repair import Repair, RepairReport, find_partition
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.controller.store_upkeep import maintained
+from bmq.coordinator.group_markers import GroupMarkers
+from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -124,7 +126,9 @@ class Node:
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
             config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog, files=StoredTopics(fs),
-            pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool), security=self.security,
+            pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool),
+            verifier=PartitionVerifier(self.view, self.catalog, joined.peers),
+            group_markers=GroupMarkers(self.view, joined.peers), security=self.security,
             tracing=Tracing(tracer) if tracer is not None else None, on_failed=self._failed,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
@@ -223,6 +227,8 @@ class Node:
             parts.push_async_callback(self.security.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.producer_ids.close)
+            parts.push_async_callback(self._parts.verifier.close)
+            parts.push_async_callback(self._parts.group_markers.close)
             for role in self._roles:
                 parts.push_async_callback(role.close)
             parts.push_async_callback(self.collected.close)

@@ -18,7 +18,6 @@ from bmq.broker.job_rounds_api import JobRoundsApi
 from bmq.broker.log_cleaning_api import LogCleaningApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.pace import Pace
 from bmq.core.config import NodeConfig
 from bmq.core.features import COMPACTION_VERSION, TRANSACTION_VERSION
@@ -55,7 +54,6 @@ class BrokerRole:
             journal_access=config.shared_access().readable(),
         )
         self.fence = ShardFence()
-        self._verifier = PartitionVerifier(joined.view, catalog, joined.peers)
         transactions = joined.features.ranges.get(TRANSACTION_VERSION)
         self.broker = Broker(
             parts.fs,
@@ -65,7 +63,7 @@ class BrokerRole:
             is_alive=joined.view.members.__contains__,
             wiring=BrokerWiring(
                 flush_listener=FetchAndShardListener(parts.fetches, self.fence),
-                verifier=self._verifier if transactions is not None and transactions.highest > 0 else None,
+                verifier=parts.verifier if transactions is not None and transactions.highest > 0 else None,
                 may_clean=lambda: joined.view.levels.of(COMPACTION_VERSION) > 0,
                 filters=RecordFilters(COMPILED_FILTERS),
                 offload=asyncio.to_thread,
@@ -151,7 +149,6 @@ class BrokerRole:
         await self.assigned.close()
         await self.broker.close(self.close_by)
         await self._hand_overs.close()
-        await self._verifier.close()
 
 
 def _janitor_config(config: NodeConfig) -> JanitorConfig:

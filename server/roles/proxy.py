@@ -12,7 +12,6 @@ from functools import partial
 
 from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.coordinator.group_markers import GroupMarkers
 from bmq.core.aio.subscribers import no_op
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.levels import LogLevels
@@ -87,7 +86,6 @@ class ProxyRole:
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
             self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, parts.fetches.changed)
-        self._group_markers = GroupMarkers(joined.view, joined.peers)
         self.services = ProxyServices(
             clock=parts.clock,
             catalog=parts.catalog,
@@ -103,7 +101,7 @@ class ProxyRole:
             log_levels=log_levels,
             acls=security.acls,
             transactions=self.transactions,
-            end_group_transaction=self._group_markers.end,
+            end_group_transaction=parts.group_markers.end,
             new_leaders=self.new_leaders,
             features=joined.features,
             levels=lambda: joined.view.levels,
@@ -203,7 +201,6 @@ class ProxyRole:
             parts.push_async_callback(self.remote_owners.close)
             if self.new_leaders is not None:
                 parts.push_async_callback(self.new_leaders.close)
-            parts.push_async_callback(self._group_markers.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             parts.push_async_callback(self.fetch_service.close)
