@@ -98,8 +98,14 @@ class Node:
         broker_config: BrokerConfig | None = None,
         janitor_config: JanitorConfig | None = None,
         tracer: Tracer | None = None,
+        on_leave: Callable[[], None] = no_op,
+        on_failed: Callable[[str], None] = no_op,
     ) -> None:
-        """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id."""
+        """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id.
+
+        ``on_leave`` is called when an operator drains the process, so that it ends; ``on_failed`` with the reason when
+        the process must end and be started again.
+        """
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
@@ -109,27 +115,26 @@ class Node:
             self.certificates[joined.tls.name] = joined.tls
         self.log_levels = LogLevels()
         self.is_serving = False
-        self.on_leave: Callable[[], None] = no_op
-        """Called when an operator drains the process, so that it ends."""
-        self.on_failed: Callable[[str], None] = no_op
-        """Called with the reason when the process must end and be started again."""
+        self._on_leave = on_leave
+        self._on_failed = on_failed
         self.close_clients: Callable[[], int] = _no_clients
         """Called to close all clients' connections; returns their number."""
         self.joined = joined
         self.fs = fs
         self._kv = kv
         self._clock = clock
-        self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=not is_shared(config.meta))
+        self.catalog = KvCatalog(kv, config.cluster, on_failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
         self.views = ListenerViews(config, self.view, self.catalog)
-        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, on_failed)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
-            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog, files=StoredTopics(fs),
+            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog,
+            files=StoredTopics(fs, rebuild_count=joined.root.rebuild_count),
             pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool),
             verifier=PartitionVerifier(self.view, self.catalog, joined.peers),
             group_markers=GroupMarkers(self.view, joined.peers), security=self.security,
-            tracing=Tracing(tracer) if tracer is not None else None, on_failed=self._failed,
+            tracing=Tracing(tracer) if tracer is not None else None, on_failed=on_failed,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -179,7 +184,6 @@ class Node:
         """
         await self.catalog.start()
         await self.security.start()
-        self._parts.files.rebuild_count = self.joined.root.rebuild_count
         self.views.refresh()
         for role in self._roles:
             await role.start()
@@ -250,7 +254,7 @@ class Node:
         joined, endpoint = self.joined, self.joined.endpoint
         endpoint.register(LeaveRequest, self._asked_to_leave, role=CONTROLLER)
         endpoint.register(LogLevelsRequest, LogLevelsApi(self.log_levels).handle)
-        joined.on_failed = self._failed
+        joined.on_failed = self._on_failed
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
         joined.on_lost, joined.on_joined = self._lost, self._joined_again
@@ -273,9 +277,6 @@ class Node:
             **self.security.unreadable,
             **{f"topic {name}": why for name, why in topics.items()},
         }
-
-    def _failed(self, why: str) -> None:
-        self.on_failed(why)
 
     def _lost(self) -> None:
         """Handle a lost lease: fence all partitions, which may have new owners, and send clients to other proxies."""
@@ -327,7 +328,7 @@ class Node:
         return self.broker is None or not self.broker.broker.is_gray
 
     def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        asyncio.get_running_loop().call_soon(self.on_leave)
+        asyncio.get_running_loop().call_soon(self._on_leave)
         return LeaveResponse(ErrorCode.NONE).encode()
 
     async def repair(self, wanted: RepairRequest) -> RepairReport:

@@ -271,7 +271,7 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         listeners=("INSIDE://127.0.0.1:0", "OUTSIDE://127.0.0.2:0"),
     )  # fmt: skip
     async with node_of(config) as node, contextlib.AsyncExitStack() as ends:
-        sockets = Sockets(node, cast(Any, SimpleNamespace(port=1, connections=SimpleNamespace())))
+        sockets = Sockets(node, cast(Any, SimpleNamespace(port=1)))
         ends.callback(sockets.close)
         await sockets.start()
         await node.admin.create_topic("wide", PARTITIONS)
