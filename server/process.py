@@ -150,8 +150,7 @@ async def _serve(config: NodeConfig) -> int:
         tracer = open_tracer(os.environ, incarnation)
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
-        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer)
-        node.on_leave, node.on_failed = asked.ask, asked.fail
+        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer, on_leave=asked.ask, on_failed=asked.fail)
         load = ThreadLoad()
         stack.callback(load.close)
         meter = LoopMeter(load=load)
@@ -181,6 +180,7 @@ async def _serve(config: NodeConfig) -> int:
             config.http_hosts,
             access.config(),
             node.certificates.get(HTTP_LISTENER),
+            look=joined.standstill.look,
         )
         await http.start()
         stack.push_async_callback(http.stop)

@@ -275,7 +275,7 @@ class StoredTopics:
     """The topics' files, as the controller writes and deletes them (its ``TopicFiles`` and ``DeletedFiles``).
 
     Every call raises RequestError KAFKA_STORAGE_ERROR if storage fails, and may be repeated.  ``incarnation`` is
-    the rebuild count in ``cluster.json``, set before the first call; revisions are those of the store so rebuilt.
+    the rebuild count in ``cluster.json``; revisions are those of the store so rebuilt.
     """
 
     def __init__(self, fs: FileSystem, *, rebuild_count: int = 0) -> None:

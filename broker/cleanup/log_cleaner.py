@@ -106,10 +106,10 @@ class LogCleaner:
         Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped.
         """
         driver, config = state.driver, state.config.cleaning
-        if not self._context.may_clean():
+        if not self._context.wiring.may_clean():
             return Outcome(plan=None, obstacle=Obstacle.LEVEL)
         await self._load_filters()
-        if not self._context.filters.is_compiled and await self._is_large(state):
+        if not self._context.wiring.filters.is_compiled and await self._is_large(state):
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
         closed = await known.look()
         while True:
@@ -165,7 +165,7 @@ class LogCleaner:
             [source for group in groups for source in group],
             aborted=aborted_below([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end),
             producers=ProducerEnd.of(state.driver.machine.producers.snapshot()),
-            records=self._context.filters.new(
+            records=self._context.wiring.filters.new(
                 os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty, partial(self._pace, state)
             ),
         )
@@ -183,14 +183,14 @@ class LogCleaner:
         Other rounds wait: a large log without the filters is not cleaned before its record changes.
         """
         async with self._loading:
-            if not self._context.filters.is_loaded:
+            if not self._context.wiring.filters.is_loaded:
                 await self._load_filters_once()
 
     async def _load_filters_once(self) -> None:
-        filters = self._context.filters
+        filters = self._context.wiring.filters
         self.is_compiling = True
         try:
-            await self._context.offload(filters.load)
+            await self._context.wiring.offload(filters.load)
         except (ImportError, OSError, RuntimeError) as error:
             _log.warning(
                 "compacted logs are cleaned in Python, slowly, and large logs are not: cannot load compiled code",
@@ -234,7 +234,7 @@ class LogCleaner:
         while not reader.is_over:
             try:
                 moved = await reader.read()
-                await self._context.offload(compute)
+                await self._context.wiring.offload(compute)
             except NoSuchFile:  # it has expired, or the log start has moved past it
                 raise CleaningStopped from None
             except (FormatError, CorruptData) as error:
@@ -260,7 +260,7 @@ class LogCleaner:
     def _pace(self, state: RetentionState) -> None:
         """Pause for the loop.  Raises CleaningStopped as ``_check``."""
         self._check(state)
-        self._context.pace()
+        self._context.wiring.pace()
 
     def _check(self, state: RetentionState) -> None:
         """Raise CleaningStopped if the round has become pointless."""

@@ -166,10 +166,8 @@ class PartitionOwner:
         finally:
             self._is_confirming = False
             self._confirmed_at = self._loop_time()
-        if self._context.flush_listener is not None:
-            self._context.flush_listener.changed(
-                self.key
-            )  # readers check again, and start another proof if this failed
+        # readers check again, and start another proof if this failed
+        self._context.wiring.flush_listener.changed(self.key)
 
     @staticmethod
     def _loop_time() -> float:
@@ -255,7 +253,7 @@ class PartitionOwner:
         Raises RequestError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch that no coordinator is
         asked about: Kafka's code for a request without a transactional id, and fatal in Java and librdkafka.
         """
-        verifier = self._context.verifier
+        verifier = self._context.wiring.verifier
         if batch.is_transactional and (verifier is None or callback.transaction is None):
             text = "a transactional batch without a transactional id, or transactions are not available"
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)

@@ -28,18 +28,18 @@ async def create_spare(driver: PartitionIo, effect: ev.CreateSpare) -> Event | N
             if refused is not None:
                 return refused if await driver.is_ours() else None
     except (StorageError, KvError) as error:
-        context.trouble = str(error)
+        context.state.trouble = str(error)
         return ev.SpareFailed(repr(error))
     try:
         appender, block_bytes = await driver.files.create(effect)
     except StorageError as error:
         is_short = isinstance(error, TooFewNodes)
         if is_short:
-            context.short.add(driver)
-        context.trouble = str(error)
+            context.state.short.add(driver)
+        context.state.trouble = str(error)
         return ev.SpareFailed(repr(error), is_short)
     lease = appender.lease
-    context.busy.add(driver)
+    context.state.busy.add(driver)
     unnamed = SegmentName(-1, effect.epoch, -1)
     entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
     return ev.SpareReady(entry, copies_of(appender), block_bytes if block_bytes < effect.block_bytes else 0)
@@ -104,7 +104,7 @@ async def check_fence(driver: PartitionIo, effect: ev.CheckFence) -> Event | Non
             break
         except (StorageError, KvError) as error:
             attempt += 1
-            context.trouble = str(error)
+            context.state.trouble = str(error)
             await asyncio.sleep(context.config.retry_ms.pause(attempt) / 1000)
     if not is_in_place:
         return ev.SegmentFailed(entry.name, effect.reason)  # an operator deleted or moved it

@@ -81,7 +81,7 @@ class OwnMetrics:
             OwnMetric(
                 "unverified_batches",
                 "Batches that wait until the coordinators of their transactions know of the partition",
-                broker.context.unverified,
+                broker.context.state.unverified,
             ),
             OwnMetric("open_pipelines", "Segments that are open for writing", broker.open_pipelines),
             OwnMetric(

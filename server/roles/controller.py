@@ -42,6 +42,7 @@ class ControllerRole:
         """Make the role; ``proxies`` lists the node ids that clients may name."""
         self._parts = parts
         self._proxies = proxies
+        self._access_files = AccessFiles(parts.fs)
         joined, members = parts.joined, PeerMemberClient(parts.joined.peers)
         self.controller = Controller(
             parts.config, parts.kv, joined.view, parts.catalog, members, parts.clock,
@@ -97,7 +98,7 @@ class ControllerRole:
         return TopicAdmin(
             parts.kv, parts.config.cluster, parts.catalog, parts.config, parts.files, parts.clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self._proxies.addresses],
-            guard=guard, has_node_configs=not is_shared(parts.config.meta), access_files=AccessFiles(parts.fs),
+            guard=guard, has_node_configs=not is_shared(parts.config.meta), access_files=self._access_files,
             bounds=parts.security.client_quotas,
         )  # fmt: skip
 
@@ -128,7 +129,7 @@ class ControllerRole:
     def _make_access(self, guard: Guard) -> AccessWalks:
         parts = self._parts
         return AccessWalks(
-            parts.kv, parts.config.cluster, parts.catalog, parts.config, AccessFiles(parts.fs), parts.clock,
+            parts.kv, parts.config.cluster, parts.catalog, parts.config, self._access_files, parts.clock,
             guard=guard, shared=parts.config.shared_access(),
         )  # fmt: skip
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
-from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
@@ -54,11 +53,10 @@ class CoordinatorRole:
         logs: ShardLogs = remote
         if broker is not None:
             logs = RoutedShardLogs(joined.view, parts.catalog, broker.shard_logs, remote)
-        self._verifier = PartitionVerifier(joined.view, parts.catalog, joined.peers)
         self.coordinator = Coordinator(
             parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
             bounds=parts.security.client_quotas,
-            verify=self._verifier,
+            verify=parts.verifier,
         )  # fmt: skip
         self._transactions = make_transactions(logs)
         self._forwarding = Forwarding(
@@ -103,7 +101,6 @@ class CoordinatorRole:
         self._forwarding.close()
         async with contextlib.AsyncExitStack() as kinds:
             kinds.push_async_callback(self.coordinator.close)
-            kinds.push_async_callback(self._verifier.close)
             kinds.push_async_callback(self._transactions.close)
             kinds.push_async_callback(self._transactions.shards.wait_closed)
             kinds.callback(self._transactions.shards.close)

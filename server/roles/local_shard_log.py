@@ -10,7 +10,6 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.coordinator.shard.remote_log import log_key
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.shard_kinds import ShardId
 from bmq.storage.block_cache import BlockCache
@@ -90,13 +89,11 @@ class LocalShardLogs:
     ``fence`` is the broker's, which coordinators of other processes use too (``broker.shard_log_api``).
     """
 
-    def __init__(
-        self, assigned: AssignedPartitions, catalog: Catalog, pool: BlockCache, fence: ShardFence | None = None
-    ) -> None:
+    def __init__(self, assigned: AssignedPartitions, catalog: Catalog, pool: BlockCache, fence: ShardFence) -> None:
         self._assigned = assigned
         self._catalog = catalog
         self._pool = pool
-        self._fence = ShardFence() if fence is None else fence
+        self._fence = fence
 
     async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
         key = log_key(self._catalog, shard)
@@ -105,10 +102,3 @@ class LocalShardLogs:
         log = LocalShardLog(owner, LogReader(self._pool, path), closed)
         self._fence.open(key, owner.epoch, ownership, log, log.end)
         return log
-
-    def ended(self, key: PartitionKey) -> None:
-        """End the handle of a partition that this broker no longer owns.
-
-        The highest ownership is forgotten too: the next owner of the partition collects it from the opens that it gets.
-        """
-        self._fence.closed(key)

@@ -44,6 +44,7 @@ from bmq.storage.journal import CHECKPOINT, frame
 from bmq.storage.log_segments import walk
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import File
+from tests.harness.broker_wiring import LooseWiring
 from tests.harness.members import Registered
 from tests.harness.waiting import until
 from tests.simulation.frail_files import FrailFileSystem
@@ -149,12 +150,12 @@ class Process:
             self.kv.version = world.rng.choice(tuple(Version))
         fs, kv = wrap(self.fs, self.kv) if wrap else (self.fs, self.kv)
         self.clock = WallClock()
+        self.wiring = LooseWiring(Witness(self))
+        self.wiring.may_clean = lambda: True
         self.broker = Broker(
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
-            config=world.config, janitor_config=world.janitor_config,
+            config=world.config, janitor_config=world.janitor_config, wiring=self.wiring.frozen(),
         )  # fmt: skip
-        self.broker.context.flush_listener = Witness(self)
-        self.broker.context.may_clean = lambda: True
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None

@@ -42,7 +42,8 @@ async def owned(node: Node, name: str, count: int) -> None:
 async def test_a_process_elects_itself_and_assigns_itself_everything(tmp_path: Path) -> None:
     kv = await SqliteKeyValue.open(str(tmp_path / "kv.db"))
     fs = MemoryFileSystem(MemoryStorage(Random(0)), "n")
-    async with single_node(CONFIG, fs, kv) as node:
+    left = asyncio.Event()
+    async with single_node(CONFIG, fs, kv, on_leave=left.set) as node:
         node.joined.is_at(http=HTTP)
         await node.start()
         await node.admin.create_topic("orders", 3)
@@ -53,8 +54,6 @@ async def test_a_process_elects_itself_and_assigns_itself_everything(tmp_path: P
         assert (member["node_id"], member["partitions"], member["internal"]) == (0, 3, "")
         assert await Operations(node).balance() == 0
         assert node.joined.peers.connected == 0
-        left = asyncio.Event()
-        node.on_leave = left.set
         await Operations(node).drain("n")
         await left.wait()
     assert await keys(kv, members_prefix("bmq")) == []

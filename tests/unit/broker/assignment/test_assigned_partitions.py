@@ -311,7 +311,7 @@ async def test_a_record_that_becomes_undecodable_stops_its_owner_and_no_other(fi
                 await owner.delete_before(1)
         assert (await w.produce_one(batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         failed: list[str] = []
-        w.broker.on_failed = failed.append
+        w.wiring.on_failed = failed.append
         await asyncio.sleep(600)  # rounds of upkeep
         assert failed == []
         assert (await w.produce_one(batch(), 1)).error_code == 0

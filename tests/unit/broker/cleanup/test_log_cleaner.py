@@ -149,7 +149,7 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.round()
     (first, *_) = [one.name async for one in walk(world.reading, PATH) if one.is_live]
     appender = await world.reading.append(PATH.log(first))
@@ -371,7 +371,7 @@ async def test_retention_by_size_beside_a_swap_judges_no_old_sizes(monkeypatch: 
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.rounds()
     retention = owner.janitor._retention
     count = retention._count

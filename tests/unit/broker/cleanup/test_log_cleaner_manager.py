@@ -113,7 +113,7 @@ async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_th
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.rounds()
     for _ in range(3):
         await owner.rounds(60)
@@ -137,7 +137,7 @@ async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     owner.configure(segment_bytes=2_000)
     owner.janitor.config = replace(owner.janitor.config, merge_after=1)
     await owner.round()
@@ -295,19 +295,18 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
 
 async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
     """Show the reason while numba compiles: half a minute on a new machine."""
-    world = World()
+    filters = Loading()
+    world = World(filters)
     owner = await compacted(world)
     await update(owner, 20)
     gate = asyncio.Event()
-    filters = Loading()
 
     async def slow(call: Callable[[], T]) -> T:
         if not filters.is_loaded:
             await gate.wait()
         return call()
 
-    context = owner.janitor.cleaning.cleaner._context
-    context.offload, context.filters = slow, filters
+    owner.wiring.offload = slow
     await owner.rounds()
     waiting = LogCleaning(reason="compiling", dirty_percent=None, last=None)
     assert owner.janitor.cleaning.state_of(KEY) == waiting
@@ -348,10 +347,10 @@ async def test_a_large_log_is_cleaned_beside_the_round_that_loads_compiled_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No change of its record follows: a look that finds it too large would be its last."""
-    world = World()
+    filters, gate = RecordFilters(Compiling()), asyncio.Event()
+    world = World(filters)
     owner = await settled(world)
     monkeypatch.setattr(log_cleaner, "LOG_BYTES_MAX", 1_000)
-    filters, gate = RecordFilters(Compiling()), asyncio.Event()
 
     async def offload(call: Callable[[], T]) -> T:
         if call != filters.load:
@@ -363,8 +362,7 @@ async def test_a_large_log_is_cleaned_beside_the_round_that_loads_compiled_code(
             Compiling.ends.set()
             return loaded.result()
 
-    context = owner.janitor.cleaning.cleaner._context
-    context.offload, context.filters = offload, filters
+    owner.wiring.offload = offload
     for _ in range(2):
         await owner.round(2)
     gate.set()
@@ -410,7 +408,7 @@ async def test_as_many_logs_are_cleaned_at_once_as_there_are_threads(threads: in
         await gate.wait()
         return call()
 
-    cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     for _ in range(3):
         await owner.round(2)
     states = [owner.janitor.queue.states[key] for key in (KEY, SECOND_KEY)]
@@ -427,13 +425,12 @@ async def test_threads_share_the_memory_for_keys(monkeypatch: pytest.MonkeyPatch
     world = World()
     owner = await world.owner("a", COMPACT, replace(BRISK, clean_threads=4, clean_buffer_bytes=4 << 20))
     allow(owner)
-    filters = owner.janitor.cleaning.cleaner._context.filters
 
     def new(secret: bytes, buffer_bytes: int, offsets: int, pace: Callable[[], None]) -> Any:
         sizes.append(buffer_bytes)
         return RecordFilters().new(secret, buffer_bytes, offsets, pace)
 
-    monkeypatch.setattr(filters, "new", new)
+    monkeypatch.setattr(world.filters, "new", new)
     await update(owner, 20)
     await owner.rounds()
     assert sizes == [1 << 20]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -153,7 +154,7 @@ async def test_a_snapshot_moves_the_log_start_of_the_owner() -> None:
 # -------------------------------------------------------------------------------------------------------- opening
 
 
-def logs(owner: Any, *, has_topic: bool = True) -> LocalShardLogs:
+def logs(owner: Any, fence: ShardFence | None = None, *, has_topic: bool = True) -> LocalShardLogs:
     async def wait(key: PartitionKey, timeout_s: float) -> Any:
         assert key == KEY
         return owner
@@ -162,7 +163,7 @@ def logs(owner: Any, *, has_topic: bool = True) -> LocalShardLogs:
     assigned: Any = SimpleNamespace(wait=wait)
     catalog: Any = SimpleNamespace(topics=topics)
     pool: Any = SimpleNamespace(fs=None, progress=None)
-    return LocalShardLogs(assigned, catalog, pool)
+    return LocalShardLogs(assigned, catalog, pool, ShardFence() if fence is None else fence)
 
 
 @pytest.mark.parametrize(("partition", "has_topic"), [(0, False), (1, True)])
@@ -191,8 +192,9 @@ async def test_a_coordinator_with_a_lower_ownership_cannot_open_the_log() -> Non
 
 
 async def test_a_partition_that_left_ends_its_handle_and_forgets_the_ownership() -> None:
-    opened = logs(FakeOwner())
+    fence = ShardFence()
+    opened = logs(FakeOwner(), fence)
     first = await opened.open(ShardId(GROUPS, 0), 7, 1.0, lambda: None)
-    opened.ended(KEY)
+    fence.closed(KEY)
     assert not first.is_open
     assert (await opened.open(ShardId(GROUPS, 0), 6, 1.0, lambda: None)).is_open
