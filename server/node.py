@@ -123,9 +123,9 @@ class Node:
         self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
-            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog, files=StoredTopics(fs),
-            pool=self.pool, security=self.security, tracing=Tracing(tracer) if tracer is not None else None,
-            on_failed=self._failed,
+            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog,
+            files=StoredTopics(fs, rebuild_count=joined.root.rebuild_count), pool=self.pool, security=self.security,
+            tracing=Tracing(tracer) if tracer is not None else None, on_failed=self._failed,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -175,7 +175,6 @@ class Node:
         """
         await self.catalog.start()
         await self.security.start()
-        self._parts.files.rebuild_count = self.joined.root.rebuild_count
         self.views.refresh()
         for role in self._roles:
             await role.start()
