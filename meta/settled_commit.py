@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode, RequestError
@@ -13,6 +13,8 @@ from bmq.meta.kv import Commit, Compare, KeyValue, KvError, KvUnavailable, KvUnk
 SETTLE_ATTEMPTS = 8
 """Tries to find out a commit's outcome, about 6 s in all; clients give an admin call 30 to 60 s."""
 SETTLE_S = Backoff(0.05, 2.0)
+
+T = TypeVar("T")
 
 
 class Settled(NamedTuple):
@@ -31,10 +33,18 @@ async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequ
     Raises KvUnavailable if certainly nothing was written, KvUnknown if the store does not answer in all
     ``SETTLE_ATTEMPTS``.
     """
+    return Settled(*await settle(lambda: kv.commit(compares, writes)))
+
+
+async def settle(call: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
+    """Call ``call``, one compared commit, as ``commit_settled`` commits.  Raises KvError as ``commit_settled`` does.
+
+    Returns the result, and whether an earlier call had an unknown outcome.
+    """
     doubt: KvUnknown | None = None
     for attempt in range(1, SETTLE_ATTEMPTS + 1):
         try:
-            return Settled(await kv.commit(compares, writes), doubt is not None)
+            return await call(), doubt is not None
         except KvUnknown as error:
             doubt = error
         except KvUnavailable:
