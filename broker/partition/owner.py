@@ -382,7 +382,7 @@ class PartitionOwner:
         found = None
         if start != end:
             found = await self._search(
-                lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, active=active)
+                lambda log: log.by_timestamp.find(timestamp, end, start_offset=start, active=active)
             )
         await self._assurance.renew()
         return None if found is None else (found.offset, found.timestamp)

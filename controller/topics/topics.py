@@ -3,7 +3,7 @@
 A change is decided on the values in the store and committed by comparing their revisions.  So it can neither overwrite
 a value that it was not decided on, nor be done twice (rule 7; KafScale #162 wrote a stale snapshot back over a newer
 one).  If another writer was first, it is decided again.  An unknown outcome is settled before the response
-(``controller.kv_commit``).  Nothing is written if nothing changes: looking a topic up a million times costs the store
+(``meta.settled_commit``).  Nothing is written if nothing changes: looking a topic up a million times costs the store
 nothing (KafScale #151).
 
 All methods raise RequestError with Kafka's code: those of ``topic_rules``, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
@@ -23,15 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bmq.controller.kv_commit import (
-    CONFLICTS_MAX,
-    Guard,
-    commit_settled,
-    contested,
-    deposed,
-    is_deposed,
-    refused,
-)
+from bmq.controller.kv_commit import CONFLICTS_MAX, Guard, contested, deposed, is_deposed
 from bmq.controller.topics import internal_topics
 from bmq.controller.topics.access_checks import AccessChecks, CheckedFiles
 from bmq.controller.topics.bounds import More, PrincipalBounds
@@ -55,6 +47,7 @@ from bmq.meta.catalog import (
 from bmq.meta.config_changes import Changes, apply
 from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
 from bmq.meta.security.client_quotas import Bounds, NoBounds
+from bmq.meta.settled_commit import commit_settled, refused
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

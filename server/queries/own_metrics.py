@@ -242,7 +242,7 @@ class OwnMetrics:
     def _of_etcd_database(self) -> Own:
         """Return the numbers of the leader, which reads etcd's status."""
         role = self._node.controller
-        upkeep = role.controller.upkeep if role is not None else None
+        upkeep = role.store_upkeep if role is not None else None
         if upkeep is None or upkeep.status is None:
             return ()
         status = upkeep.status

@@ -36,6 +36,7 @@ MACHINES = [
     machine_tables.MEMBER,
     machine_tables.ROUTE,
     machine_tables.TRANSACTION,
+    machine_tables.AUTHENTICATION,
 ]
 
 

@@ -169,8 +169,7 @@ async def test_a_process_has_one_instance_of_each_class_that_is_not_in_the_table
     async with node_of() as node:
         assert node.controller is not None
         guard: Any = None
-        term = node.controller._make_topics(guard), node.controller._make_access(guard)
-        counts = instances(node, term)
+        counts = instances(node, node.controller._make_parts(guard))
         assert counts.keys() >= {
             "broker.broker.Broker", "broker.shard_log_fence.ShardFence", "coordinator.group_markers.GroupMarkers",
             "coordinator.partition_verifier.PartitionVerifier", "endpoint.fetch.context.FetchContext",
@@ -200,6 +199,14 @@ async def test_all_listeners_get_a_new_node_id() -> None:
         }  # fmt: skip
         assert node.internal_endpoint is not None
         assert node.internal_endpoint.scopes.view.config.node_id == 7
+
+
+async def test_a_term_that_begins_later_has_the_new_node_id() -> None:
+    async with node_of() as node:
+        node._renumbered(7)
+        assert node.controller is not None
+        guard: Any = None
+        assert node.controller._make_parts(guard).topics.config.node_id == 7
 
 
 async def test_room_that_any_listener_or_caller_waits_for_is_wanted() -> None:

@@ -26,7 +26,7 @@ from bmq.core.clock import SystemClock
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.meta import ownership
-from bmq.meta.kv import Put
+from bmq.meta.kv import Commit, Compare, KvError, KvUnavailable, KvUnknown, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.block_cache import BlockCache
@@ -334,6 +334,27 @@ def test_a_repair_that_was_killed_at_any_call_can_be_run_again(kind: str) -> Non
             assert fatal > 15
             return
     raise AssertionError("it never ended")
+
+
+async def test_a_write_in_doubt_is_settled_though_the_store_is_away_for_a_moment() -> None:
+    """The claim is written and its response lost; the next try is refused for certain, the claim is still in doubt."""
+    d = await damaged(COVERED)
+    await shorter(d)
+    commit = d.kv.commit
+    failures: list[KvError] = [KvUnknown("lost"), KvUnavailable("away")]
+
+    async def failing(compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        if not failures:
+            return await commit(compares, writes)
+        failure = failures.pop(0)
+        if isinstance(failure, KvUnknown):
+            await commit(compares, writes)
+        raise failure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(d.kv, "commit", failing)
+        report = await d.repair(is_dry=False, choice=Choice.SHORTER)
+    assert (report.end_offset, failures) == (3, [])
 
 
 async def test_a_repair_ends_if_a_broker_takes_the_partition_meanwhile() -> None:
