@@ -84,7 +84,8 @@ def node(
         quarantined=lambda: quarantined or {},
         held_produces=5,
         controller=SimpleNamespace(
-            controller=SimpleNamespace(leading=TERM if is_leading else None, upkeep=None),
+            controller=SimpleNamespace(leading=TERM if is_leading else None),
+            store_upkeep=None,
             is_leader=is_leading,
             cleaner=SimpleNamespace(waiting=3, failing=1) if is_leading else None,
             access_walks=SimpleNamespace(under_way=2, failing=1) if is_leading else None,
