@@ -273,6 +273,18 @@ async def test_authorized_operations_are_those_of_the_client() -> None:
 
 
 @pytest.mark.slow
+async def test_a_topic_that_does_not_exist_has_authorized_operations_as_in_kafka() -> None:
+    async with running() as node:
+        await give(node, acl(Op.DESCRIBE, TOPIC, "none"), acl(Op.READ, TOPIC, "none"))
+        asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
+        request = metadata("none", "hidden", **asked)
+        found = {each.name: each for each in (await ask(node, ALICE, 9, request)).topics}
+        assert found["none"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert found["none"].authorized_operations == {Op.DESCRIBE, Op.READ}
+        assert (found["hidden"].error_code, found["hidden"].authorized_operations) == (TOPIC_FAILED, None)
+
+
+@pytest.mark.slow
 async def test_offsets_of_hidden_topics_are_hidden() -> None:
     async with running() as node:
         await ask(node, ADMIN, 8, offset_commit("t", "secret"))
