@@ -121,7 +121,9 @@ def test_an_open_cluster_gets_a_secret_and_then_another_one_process_by_process(t
 
 
 def test_an_open_cluster_gets_certificates_and_then_another_authority_process_by_process(tmp_path: Path) -> None:
-    """As docs/operations/internal-port.md says: nobody is kept out meanwhile, and whoever has no certificate is kept out behind it."""
+    """Walk the steps of docs/operations/internal-port.md: nobody is kept out meanwhile, and a process without TLS is at
+    the end.
+    """
     first, second = trustme.CA(), trustme.CA()
     root = tmp_path / "root"
     root.mkdir()
