@@ -374,6 +374,15 @@ class OwnedLog:
         return self._current is None and not self.unclosed
 
     @property
+    def open_names(self) -> set[SegmentName]:
+        """Names of the segments whose files may be open: this owner writes them, names them, or closes them.
+
+        In WRITE no other file is open, whatever the record says: the takeover has fenced the files of earlier owners.
+        """
+        opened = (self._current.entry if self._current is not None else None, self.next_segment.being_named)
+        return {*self.unclosed.names, *(entry.name for entry in opened if entry is not None)}
+
+    @property
     def is_ending(self) -> bool:
         """True while the open segment drains, or the partition is handed over: each flush may bring the next step."""
         return self._is_draining or self._state is PartitionState.MOVE

@@ -40,6 +40,11 @@ class UnclosedSegments:
         """True if the log has no earlier segment that this owner knows of."""
         return self._closed is None and not self._unclosed
 
+    @property
+    def names(self) -> Iterable[SegmentName]:
+        """The names of the segments not yet known to be closed."""
+        return self._unclosed.keys()
+
     def found(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
         """Note the predecessor's last segment, with its length in bytes and its end offset.
 

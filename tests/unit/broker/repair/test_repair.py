@@ -421,6 +421,36 @@ async def test_an_unreadable_batch_of_a_closed_segment_is_skipped() -> None:
     assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
 
 
+async def test_a_closed_segment_that_was_merged_meanwhile_keeps_its_index() -> None:
+    """The repair of all segments claims nothing: the owner merges a neighbour into the file that is being replaced."""
+    d = await damaged(COVERED)
+    end = await poisoned(d)
+    write, merged = Repair._write_draft, dict[str, bytes]()
+
+    async def interrupted(self: Repair, plan: Any) -> str:
+        draft = await write(self, plan)
+        files = d.files()
+        log, idx = PATH.log(plan.name), PATH.idx(plan.name)
+        neighbour = min(path for path in files if path.endswith(".log") and path > log)
+        index = decode_idx(files[idx])
+        await d.fs.concat(log, [neighbour])
+        merged[log] = files[log] + files[neighbour]
+        merged[idx] = encode_idx(replace(index, position=len(merged[log]), index=index.index[:0]))
+        await write_once(d.fs, f"{idx}-draft", merged[idx])
+        await d.fs.replace(f"{idx}-draft", idx)
+        return draft
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Repair, "_write_draft", interrupted)
+        with pytest.raises(NotRepaired, match="has changed meanwhile"):
+            await d.repair(is_dry=False, with_records=True, all_segments=True)
+    files = d.files()
+    assert {path: files.get(path) for path in merged} == merged
+    report = await d.repair(is_dry=False, with_records=True, all_segments=True)
+    assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
+    assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
+
+
 @pytest.mark.parametrize("fault", ["batch", "index"])
 async def test_a_cleaned_segment_is_found_that_hides_a_listed_source(fault: str) -> None:
     """A store that was rebuilt inside a swap lists the last source, by its index; readers get the cleaned segment."""
