@@ -17,10 +17,10 @@ segment is damaged, or if storage refuses the index for good.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
@@ -36,6 +36,7 @@ from bmq.storage.index import SegmentIndex
 from bmq.storage.log_segments import walk
 from bmq.storage.recovery import RecoveredSegment, index_again, read_whole
 
+Work = Coroutine[Any, Any, None]
 ATTEMPTS = 3
 """Attempts to write an index at once, and rounds after which it is given up, or its failure reported."""
 PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
@@ -65,12 +66,13 @@ class MissingIndexes:
     """The work on the missing indexes of one takeover.
 
     ``recovered``: segments that the recovery has read; ``damaged``: names of segments whose index on storage is
-    damaged. ``ended`` is called with each name that needs no more work.
+    damaged. ``ended`` is called with each name that needs no more work. ``begin`` starts a task of the partition,
+    unless the partition has ended. Between the rounds there is no task: a death leaves work to thousands of partitions.
     """
 
     __slots__ = (
-        "_context", "_damaged", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start", "_made",
-        "_recovered", "_segments", "_unread",
+        "_begin", "_context", "_damaged", "_due", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start",
+        "_made", "_recovered", "_rounds", "_segments", "_unread",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +86,9 @@ class MissingIndexes:
         unread: Sequence[UnreadSegment],
         damaged: frozenset[SegmentName],
         ended: Callable[[SegmentName], None],
+        begin: Callable[[Callable[[], Work]], asyncio.Task[None] | None],
     ) -> None:
+        self._begin = begin
         self._context = context
         self._segments = segments
         self._key = key
@@ -94,20 +98,28 @@ class MissingIndexes:
         self._ended = ended
         self._recovered = recovered
         self._unread = unread
+        self._due: list[_Due] = []
+        self._rounds = 0
         self._made: Checkpoint | None = None  # the last index made from a whole segment
         self._failed: tuple[int, Exception] | None = None  # end offset of the last segment that failed, and the error
 
     async def write(self) -> None:
-        """Write all indexes; try again later while storage does not take an index."""
-        due = await self._begin()
-        rounds = 0
-        while due:
-            rounds += 1
-            await asyncio.sleep(PAUSES_MS.pause(rounds) / 1000)
-            self._failed = None
-            due = [each for each in due if not await self._is_done(each, rounds)]
+        """Write the indexes whose content is known; do the other work later, and go on while storage takes no index."""
+        self._due = await self._at_once()
+        self._go_on_later()
 
-    async def _begin(self) -> list[_Due]:
+    def _go_on_later(self) -> None:
+        if self._due:
+            self._rounds += 1
+            pause_ms = PAUSES_MS.pause(self._rounds)
+            self._context.deferred_indexes.later(pause_ms, lambda: self._begin(self._round))
+
+    async def _round(self) -> None:
+        self._failed = None
+        self._due = [each for each in self._due if not await self._is_done(each, self._rounds)]
+        self._go_on_later()
+
+    async def _at_once(self) -> list[_Due]:
         """Write the indexes whose content is known; return the other work, and keep nothing else."""
         recovered, self._recovered = self._recovered, ()
         due = [_Due(each.name, partial(self._read_whole, each)) for each in self._unread]

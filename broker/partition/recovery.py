@@ -13,7 +13,7 @@ from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment
+from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment, Work
 from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
@@ -352,8 +352,13 @@ class Takeover:
     def _report(self, text: str, path: str, error: object) -> None:
         self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
-    def missing_indexes(self, effect: ev.WriteIndexes, ended: Callable[[SegmentName], None]) -> MissingIndexes:
-        """Return the work on the missing indexes; it calls ``ended`` with each name that needs no more work."""
+    def missing_indexes(
+        self,
+        effect: ev.WriteIndexes,
+        ended: Callable[[SegmentName], None],
+        begin: Callable[[Callable[[], Work]], asyncio.Task[None] | None],
+    ) -> MissingIndexes:
+        """Return the work on the missing indexes (``MissingIndexes`` describes ``ended`` and ``begin``)."""
         if self._noted is not None and self._note is not None:  # usually the previous owner has written it by then
             name, length, late = self._noted.name, self._noted.length, self._context.deferred_indexes
             index, end = self._note.last_index, partial(ended, self._noted.name)
@@ -368,6 +373,7 @@ class Takeover:
             self._unread,
             frozenset(self._damaged),
             ended,
+            begin,
         )
 
 

@@ -66,9 +66,11 @@ def _delayed(driver: PartitionIo, failure: ev.FenceFailed | ev.RecoveryFailed | 
 def write_indexes(driver: PartitionIo, effect: ev.WriteIndexes) -> None:
     """Begin to write the indexes that the record's segments lack.
 
-    The task keeps neither the takeover nor the effect: it waits for seconds, perhaps beside thousands of others.
+    The work keeps neither the takeover nor the effect: it waits for seconds, perhaps beside thousands of others.
     """
-    missing = _takeover(driver).missing_indexes(effect, lambda name: driver.post(ev.IndexWritten(name)))
+    missing = _takeover(driver).missing_indexes(
+        effect, lambda name: driver.post(ev.IndexWritten(name)), driver.spawn_unless_ended
+    )
     driver.spawn(missing.write())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.files.deferred_indexes import LOOK_MS
+from bmq.broker.files.deferred_indexes import LOOK_MS, PARALLEL
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment
 from bmq.core.clock import LoopClock
@@ -25,10 +25,10 @@ from bmq.storage.filesystem import NoSuchFile, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import decode_idx
 from tests.harness.members import lone_broker
-from tests.harness.waiting import now
+from tests.harness.waiting import now, until
 from tests.simulation.world import KEY, PATH
 from tests.unit.broker.cluster import Cluster, cluster
-from tests.unit.broker.moves import index_of, later, names, owned, path_of, record_of
+from tests.unit.broker.moves import count_calls, index_of, later, names, owned, path_of, record_of
 from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.broker.world import idempotent
 
@@ -158,6 +158,46 @@ async def test_an_index_that_its_owner_had_not_written_when_it_died_is_written_b
         assert (index.segment, index.end_offset) == (first, 3)
 
 
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_work_that_waits_needs_no_task_and_a_few_partitions_do_it_at_once() -> None:
+    """A death leaves such work to thousands of partitions at the same moment, most of them idle."""
+    count = 20
+    async with cluster("a", "b") as c:
+        c.topic(count)
+        keys = c.keys()
+        c.give("a", *keys)
+        paths = [path_of(c, n).idx(SegmentName(0, 1, 0)) for n in range(count)]
+        for n, key in enumerate(keys):
+            assert await c.write("a", key, idempotent(0, producer_id=n)) == 0
+            never_publish(c, "a", paths[n])
+            await roll(c, "a", key)
+            assert await c.write("a", key, idempotent(1, producer_id=n)) == 1
+            driver = c["a"].broker.get(key)
+            assert driver is not None
+            driver.apply(driver.machine.checkpoint())
+        await later(500)
+        await die(c, "a")
+        c.give("b", *keys)
+        for key in keys:
+            await c["b"].assigned.wait(key, 5.0)
+        drivers = [driver for key in keys if (driver := c["b"].broker.get(key)) is not None]
+        await later(LOOK_MS // 2)
+        assert [len(driver.tasks) for driver in drivers] == [0] * count
+        statuses = count_calls(c["b"], "status")
+        c.storage.faults = Faults(call_s=(0.01, 0.01))
+        await until(lambda: any(driver.tasks for driver in drivers), LOOK_MS / 1000, every_s=0.001)
+        most = 0
+        while tasks := sum(len(driver.tasks) for driver in drivers):
+            most = max(most, tasks)
+            await later(1)
+        assert most == PARALLEL
+        assert Counter(path for path in statuses if path.endswith(".idx")) == dict.fromkeys(paths, 1)
+        c.storage.faults = Faults()
+        for path in paths:
+            await c["b"].fs.status(path)
+
+
 def never_publish(c: Cluster, name: str, path: str) -> None:
     """Let a node's index hang before it gets the name ``path``."""
     publish = c[name].fs.rename
@@ -221,9 +261,23 @@ class Row:
     def begin(self, *damaged: SegmentName) -> asyncio.Task[None]:
         files = SegmentFiles(self.broker.context, PATH, is_synced=False, replication=3)
         work = MissingIndexes(
-            self.broker.context, files, KEY, 65_536, 0, (), self.segments, frozenset(damaged), self.ended.append
+            self.broker.context,
+            files,
+            KEY,
+            65_536,
+            0,
+            (),
+            self.segments,
+            frozenset(damaged),
+            self.ended.append,
+            lambda work: asyncio.create_task(work()),
         )
-        return asyncio.create_task(work.write())
+
+        async def write() -> None:
+            await work.write()
+            await until(lambda: len(self.ended) == self.count, 1e6)
+
+        return asyncio.create_task(write())
 
     async def index(self, n: int) -> Checkpoint | None:
         with contextlib.suppress(NoSuchFile):
