@@ -19,10 +19,7 @@ from typing import Protocol
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
-from bmq.broker.repair.log_plan import RepairRequest
-from bmq.broker.repair.repair import Repair, RepairReport, find_partition
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.controller.store_upkeep import maintained
 from bmq.coordinator.group_markers import GroupMarkers
 from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.subscribers import no_op
@@ -42,7 +39,6 @@ from bmq.endpoint.fetch.context import FetchContext
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
 from bmq.meta.kv import KeyValue
-from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.tracing import Tracing
@@ -121,8 +117,8 @@ class Node:
         """Called to close all clients' connections; returns their number."""
         self.joined = joined
         self.fs = fs
-        self._kv = kv
-        self._clock = clock
+        self.kv = kv
+        self.clock = clock
         self.catalog = KvCatalog(kv, config.cluster, on_failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
         self.views = ListenerViews(config, self.view, self.catalog)
@@ -211,11 +207,6 @@ class Node:
         for role in self._roles:
             role.drain()
 
-    @property
-    def held_produces(self) -> int:
-        """Number of parts of clients' produces that wait for an owner or for room at it."""
-        return self.proxy.services.produce_queue.parts
-
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""
         proxy = self.proxy
@@ -238,16 +229,6 @@ class Node:
             parts.push_async_callback(self.collected.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
-
-    @property
-    def maintained_store(self) -> Maintained | None:
-        """The metadata store as one that may be full; None if it runs in this process."""
-        return maintained(self._kv)
-
-    @property
-    def store_times(self) -> CallTimes | None:
-        """Counts and times of the calls to the metadata store; None if it runs in this process."""
-        return self._kv if isinstance(self._kv, CallTimes) else None
 
     def _serve_inside(self) -> None:
         """Register the internal APIs of the process itself, and the callbacks of its membership."""
@@ -330,17 +311,6 @@ class Node:
     def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asyncio.get_running_loop().call_soon(self._on_leave)
         return LeaveResponse(ErrorCode.NONE).encode()
-
-    async def repair(self, wanted: RepairRequest) -> RepairReport:
-        """Inspect or repair a partition's files, as ``wanted`` says.
-
-        Raises NotRepaired, which says why; StorageError or KvError if storage or store fails.
-        """
-        place = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
-        report = await Repair(self.fs, self._kv, self._clock, place).run(wanted)
-        for plan in (*report.older, *report.plans):
-            self.pool.forget(place.path.log(plan.name))
-        return report
 
 
 def _no_clients() -> int:

@@ -42,12 +42,12 @@ from bmq.meta.open import has_password, is_shared, open_keyvalue
 from bmq.server.cache_budget import fit_cache
 from bmq.server.certificates import watch_certificates
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.console_view import console_state, history_of, lag_history_of
 from bmq.server.descriptors import fit
 from bmq.server.http_access import HttpAccess
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.otel import open_tracer
-from bmq.server.queries.console_facts import console_state, history_of, lag_history_of
 from bmq.server.workers import Workers
 from bmq.storage.filesystem import CannotLogIn, RootLock, StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem

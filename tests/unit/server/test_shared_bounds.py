@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from random import Random
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -32,12 +31,10 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.scopes import Scopes
 from bmq.meta.cluster.member import Address
-from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.scopes import ProxyScopes
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
-from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from tests.harness.single_node import single_node
+from tests.harness.single_node import memory_node
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -57,8 +54,7 @@ PARTITIONS = 4_000
 
 @contextlib.asynccontextmanager
 async def node_of(config: NodeConfig = CONFIG) -> AsyncIterator[Node]:
-    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(config, fs, kv) as node:
+    async with memory_node(config) as node:
         yield node
 
 

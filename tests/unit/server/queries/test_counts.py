@@ -18,20 +18,17 @@ from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.model import PartitionKey
-from bmq.server.queries.console_facts import console_state
+from bmq.server.console_view import console_state
 from bmq.server.queries.counts import COUNTS_S, Counts
 from bmq.storage.layout import PartitionPath
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.harness.seeds import amount
 from tests.unit.broker.world import World
-from tests.unit.server.queries.console_node import collected, node
+from tests.unit.server.queries.console_node import node_with
+from tests.unit.server.queries.roles import BrokerOf
 
 TOPIC = uuid.UUID(int=1)
 REASON = "its record cannot be decoded"
-
-
-def broker_role(world: World) -> Any:
-    return SimpleNamespace(broker=world.broker, assigned=world.assigned)
 
 
 async def with_offline(partitions: int) -> World:
@@ -56,19 +53,19 @@ async def end(world: World) -> None:
 
 async def test_partitions_are_counted_by_state_and_the_first_one_that_is_not_served_is_named() -> None:
     world = await with_offline(3)
-    counts = Counts(broker_role(world), None)
+    counts = Counts(BrokerOf(world.broker, world.assigned), None)
     await counts.count()
     assert counts.partitions_by_state == {"START": 3}
-    process = cast(Any, node())
-    process.collected = collected(counts=counts)
     reason = f"orders-0, and 2 more partitions cannot be served: partition is offline: {REASON}"
-    assert console_state(process).is_ready() == (True, reason)
+    async with node_with(starts=False) as node:
+        node.collected.counts.not_served = counts.not_served
+        assert console_state(node).is_ready() == (True, reason)
     await end(world)
 
 
 async def test_callers_at_the_same_time_and_soon_after_share_a_count() -> None:
     world = await with_offline(1)
-    counts, looks = Counts(broker_role(world), None), 0
+    counts, looks = Counts(BrokerOf(world.broker, world.assigned), None), 0
     not_served = world.assigned.not_served
 
     def looked() -> Any:
@@ -89,7 +86,7 @@ async def test_callers_at_the_same_time_and_soon_after_share_a_count() -> None:
 @pytest.mark.slow
 async def test_very_many_partitions_are_counted_without_a_stop() -> None:
     world = await with_offline(amount(50_000, 100_000))
-    counts = Counts(broker_role(world), None)
+    counts = Counts(BrokerOf(world.broker, world.assigned), None)
     with loop_stops() as stops:
         await counts.count()
     assert counts.partitions_by_state == {"START": len(world.assigned)}
