@@ -117,6 +117,7 @@ class MissingIndexes:
     async def _round(self) -> None:
         self._failed = None
         self._due = [each for each in self._due if not await self._is_done(each, self._rounds)]
+        self._made = None  # it may be large, and the pause long
         self._go_on_later()
 
     async def _at_once(self) -> list[_Due]:

@@ -30,6 +30,7 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import FencedSegment, Found
 from bmq.storage.segment import decode_idx, encode_idx
+from tests.harness.waiting import until
 from tests.unit.broker.partition.transactional import data, marker
 
 KEY = PartitionKey(UUID(int=7), 0)
@@ -228,9 +229,10 @@ async def test_the_index_of_a_segment_that_was_not_read_has_no_aborts_of_segment
     assert isinstance(event, ev.LogRecovered)
     assert NAMES[2] in event.unindexed
     ended: list[SegmentName] = []
-    await takeover.missing_indexes(ev.WriteIndexes(event.recovered, event.log_start), ended.append).write()
+    effects = ev.WriteIndexes(event.recovered, event.log_start)
+    await takeover.missing_indexes(effects, ended.append, lambda work: asyncio.create_task(work())).write()
+    await until(lambda: NAMES[2] in ended)
     fs, wanted = takeover._context.fs, checkpoint_at(12)
-    assert NAMES[2] in ended
     index = decode_idx(await fs.read(PATH.idx(NAMES[2]), 0, 1 << 20))
     assert index.aborted == wanted.aborted == ()
     assert (index.first_open_txn, index.epochs) == (wanted.first_open_txn, ((-1, 8),))
