@@ -18,8 +18,10 @@ from uuid import UUID
 import pytest
 
 from bmq.broker import events as ev
+from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.recovery import Takeover
+from bmq.core.aio.timers import TimerHeap
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import Marker
@@ -123,11 +125,15 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
         return None if journal_end is None else checkpoint_at(journal_end)
 
     reported: list[str] = []
+
+    def now_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
     shared: Any = SimpleNamespace(
         fs=fs,
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
-        deferred_indexes=SimpleNamespace(turns=asyncio.Semaphore()),
+        deferred_indexes=DeferredIndexes(TimerHeap(now_ms), now_ms, reported.append),
         report=lambda text, *args, **_: reported.append(text % args),
     )
 
