@@ -126,6 +126,9 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
 
     reported: list[str] = []
 
+    def report(text: str, /, *arguments: object, **_: object) -> None:
+        reported.append(text % arguments)
+
     def now_ms() -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
@@ -133,8 +136,8 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
         fs=fs,
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
-        deferred_indexes=DeferredIndexes(TimerHeap(now_ms), now_ms, reported.append),
-        report=lambda text, *args, **_: reported.append(text % args),
+        deferred_indexes=DeferredIndexes(TimerHeap(now_ms), now_ms, report),
+        report=report,
     )
 
     async def write_idx(name: SegmentName, index: Checkpoint, *, replaces: bool) -> None:
