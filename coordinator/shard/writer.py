@@ -60,8 +60,8 @@ class ShardWrite:
 class Writer:
     """Writer of one shard under one ownership.
 
-    ``flushed`` is called after each flush, with the time of the clock at which the batch was sent; ``failed`` once, with the failure, after all operations have ended with
-    NOT_COORDINATOR.
+    ``flushed`` is called after each flush, with the time of the clock at which the batch was sent; ``failed`` once,
+    with the failure, after all operations have ended with NOT_COORDINATOR.
     """
 
     def __init__(
