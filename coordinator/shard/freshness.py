@@ -1,8 +1,8 @@
 """Proof that this process is still the shard's only coordinator, without which it must not respond from memory.
 
 A coordinator that is cut off from the metadata store is not notified that the shard has a new owner.  The log refuses
-its writes.  Reads and heartbeats write nothing, so they need a recent proof: a batch that was acknowledged, or the
-log's confirmation that it would take one.  A proof counts from the moment when the batch or the question was sent.
+its writes.  Reads and heartbeats write nothing, so they need a recent proof: an acknowledged batch, or the log's
+confirmation that it would accept a batch.  A proof counts from the moment when the batch or the question was sent.
 
 A process that stood still (``core.aio.standstill``) needs a proof since then, however recent the last proof is.
 """
@@ -24,7 +24,7 @@ class Freshness:
     """The last proof of one shard.  ``confirm`` asks the log; one call is under way at a time, for all that wait."""
 
     def __init__(self, clock: Clock, confirm: Callable[[], Awaitable[None]]) -> None:
-        """To be made before the batch that proves the ownership first is sent."""
+        """Count the first batch, a barrier, as a proof: make the object before the batch is sent."""
         self._clock = clock
         self._confirm = confirm
         self._proven_s = clock.monotonic()
@@ -38,15 +38,15 @@ class Freshness:
         return self._clock.monotonic() - self._proven_s < FRESH_S
 
     def prove(self, sent_s: float) -> None:
-        """Record that a batch was acknowledged which was sent at ``sent_s``, by the clock.
+        """Record the acknowledgement of a batch, sent at ``sent_s`` by the clock.
 
-        The acknowledgement of a batch that was sent before a doubt proves nothing: it may be as old.
+        For a batch from before a doubt it proves nothing: the acknowledgement may be as old.
         """
         if sent_s >= self._doubted_s:
             self._proven_s = max(self._proven_s, sent_s)
 
     def doubt(self) -> None:
-        """Forget the last proof, and all that were asked for: another process may own the shard by now."""
+        """Forget the last proof, and count none that is under way: another process may own the shard by now."""
         self._proven_s = -math.inf
         self._doubted_s = self._clock.monotonic()
 

@@ -93,7 +93,7 @@ class CoordinatorRole:
         await self._transactions.shards.start()
 
     def _doubt(self) -> None:
-        """Have all shards prove their ownership: they may have new owners since this process stood still."""
+        """Have all shards prove their ownership: they may have new owners after a standstill."""
         self.coordinator.doubt()
         self._transactions.shards.doubt()
 

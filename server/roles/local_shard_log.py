@@ -65,7 +65,7 @@ class LocalShardLog:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def confirm(self) -> None:
-        """Check that the handle is open, and that ``owner`` has proven its ownership.
+        """Check that the handle is open, and the ownership of ``owner`` proven.
 
         A later open of the log at this broker would have ended the handle.  Without a standstill no request is needed.
         """
