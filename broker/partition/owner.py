@@ -338,6 +338,18 @@ class PartitionOwner:
             ) from error
         return await self.ends()
 
+    async def confirm_ownership(self) -> None:
+        """Return once this broker is sure to be the owner: at once, unless the process stood still.
+
+        Raises RequestError: NOT_LEADER_OR_FOLLOWER if it is not, REQUEST_TIMED_OUT if the store does not respond.
+        """
+        try:
+            await self._assurance.renew()
+        except RequestError as error:
+            if not self.is_open:
+                raise
+            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, error.message) from error
+
     async def producers(self) -> Sequence[ProducerState]:
         """Return the producers' states as of the flushed batches.  Raises RequestError as ``ends`` does."""
         await self._assurance.renew()

@@ -62,6 +62,7 @@ class CoordinatorRole:
         self._forwarding = Forwarding(
             self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
         )
+        joined.standstill.on_doubt.add(lambda _: self._doubt())
         joined.endpoint.register(ForwardRequest, self._forwarding.handle)
         joined.endpoint.register(EndGroupTransactionsRequest, self._forwarding.end_transactions)
         joined.endpoint.register(ShardsNotLoadedRequest, self._forwarding.list_not_loaded)
@@ -90,6 +91,11 @@ class CoordinatorRole:
         """Begin to load the shards that are assigned to this process."""
         await self.coordinator.start()
         await self._transactions.shards.start()
+
+    def _doubt(self) -> None:
+        """Have all shards prove their ownership: they may have new owners after a standstill."""
+        self.coordinator.doubt()
+        self._transactions.shards.doubt()
 
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more."""

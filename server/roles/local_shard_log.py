@@ -65,7 +65,12 @@ class LocalShardLog:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def confirm(self) -> None:
-        """Check that the handle is open.  A later open of the log would have ended it, so no request is needed."""
+        """Check that the handle is open, and the ownership of ``owner`` proven.
+
+        A later open of the log at this broker would have ended the handle.  Without a standstill no request is needed.
+        """
+        self._check()
+        await self._owner.confirm_ownership()
         self._check()
 
     async def delete_before(self, offset: int) -> None:

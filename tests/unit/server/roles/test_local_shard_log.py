@@ -34,6 +34,13 @@ class FakeOwner:
         self.active_segment = None
         self.appends: list[asyncio.Future[int]] = []
         self.deleted: list[int] = []
+        self.proofs = 0
+        self.unproven: RequestError | None = None
+
+    async def confirm_ownership(self) -> None:
+        self.proofs += 1
+        if self.unproven is not None:
+            raise self.unproven
 
     def append_internal(self, data: memoryview) -> asyncio.Future[int]:
         self.appends.append(asyncio.get_running_loop().create_future())
@@ -121,6 +128,17 @@ async def test_a_handle_is_open_while_its_owner_has_the_epoch_of_the_opening(cha
             await call
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (w.reader.reads, w.owner.deleted) == ([], [])
+
+
+async def test_a_handle_is_confirmed_by_its_owner_which_proves_itself() -> None:
+    w = World()
+    await w.log.confirm()
+    assert w.owner.proofs == 1
+    w.owner.unproven = RequestError(ErrorCode.REQUEST_TIMED_OUT, "the store is away")
+    with pytest.raises(RequestError) as refused:
+        await w.log.confirm()
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert w.log.is_open
 
 
 async def test_reads_end_at_the_high_watermark() -> None:
