@@ -79,7 +79,7 @@ async def test_a_confirmation_that_began_before_a_doubt_confirms_nothing() -> No
 
 
 async def test_an_append_that_began_before_a_doubt_proves_nothing() -> None:
-    """Its acknowledgement may have lain in a socket while this process stood still."""
+    """The acknowledgement may have lain in a socket while this process stood still."""
     async with running(World()) as world:
         assert await world.commit("g", 5) == 0
         world.log.flush_s = 1.0
