@@ -21,6 +21,7 @@ from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.core.records.compression import Compression, recompress
 from bmq.storage.cleaning.cleaned_file import ROOM, CleanedFileWriter
 from bmq.storage.cleaning.compiled_filter import COMPILED_FILTERS, SECRET_BYTES
+from bmq.storage.cleaning.plain_runs import Window
 from bmq.storage.cleaning.retention import RoundBounds
 from bmq.storage.cleaning.round import CleaningRound, Source
 from bmq.storage.cleaning.source_reader import SourceReader
@@ -35,7 +36,7 @@ JAVA_SOURCE = Path(__file__).with_name("java_cleaner")
 HEAP_MB = 1024
 MAP_BYTES = 128 << 20
 """Memory for keys, of both: log.cleaner.dedupe.buffer.size."""
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
 INDEX_INTERVAL_BYTES = 4096
 BATCH_BYTES = 16 << 10
 SEGMENTS = 4
@@ -193,7 +194,7 @@ async def _pass(
     fs: FileSystem,
     file: tuple[str, int],
     source: Source,
-    take: Callable[[Iterable[Batch]], None],
+    take: Callable[[Iterable[Batch | Window]], None],
     writer: CleanedFileWriter | None = None,
 ) -> None:
     """Read a segment, the file of this name and length, piece by piece, and have a thread take its batches."""
@@ -208,7 +209,7 @@ async def _pass(
     )
 
     def compute() -> None:
-        take(reader.batches())
+        take(reader.parts())
         if writer is not None:
             writer.join()
 

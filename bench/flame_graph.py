@@ -25,18 +25,23 @@ COLOURS = {
 """Colours by the package that a frame lies in: of Okabe and Ito, lightened, so that dark text stays readable."""
 OTHER = "#d9d9d9"
 _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::\d+)?\)$")
+_NAMELESS = "?"
 
 
 def parse_folded(lines: Iterable[str], *, without: str = "") -> Counter[tuple[str, ...]]:
     """Count folded stacks, with frames as ``function (package/file.py)``: lines of one function are one frame.
 
-    ``without`` is what file names begin with and is left out.  Raises ValueError if a line is no folded stack.
+    ``without`` is what file names begin with and is left out.  py-spy has no name for a stack that ended while it read:
+    its time is that of the frame ``?``.  Raises ValueError if a line is no folded stack.
     """
     stacks: Counter[tuple[str, ...]] = Counter()
     for line in lines:
-        text, _, count = line.strip().rpartition(" ")
-        if not text or not count.isdigit():
+        text, space, count = line.rstrip().rpartition(" ")
+        if not space or not count.isdigit():
             raise ValueError(f"not a folded stack: {line!r}")
+        if not text.strip():
+            stacks[(_NAMELESS,)] += int(count)
+            continue
         stacks[tuple(_frame(frame, without) for frame in text.split(";"))] += int(count)
     return stacks
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from bmq.broker.broker import Broker, new_incarnation
 from bmq.broker.config import BrokerConfig
-from bmq.broker.files.flush_scheduler import Flusher, FlushScheduler
 from bmq.meta.kv import KeyValue
 from bmq.meta.open import open_keyvalue
 from bmq.storage.filesystem import FileSystem
@@ -26,16 +25,6 @@ REPLICAS = 3
 CLOSE_S = 120.0
 # The JVM chooses the rest by itself, as it would in production: C2, G1 on most machines.
 JAVA_OPTIONS = ("--add-opens=java.base/java.lang=ALL-UNNAMED",)
-
-
-class CountingScheduler(FlushScheduler):
-    """A flush scheduler that counts the flushes that have ended."""
-
-    flushes = 0
-
-    def on_flush_ended(self, flusher: Flusher) -> None:
-        self.flushes += 1
-        super().on_flush_ended(flusher)
 
 
 @dataclass(slots=True)
@@ -53,10 +42,6 @@ class Site:
         fs = await open_filesystem(self.url, holder=f"bmq-{incarnation}")
         try:
             broker = lone_broker(fs, self.kv, incarnation=incarnation, config=config)
-            settings = broker.config
-            broker.context.scheduler = CountingScheduler(
-                settings.flushes_total, settings.flushes_per_partition, settings.gather_bytes
-            )
             await broker.start()
             try:
                 yield broker
@@ -68,10 +53,8 @@ class Site:
 
 
 def flushes_of(broker: Broker) -> int:
-    """Return the number of flushes that have ended on a broker of ``Site.broker``."""
-    scheduler = broker.context.scheduler
-    assert isinstance(scheduler, CountingScheduler)
-    return scheduler.flushes
+    """Return the number of flushes that were acknowledged on a broker."""
+    return sum(broker.context.flush_ms.buckets)
 
 
 class Roots:

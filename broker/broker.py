@@ -13,7 +13,7 @@ from bmq.broker import events as ev
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.config import BrokerConfig, LogConfig
-from bmq.broker.context import BrokerContext, OpenPartition
+from bmq.broker.context import BrokerContext, BrokerWiring, OpenPartition
 from bmq.broker.file_check import FileCheck
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
@@ -29,7 +29,6 @@ from bmq.broker.storage_watch import StorageWatch
 from bmq.broker.store_waits import StoreWaits
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.standstill import Standstill
-from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.timers import TimerHeap
 from bmq.core.clock import Clock, SystemClock
@@ -76,7 +75,8 @@ class Broker:
 
     ``fs``: a file system whose lease holder is ``incarnation``.  ``membership``: keeps the process registered; its
     owner calls ``fence_all`` when the store has declared the process dead.  ``is_alive``: returns whether an
-    incarnation is a member.  ``reads``: the progress of the process's reads (``BlockCache.progress``).
+    incarnation is a member.  ``wiring``: the parts of the process that the broker calls.  ``reads``: the progress
+    of the process's reads (``BlockCache.progress``).
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Broker:
         incarnation: str,
         membership: Registered,
         is_alive: Callable[[str], bool],
+        wiring: BrokerWiring,
         cluster: str = "bmq",
         clock: Clock | None = None,
         config: BrokerConfig | None = None,
@@ -101,8 +102,6 @@ class Broker:
             fs, incarnation, self._snapshot, no_room=lambda why: self.context.open_files.lacks_room(why),
             access=self.config.journal_access,
         )  # fmt: skip
-        self.on_failed: Callable[[str], None] = no_op
-        """Called with the reason when this broker cannot go on: its process should end and be started again."""
         self._partitions: dict[PartitionKey, PartitionDriver] = {}
         self._departed: dict[PartitionKey, Checkpoint] = {}  # no more than there are partitions in the cluster
         self._opening = asyncio.Semaphore(self.config.open_parallel)
@@ -133,6 +132,7 @@ class Broker:
             health=NodeHealth(),
             budget=ByteBudget(self.config.buffer_bytes_total),
             standstill=standstill or Standstill(clock),
+            wiring=wiring,
             open_files=open_files,
             precreated=PrecreatedSegments(
                 fs,
@@ -189,7 +189,7 @@ class Broker:
     def _stop(self, why: str) -> None:
         """Give all partitions up, and have the process end: it must not go on."""
         self.fence_all()
-        self.on_failed(why)
+        self.context.wiring.on_failed(why)
 
     # --------------------------------------------------------------------------------------------------- partitions
 
@@ -232,12 +232,12 @@ class Broker:
     @property
     def open_pipelines(self) -> int:
         """Partitions that have a file open, plus files precreated for partitions that are moving here."""
-        return sum(driver.has_files for driver in self.context.busy) + len(self.context.precreated)
+        return sum(driver.has_files for driver in self.context.state.busy) + len(self.context.precreated)
 
     @property
     def under_replicated(self) -> int:
         """Partitions whose open segment has fewer copies than ``replication``: Kafka's UnderReplicatedPartitions."""
-        return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.context.busy)
+        return sum(0 < len(each.nodes) < each.machine.config.replication for each in self.context.state.busy)
 
     @property
     def waiting_for_store(self) -> int:
@@ -268,7 +268,7 @@ class Broker:
     @property
     def under_min_isr(self) -> int:
         """Partitions that have fewer datanodes than min.insync.replicas: Kafka's UnderMinIsrPartitionCount."""
-        return sum(driver.machine.is_short for driver in self.context.short)
+        return sum(driver.machine.is_short for driver in self.context.state.short)
 
     @property
     def unflushed_bytes(self) -> int:
@@ -407,8 +407,8 @@ class Broker:
 
     # ---------------------------------------------------------------------------------------------------- the tasks
 
-    def _snapshot(self) -> Iterator[Checkpoint]:
-        """Yield the full checkpoint of every partition that is held or was held.
+    def _snapshot(self) -> Iterator[Checkpoint | None]:
+        """Yield the full checkpoint of every partition that is held or was held; None for one without a checkpoint.
 
         A record may name this journal until a successor's own checkpoint is durable, and a moved log start is written
         nowhere else.  The successor may be this process: until it has recovered the log it has no newer checkpoint.
@@ -421,10 +421,9 @@ class Broker:
             checkpoint = driver.machine.full_checkpoint() if driver is not None else None
             if checkpoint is not None:
                 yielded.add(key)
-                yield checkpoint
+            yield checkpoint
         for key, checkpoint in tuple(self._departed.items()):
-            if key not in yielded:
-                yield checkpoint
+            yield None if key in yielded else checkpoint
 
     async def _journal_task(self) -> None:
         await self.journal.run()
@@ -454,14 +453,14 @@ class Broker:
         """
         while True:
             await asyncio.sleep(_UPKEEP_S)
-            busy = self.context.busy
+            busy = self.context.state.busy
             busy.difference_update([driver for driver in busy if not driver.has_files])
             self._file_check.check(busy, self.context.now_ms())
             self._storage.leave_slow_nodes()
             self.journal.check_file()
             await self._storage.leave_broken_files()
-            while self.context.fenced:
-                driver = self.context.fenced.pop()
+            while self.context.state.fenced:
+                driver = self.context.state.fenced.pop()
                 await driver.abandon()
                 self._forget(driver.machine.key, driver)
 
@@ -478,7 +477,7 @@ class Broker:
         wanted -= self.context.precreated.drop_older(wanted, turn_ms)
         idle: list[tuple[int, str, OpenPartition]] = []
         written: list[tuple[int, str, OpenPartition]] = []
-        for driver in self.context.busy:
+        for driver in self.context.state.busy:
             machine = driver.machine
             segment = machine.current
             if segment is None:

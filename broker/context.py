@@ -15,6 +15,7 @@ from bmq.broker.traffic import TrafficCounters
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.pace import no_pause
 from bmq.core.aio.standstill import Standstill
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.timers import TimerHeap
 from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
@@ -96,7 +97,42 @@ class CheckpointSource(Protocol):
         """
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerWiring:
+    """The parts of its process that a broker calls."""
+
+    flush_listener: FlushListener
+    verifier: Verifier | None = None
+    """The way to the coordinators of transactions; None: transactional batches are refused."""
+    may_clean: Callable[[], bool] = never
+    """Returns whether cleaned segments may be written: whether level 1 of compaction.version is in force."""
+    filters: RecordFilters = field(default_factory=RecordFilters)
+    """The filters of rounds of cleaning: in Python, but for a server."""
+    offload: Offload = run_inline
+    """Runs long computations of upkeep, outside of the loop in a server."""
+    pace: Callable[[], None] = no_pause
+    """Called by these computations after each small piece of work; may sleep."""
+    on_failed: Callable[[str], None] = no_op
+    """Called with the reason when the broker cannot go on: its process should end and be started again."""
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """The part of a ``BrokerContext`` that changes while the broker runs."""
+
+    busy: set[OpenPartition] = field(default_factory=set)
+    """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
+    short: set[OpenPartition] = field(default_factory=set)
+    """Partitions that got fewer datanodes from storage, when they last asked, than min.insync.replicas requires."""
+    fenced: list[OpenPartition] = field(default_factory=list)
+    """Partitions that another process owns, as they have found out; upkeep forgets them."""
+    trouble: str = ""
+    """Storage's error when it last refused to create or flush a segment; empty once a flush has succeeded again."""
+    unverified: int = 0
+    """Batches that wait for the coordinators of their transactions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext(FileContext):
     """The objects that all partitions of a broker share."""
 
@@ -111,12 +147,8 @@ class BrokerContext(FileContext):
     budget: ByteBudget
     standstill: Standstill
     """The watch over this process's loop."""
-    busy: set[OpenPartition] = field(default_factory=set)
-    """Partitions that may have a file open; the cost of upkeep grows with their number, not with that of all."""
-    short: set[OpenPartition] = field(default_factory=set)
-    """Partitions that got fewer datanodes from storage, when they last asked, than min.insync.replicas requires."""
-    fenced: list[OpenPartition] = field(default_factory=list)
-    """Partitions that another process owns, as they have found out; upkeep forgets them."""
+    wiring: BrokerWiring
+    state: BrokerState = field(default_factory=BrokerState)
     store_waits: StoreWaits[OpenPartition]
     """Partitions that wait for the metadata store."""
     load: TrafficCounters = field(default_factory=TrafficCounters)
@@ -127,25 +159,9 @@ class BrokerContext(FileContext):
     """Time from a flush to storage's acknowledgement."""
     takeover_ms: Histogram = field(default_factory=Histogram)
     """Time from the beginning of a takeover until the partition accepts batches."""
-    trouble: str = ""
-    """Storage's error when it last refused to create or flush a segment; empty once a flush has succeeded again."""
     on_foreign_fence: Callable[[str], None]
     """Called with the reason when another cluster fences this one's open files: the process must end."""
     is_alive: Callable[[str], bool]
     """Returns whether an incarnation is a member of the cluster, as far as this process knows."""
     reads: ReadProgress = field(default_factory=ReadProgress)
     """Progress of this process's reads from storage."""
-    flush_listener: FlushListener | None = None
-    """Set before the first partition is opened."""
-    verifier: Verifier | None = None
-    """The way to the coordinators of transactions; None: transactional batches are refused."""
-    unverified: int = 0
-    """Batches that wait for the coordinators of their transactions."""
-    may_clean: Callable[[], bool] = never
-    """Returns whether cleaned segments may be written: whether level 1 of compaction.version is in force."""
-    filters: RecordFilters = field(default_factory=RecordFilters)
-    """The filters of rounds of cleaning: in Python, but for a server."""
-    offload: Offload = run_inline
-    """Runs long computations of upkeep, outside of the loop in a server."""
-    pace: Callable[[], None] = no_pause
-    """Called by these computations after each small piece of work; may sleep."""

@@ -83,7 +83,7 @@ class FenceFailed:
 class LogRecovered:
     """The end of the log. ``checkpoint`` is the one that recovery began from; None if there was none.
 
-    ``unindexed``: the recovered segments whose index is not on storage.
+    ``unindexed``: the record's segments whose index is not on storage, whether they were read or not.
     """
 
     recovered: Recovered
@@ -193,10 +193,11 @@ class SegmentFailed:
 class SegmentClosed:
     """A segment whose file is closed; ``entry`` has its length and end offset.
 
-    Its index is written, or left for the release note.
+    Its index is written; or left for the release note (``index_waits``), and written once the partition is released.
     """
 
     entry: SegmentEntry
+    index_waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,7 @@ class FenceSegments:
 class RecoverLog:
     """Search for the last checkpoint, in ``journals`` and the closed entries' indexes, and read of the log from there.
 
-    ``is_settled``: the closed entry's index holds it, if that can be read. ``passes_damaged``: skip a journal that has
+    ``is_settled``: the last entry's index holds it, if that can be read. ``passes_damaged``: skip a journal that has
     no sound replica. ``epoch`` was just claimed; nothing was registered after ``last``.
     -> LogRecovered, RecoveryFailed, LogUnreadable, or RecoveryRefused; EpochChanged if a later owner
     changed the log meanwhile.
@@ -361,7 +362,7 @@ class RecoverLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteIndexes:
-    """Write of the indexes of recovered segments. -> IndexWritten of each.
+    """Write of the indexes that the record's segments lack. -> IndexWritten of each.
 
     A segment without an index is scanned by readers, and is not cleaned. So the record names it until the work has
     ended: after the owner's death another takeover does it.

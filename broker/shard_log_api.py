@@ -80,13 +80,17 @@ class ShardLogApi:
             raise
         return self._when_flushed(owner, call.client, flushed)
 
-    def confirm(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return an empty response if the caller is still the log's holder.  Raises RequestError if it is not."""
+    async def confirm(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+        """Return an empty response if the caller is still the log's holder.
+
+        Raises RequestError if it is not, or the broker cannot prove that it still owns the partition.
+        """
         asked = ShardConfirmRequest.decode(body)
         key = PartitionKey(asked.topic_id, asked.partition)
         owner = self._assigned.get(key)
         if owner is None or owner.epoch != asked.epoch:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not open here under epoch {asked.epoch}")
+        await owner.confirm_ownership()
         self._fence.check(key, asked.epoch, asked.ownership, call.client)
         return ShardConfirmResponse().encode()
 

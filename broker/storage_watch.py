@@ -68,7 +68,7 @@ class StorageWatch:
 
     @property
     def _error(self) -> str:
-        return self._context.trouble or self._context.reads.error
+        return self._context.state.trouble or self._context.reads.error
 
     @contextmanager
     def takeover(self, driver: PartitionDriver) -> Iterator[None]:
@@ -93,7 +93,7 @@ class StorageWatch:
 
     def _check_shortage(self) -> None:
         """Report, once per shortage, that storage has too few datanodes for min.insync.replicas."""
-        short = self._context.short
+        short = self._context.state.short
         gone = [driver for driver in short if not driver.machine.is_short or driver.machine.state in TERMINAL]
         short.difference_update(gone)
         if not short:
@@ -157,7 +157,7 @@ class StorageWatch:
             for machine in (driver.machine for driver in self._taken_over)
         ):
             return True
-        short_bytes = sum(driver.machine.batches.buffered_bytes for driver in context.short)
+        short_bytes = sum(driver.machine.batches.buffered_bytes for driver in context.state.short)
         return context.budget.used > context.store_waits.unflushed_bytes + short_bytes
 
     def _has_passed_trial(self) -> bool:
@@ -190,7 +190,7 @@ class StorageWatch:
         """
         turns = Turns(_LEFT_A_TURN)
         broken: list[StorageError] = []
-        for driver in tuple(self._context.busy):
+        for driver in tuple(self._context.state.busy):
             if turns.is_over():
                 await next_turn()
             failure = driver.leave_broken_files()
@@ -209,7 +209,7 @@ class StorageWatch:
         slow = set(health.outliers())
         if not slow:
             return
-        for driver in sorted(self._context.busy, key=lambda driver: str(driver.path)):
+        for driver in sorted(self._context.state.busy, key=lambda driver: str(driver.path)):
             if not driver.machine.may_leave_slow(now_ms) or slow.isdisjoint(driver.nodes):
                 continue
             if health.take_roll_token(now_ms):

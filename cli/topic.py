@@ -14,6 +14,7 @@ from bmq.cli.admin_client import AdminClient, check, describe_code, read_error
 from bmq.cli.cleaning import CleaningReader, CleaningUnknown, print_cleaning
 from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
+from bmq.cli.topic_configs import configs_of, is_bmq_topic, values_of
 from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
@@ -71,10 +72,10 @@ def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
         f"Create on topic {arguments.name}, or on the cluster",
     )
     is_created = not arguments.validate_only
-    configs = _values(result.get("configs") or {})
+    configs = values_of(result.get("configs") or {})
     copies = result["replication_factor"]
     replication = (
-        _count(copies, "copy", "copies") + " of its files" if _is_bmq(configs) else f"replication factor {copies}"
+        _count(copies, "copy", "copies") + " of its files" if is_bmq_topic(configs) else f"replication factor {copies}"
     )
     return _say(
         arguments,
@@ -102,9 +103,9 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             status = fail(f"topic {topic['name']}: {describe_code(topic['error_code'], right=right)}")
             continue
         partitions = _partitions(admin, topic)
-        in_force = _configs(admin, topic["name"], "all")
+        in_force = configs_of(admin, topic["name"], "all")
         configs = _overrides(admin, topic["name"], in_force)
-        is_bmq = is_bmq or _is_bmq(in_force)
+        is_bmq = is_bmq or is_bmq_topic(in_force)
         unknown = _add_cleaning(topic, partitions, in_force, reader)
         if configs is None:
             status = fail(f"configs of topic {topic['name']}: not authorised for DescribeConfigs on it")
@@ -148,7 +149,7 @@ def _add_cleaning(
 def _is_cleaned(topic: Mapping[str, Any], in_force: Mapping[str, str | None]) -> bool:
     """Return whether BMQ cleans the topic: it is compacted, and not one of the coordinators' topics."""
     policies = (in_force.get("cleanup.policy") or "").replace(" ", "").split(",")
-    return "compact" in policies and _is_bmq(in_force) and not topic["is_internal"]
+    return "compact" in policies and is_bmq_topic(in_force) and not topic["is_internal"]
 
 
 def _partitions(admin: AdminClient, topic: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -200,24 +201,7 @@ def _overrides(admin: AdminClient, name: str, in_force: Mapping[str, str | None]
     ``in_force`` are all of its configs.  Return None if the server shows no config at all, as to a user who lacks the
     right: kafka-python hides the error.
     """
-    return _configs(admin, name, "modified") or ({} if in_force else None)
-
-
-def _configs(admin: AdminClient, name: str, config_filter: str) -> dict[str, str | None]:
-    response = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter=config_filter)
-    return _values(response["topic"][name])
-
-
-def _values(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
-    return {key: config["value"] for key, config in sorted(configs.items())}
-
-
-def _is_bmq(configs: Mapping[str, str | None]) -> bool:
-    """Return whether a topic with all these configs is served by BMQ: this command works on any Kafka cluster.
-
-    BMQ is recognized by a topic config of its own.
-    """
-    return "flush.mode" in configs
+    return configs_of(admin, name, "modified") or ({} if in_force else None)
 
 
 def _print(

@@ -43,6 +43,7 @@ from bmq.console.static_files import StaticFiles
 from bmq.console.tls_acceptor import ServerCertificate, TlsAcceptor
 from bmq.console.topics_api import TopicsApi
 from bmq.console.transactions_api import TransactionsApi
+from bmq.core.aio.subscribers import no_op
 from bmq.core.errors import RequestError
 from bmq.core.net.backlog import close_backlog
 
@@ -67,8 +68,13 @@ class HttpServer:
         names: Collection[str] = (),
         access: AccessConfig = NOBODY_ASKED,
         certificate: ServerCertificate | None = None,
+        *,
+        look: Callable[[], None] = no_op,
     ) -> None:
-        """Port 0 takes a free one.  ``names``: see ``Hosts``.  With a certificate all connections have TLS."""
+        """Port 0 takes a free one.  ``names``: see ``Hosts``.  With a certificate all connections have TLS.
+
+        ``look``: see ``Connections``.
+        """
         self._runner = web.AppRunner(
             make_app(state, Hosts(host, names), access), access_log=None, shutdown_timeout=STOP_TIMEOUT_S
         )
@@ -76,7 +82,7 @@ class HttpServer:
         self._port = port
         self._listening: asyncio.Server | None = None
         self._tls = TlsAcceptor(certificate, self._connect, state.audit) if certificate is not None else None
-        self.connections = Connections()
+        self.connections = Connections(look)
 
     async def start(self) -> None:
         """Begin to listen.  Raises HttpBindError if the address is taken, or not one of this machine's."""
@@ -258,10 +264,12 @@ class _Pages:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Respond 200 even if a part does not work: without this process, more would fail."""
+        await self._state.count()
         return _health(*self._state.is_ready(), is_known=request[ACCESS].is_known)
 
     async def metrics(self, request: web.Request) -> web.Response:
         async with self._rendering:
+            await self._state.count()
             text = await asyncio.to_thread(exposition.render, exposition.take(self._state))
         return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE})
 
@@ -269,6 +277,7 @@ class _Pages:
         return web.Response(body=self._openapi, content_type="application/json")
 
     async def cluster(self, request: web.Request) -> web.Response:
+        await self._state.count()
         return await _json(self._state.cluster())
 
     async def history(self, request: web.Request) -> object:

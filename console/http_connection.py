@@ -58,9 +58,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Connections:
-    """All connections of one server, by what they wait for."""
+    """All connections of one server, by what they wait for.
 
-    def __init__(self) -> None:
+    ``look`` is called before bytes are read.  It may call ``drop_all``: this process has stood still.
+    """
+
+    def __init__(self, look: Callable[[], None] = no_op) -> None:
         self._waiting: dict[HttpConnection, None] = {}  # the one that has waited longest is the first
         self._answering: set[HttpConnection] = set()
         self._bodies: dict[HttpConnection, None] = {}  # the waiting ones that wait for the body of a request
@@ -71,8 +74,7 @@ class Connections:
         """Requests whose head has arrived, since the start."""
         self.refused = 0
         """Connections and bodies that came while there were too many: they were closed, or others in their place."""
-        self.look: Callable[[], None] = no_op
-        """Called before bytes are read.  It may call ``drop_all``: this process has stood still."""
+        self.look = look
         self.dropped = 0
         """Connections closed because clients had not read their responses."""
 

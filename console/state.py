@@ -416,6 +416,9 @@ class ConsoleState:
     """Returns False, and the reason, if the process should be restarted."""
     is_ready: Callable[[], tuple[bool, str]]
     """Returns False, and the reason, while clients should not use this process; else True, and what does not work."""
+    count: Callable[[], Awaitable[None]]
+    """Counts partitions and transactions in turns of the loop.  ``is_ready``, ``gauges``, ``cluster`` and
+    ``own_metrics`` return the numbers of the last count, so it is awaited before them."""
     gauges: Callable[[], Gauges]
     cluster: Callable[[], ClusterFacts]
     topics: Callable[[], Sequence[ListedTopic]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bmq.controller.election import Leadership
-from bmq.controller.kv_commit import Settled, commit_settled, is_deposed
+from bmq.controller.kv_commit import is_deposed
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner_view import Move
 from bmq.core.logging.fields import fields
@@ -24,6 +24,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.ownership_numbers import COUNT_BITS, is_past_its_count, next_number
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, Compare, Delete, KeyValue, Put, Write
+from bmq.meta.settled_commit import Settled, commit_settled
 from bmq.meta.shard_kinds import SHARD_KINDS, ShardId, ShardKind, planned_kind
 
 _log = logging.getLogger(__name__)

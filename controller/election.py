@@ -24,7 +24,6 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from bmq.controller.kv_commit import commit_settled
 from bmq.core.aio.subscribers import no_op, wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
@@ -32,6 +31,7 @@ from bmq.core.logging.fields import fields
 from bmq.meta.cluster.keys import controller_key
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, LeaseNotFound, Put
+from bmq.meta.settled_commit import commit_settled
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from bmq.controller.feature_levels import Members, WriteRecord, next_step, updated, waits_for
-from bmq.controller.kv_commit import CONFLICTS_MAX, Guard, commit_settled, contested, deposed, is_deposed, refused
+from bmq.controller.kv_commit import CONFLICTS_MAX, Guard, contested, deposed, is_deposed
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.subscribers import wait_for
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -22,6 +22,7 @@ from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels, decode_record, encode_record
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import Compare, KeyValue, KvError, Put
+from bmq.meta.settled_commit import commit_settled, refused
 from bmq.storage.filesystem import StorageError
 
 _log = logging.getLogger(__name__)

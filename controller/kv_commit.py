@@ -1,54 +1,18 @@
-"""Commits whose outcome is known, and the errors that clients are sent when the store does not answer."""
+"""A leader's commits: their comparison of the election key, and the errors for changes that were overtaken."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.kv import Commit, Compare, KeyValue, KvError, KvUnavailable, KvUnknown, Write, holds
+from bmq.meta.kv import Commit, Compare, holds
 
-SETTLE_ATTEMPTS = 8
-"""Tries to find out a commit's outcome, about 6 s in all; clients give an admin call 30 to 60 s."""
-SETTLE_S = Backoff(0.05, 2.0)
 CONFLICTS_MAX = 20
 """Times that a change is decided again because another writer was first."""
 
 Guard = Callable[[], Sequence[Compare]]
 """Called just before each commit.  Returns the comparisons that it must contain besides those of its own keys: of the
 election key, for a leader.  Raises RequestError NOT_CONTROLLER if this process does not lead."""
-
-
-class Settled(NamedTuple):
-    """The outcome of a commit.
-
-    ``may_be_ours``: an earlier try had an unknown outcome.  If the earlier try succeeded, this try is refused.
-    """
-
-    commit: Commit
-    may_be_ours: bool
-
-
-async def commit_settled(kv: KeyValue, compares: Sequence[Compare], writes: Sequence[Write]) -> Settled:
-    """Commit, and after KvUnknown commit again with the same compares until the outcome is known (head of ``meta.kv``).
-
-    Raises KvUnavailable if certainly nothing was written, KvUnknown if the store does not answer in all
-    ``SETTLE_ATTEMPTS``.
-    """
-    doubt: KvUnknown | None = None
-    for attempt in range(1, SETTLE_ATTEMPTS + 1):
-        try:
-            return Settled(await kv.commit(compares, writes), doubt is not None)
-        except KvUnknown as error:
-            doubt = error
-        except KvUnavailable:
-            if doubt is None:
-                raise
-        await asyncio.sleep(SETTLE_S.pause(attempt))
-    assert doubt is not None, "every try failed, the first one with an unknown outcome"
-    raise doubt
 
 
 def is_deposed(guard: Sequence[Compare], commit: Commit) -> bool:
@@ -59,18 +23,6 @@ def is_deposed(guard: Sequence[Compare], commit: Commit) -> bool:
 def deposed() -> RequestError:
     """Return the error for a change that was refused because another process leads."""
     return RequestError(ErrorCode.NOT_CONTROLLER, "this process does not lead any more: nothing was done")
-
-
-def refused(error: KvError) -> RequestError:
-    """Return the error that a client is sent for a failure of the store.
-
-    It is retriable, and says whether the change may have been done.
-    """
-    if isinstance(error, KvUnknown):
-        text = "the metadata store does not answer: whether this was done is not known, check before doing it again"
-    else:
-        text = "the metadata store cannot be reached: nothing was done"
-    return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{text} ({error})")
 
 
 def contested(what: str) -> RequestError:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bmq.controller.kv_commit import Guard, commit_settled, deposed, is_deposed
+from bmq.controller.kv_commit import Guard, deposed, is_deposed
 from bmq.core.urls import without_userinfo
 from bmq.meta.kv import Compare, KeyValue, KvUnavailable, Put
 from bmq.meta.root import RootRecord, decode_root, encode_root, root_key
+from bmq.meta.settled_commit import commit_settled
 from bmq.storage.cluster_files import put_feature_levels
 from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileSystem

@@ -1,7 +1,6 @@
 """The controller of one process: it stands for election, and leads when elected.
 
-All work of a leader begins and ends with its term: the assignment (``term``), changes of topics (``TopicAdmin``),
-removal of deleted topics' files (``TopicCleaner``), upkeep (``StoreUpkeep``) and count (``StoreAge``) of the store.  A
+All work of a leader begins and ends with its term: the assignment (``term``) and the other parts (``leader_parts``).  A
 process that finds the store older than storage does not lead: it reports the finding, and ends.
 """
 
@@ -14,17 +13,12 @@ from collections.abc import Callable
 
 from bmq.controller.election import TTL_S, Election, Leadership
 from bmq.controller.failures import ConnectionBroken, Reported, StoreAway, StoreBack
-from bmq.controller.feature_finalizer import FeatureFinalizer
-from bmq.controller.kv_commit import Guard
+from bmq.controller.leader_parts import LeaderParts, MakeParts
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import MOST_S, Patience
 from bmq.controller.probing import Isolated
-from bmq.controller.store_age import StoreAge, StoreOlder
-from bmq.controller.store_upkeep import MakeUpkeep, StoreUpkeep
+from bmq.controller.store_age import StoreOlder
 from bmq.controller.term import Term
-from bmq.controller.topics.access_walks import AccessWalks
-from bmq.controller.topics.deletion import TopicCleaner
-from bmq.controller.topics.topics import TopicAdmin
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
@@ -71,18 +65,13 @@ class Controller:
         client: MemberClient,
         clock: Clock,
         *,
-        topics: Callable[[Guard], TopicAdmin],
-        cleaner: Callable[[Guard], TopicCleaner],
-        access: Callable[[Guard], AccessWalks] | None = None,
-        upkeep: MakeUpkeep | None = None,
-        age: Callable[[Guard], StoreAge] | None = None,
-        features: Callable[[Guard], FeatureFinalizer] | None = None,
+        make_parts: MakeParts,
         on_failed: Callable[[str], None] = no_op,
         since_outage_s: Callable[[], float] = lambda: math.inf,
-        rebuild_count: Callable[[], int] = lambda: 0,
+        rebuild_count: int = 0,
         ttl_s: float = TTL_S,
     ) -> None:
-        """``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and ``features`` make the objects of one term.
+        """``rebuild_count``: how often the store was rebuilt.
 
         ``since_outage_s`` returns the seconds since the store last did not respond for long, as this process's
         membership has found: a controller that does not lead makes no other calls.  ``on_failed`` is called with the
@@ -90,26 +79,16 @@ class Controller:
         the store is older than storage, its next start refuses.
         """
         self.term: Term | None = None
-        """Set while this process leads, as are ``topics``, ``cleaner``, ``access``, ``upkeep``, ``age`` and
-        ``features``, if they are made."""
-        self.topics: TopicAdmin | None = None
-        self.cleaner: TopicCleaner | None = None
-        self.access: AccessWalks | None = None
-        self.upkeep: StoreUpkeep | None = None
-        self.age: StoreAge | None = None
-        self.features: FeatureFinalizer | None = None
+        """Set while this process leads."""
+        self.parts: LeaderParts | None = None
+        """Set as long as ``term``."""
         self._config = config
         self._kv = kv
         self._view = view
         self._catalog = catalog
         self._client = client
         self._clock = clock
-        self._make_topics = topics
-        self._make_cleaner = cleaner
-        self._make_access = access
-        self._make_upkeep = upkeep
-        self._make_age = age
-        self._make_features = features
+        self._make_parts = make_parts
         self._on_failed = on_failed
         self._since_outage_s = since_outage_s
         self._rebuild_count = rebuild_count
@@ -145,8 +124,8 @@ class Controller:
         for forget in forgets:
             forget()
         await self._looking.close()
-        if self.age is not None and self.leading is not None:
-            await self.age.end()
+        if self.parts is not None and self.parts.age is not None and self.leading is not None:
+            await self.parts.age.end()
         await cancel_and_wait(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -208,12 +187,8 @@ class Controller:
 
         Raises the failure that has ended the term, if any.
         """
-        age = self._make_age(leadership.guard) if self._make_age is not None else None
-        if age is not None:
-            await age.begin()  # before anything is written
-        features = self._make_features(leadership.guard) if self._make_features is not None else None
-        if features is not None:
-            await features.begin()
+        parts = self._make_parts(leadership.guard)
+        await parts.begin()  # before anything is written
         now = self._clock.monotonic()
         term = Term(
             leadership,
@@ -225,46 +200,28 @@ class Controller:
             self._clock,
             self._patience,
             shards=self._shards,
-            rebuild_count=self._rebuild_count(),
+            rebuild_count=self._rebuild_count,
             store_back_at=max(self._store_back_at, now - self._since_outage_s()) if self._is_store_there else now,
             is_last_resort=is_last_resort,
         )
-        topics, cleaner = self._make_topics(leadership.guard), self._make_cleaner(leadership.guard)
-        access = self._make_access(leadership.guard) if self._make_access is not None else None
-        self.term, self.topics, self.cleaner, self.access, self.age = term, topics, cleaner, access, age
-        self.features = features
-        parts = [
+        self.term, self.parts = term, parts
+        tasks = [
             asyncio.create_task(self._election.keep(leadership), name="leadership"),
             asyncio.create_task(term.run(), name="term"),
+            *parts.tasks(leadership.revision),
         ]
-        if age is not None:
-            parts.append(asyncio.create_task(age.run(), name="store age"))
-        if features is not None:
-            parts.append(asyncio.create_task(features.run(leadership.revision), name="levels of features"))
-        if self._make_upkeep is not None:
-            self.upkeep = self._make_upkeep(leadership.guard)
-            if self.upkeep is not None:
-                parts.append(asyncio.create_task(self.upkeep.run(), name="store upkeep"))
         try:
-            await topics.start()
-            await cleaner.start()
-            if access is not None:
-                await access.start()
-            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            await parts.start()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leadership.is_over = True
-            self.term = self.topics = self.cleaner = self.access = self.upkeep = self.age = self.features = None
-            for part in parts:
-                part.cancel()
+            self.term = self.parts = None
+            for task in tasks:
+                task.cancel()
             try:
-                ended = await asyncio.gather(*parts, return_exceptions=True)
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
             finally:  # also if this process closes while the term ends
-                try:
-                    await cleaner.close()
-                    if access is not None:
-                        await access.close()
-                finally:
-                    await topics.close()
+                await parts.close()
         for result in ended:
             if isinstance(result, Exception):
                 raise result

@@ -36,12 +36,13 @@ import uuid
 from dataclasses import replace
 from enum import Enum, auto
 
-from bmq.controller.kv_commit import Guard, commit_settled
+from bmq.controller.kv_commit import Guard
 from bmq.core.errors import BmqError
 from bmq.core.logging.fields import fields
 from bmq.core.store_count import StoreCount
 from bmq.core.urls import without_userinfo
 from bmq.meta.kv import Compare, Entry, KeyValue, KvError, Put
+from bmq.meta.settled_commit import commit_settled
 from bmq.meta.store_count import decode_store_count, encode_store_count, store_count_key
 from bmq.storage.cluster_files import WrongCluster
 from bmq.storage.filesystem import FileSystem, StorageError

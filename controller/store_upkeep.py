@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 
 from bmq.controller.kv_commit import Guard
 from bmq.core.clock import Clock
@@ -178,9 +177,6 @@ class StoreUpkeep:
                 status.bytes_in_use,
             )
         self._is_nearly_full = is_nearly_full
-
-
-MakeUpkeep = Callable[[Guard], "StoreUpkeep | None"]
 
 
 def maintained(kv: KeyValue) -> Maintained | None:

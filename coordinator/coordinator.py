@@ -66,6 +66,10 @@ class Coordinator:
         """Respond to parked requests and park no more.  Heartbeats and offsets are served until ``close``."""
         self._shards.drain()
 
+    def doubt(self) -> None:
+        """Have each shard prove its ownership before it responds from memory: this process stood still."""
+        self._shards.doubt()
+
     async def close(self) -> None:
         """Close all shards.  Parked requests get NOT_COORDINATOR; writes in flight may still become durable."""
         self._shards.close()

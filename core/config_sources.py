@@ -21,13 +21,17 @@ _FAR = 0.7
 _LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
 _SECURITY_PREFIXES = (
     "audit",
+    "hdfs_",
     "http_authentication",
+    "http_hosts",
     "http_metrics_authentication",
     "http_tls",
     "insecure",
     "internal_s",
     "listener",
+    "log_storage_",
     "meta_password",
+    "storage_shared_",
 )
 _SECURITY_ENVIRONMENT = {
     name
@@ -37,10 +41,10 @@ _SECURITY_ENVIRONMENT = {
 }
 """Variables of the settings of security: without their values a process may serve clients that it must refuse."""
 _SECURITY_WORDS = {
-    "ACL", "ACLS", "ALLOW", "AUDIT", "AUTH", "AUTHN", "AUTHZ", "CREDENTIAL", "CREDENTIALS", "DELEGATION", "INSECURE",
-    "JAAS", "KERBEROS", "LISTENER", "LISTENERS", "MTLS", "OAUTH", "OAUTHBEARER", "PASSWORD", "PASSWORDS", "PRINCIPAL",
-    "PRINCIPALS", "SASL", "SCRAM", "SECRET", "SECRETS", "SECURE", "SECURITY", "SSL", "SUPER", "SUPERUSER", "SUPERUSERS",
-    "TLS",
+    "ACL", "ACLS", "ALLOW", "AUDIT", "AUTH", "AUTHN", "AUTHZ", "CERT", "CERTIFICATE", "CREDENTIAL", "CREDENTIALS",
+    "DELEGATION", "ENCRYPT", "ENCRYPTION", "HTTPS", "INSECURE", "JAAS", "KERBEROS", "KEYTAB", "LISTENER", "LISTENERS",
+    "MTLS", "OAUTH", "OAUTHBEARER", "PASSWORD", "PASSWORDS", "PRINCIPAL", "PRINCIPALS", "SASL", "SCRAM", "SECRET",
+    "SECRETS", "SECURE", "SECURITY", "SSL", "SUPER", "SUPERUSER", "SUPERUSERS", "TLS", "TOKEN", "TOKENS",
 }  # fmt: skip
 _SECURITY_BEGINNINGS = ("AUTHEN", "AUTHORI", "KEYSTORE", "TRUSTSTORE")
 """Words, and beginnings of words, that mark the name of an unknown variable as one of security."""
@@ -60,7 +64,7 @@ _OF_KAFKA = {
     "zookeeper.connect": "meta, the metadata store,",
 }
 """The setting to use here in place of a setting of Kafka's brokers, by the latter's name."""
-_OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE"}
+_OF_COMMANDS = {"BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE", "BMQ_HTTP_TOKEN", "BMQ_HTTP_TOKEN_FILE"}
 """Variables of ``bmq cluster`` that have a word of ``_SECURITY_WORDS``: ``cli/cluster/http_login.py``."""
 _OF_KUBERNETES = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?$", re.ASCII

@@ -62,6 +62,8 @@ DYNAMIC: Mapping[str, ConfigKey] = {
     key.server: replace(key, name=key.server) for key in topic_configs.TABLE.values() if key.server
 }
 """The configs that may be altered: the topics' defaults, checked as a topic's own."""
+ACCESS_CONFIGS = frozenset(topic_configs.TABLE[name].server for name in topic_configs.ACCESS_CONFIGS)
+"""The defaults of ``topic_configs.ACCESS_CONFIGS``: they open all topics without a value of their own."""
 
 TABLE: Mapping[str, ConfigKey] = {
     **{option_name(option): _of_option(option) for option in OPTIONS},

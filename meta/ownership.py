@@ -71,7 +71,7 @@ class PartitionRecord:
     ``segments`` are in registration order.  ``journals`` are the incarnations whose journals may hold the last
     checkpoint; an owner appends itself when it claims and drops the others when its own checkpoint is durable.
 
-    ``is_settled``: after a planned hand-over, the index of the only closed segment has all facts about the log. So
+    ``is_settled``: after a planned hand-over, the index of the last closed segment has all facts about the log. So
     journals need not be read: a live broker's journal is long, and grows all the time.
 
     ``last`` is the (epoch, n) of the last segment that was registered, or above it: no file on storage has a later

@@ -364,15 +364,23 @@ def controller_of(proxies: Proxies) -> int:
     return proxies.addresses[0].node_id if proxies.addresses else proxies.own.node_id
 
 
-def encode_error(version: int, error: ErrorCode, name: str | None, topic_id: uuid.UUID, *, is_internal: bool) -> bytes:
-    """Return the encoded element of a topic that has nothing but an error."""
+def encode_error(
+    version: int,
+    error: ErrorCode,
+    name: str | None,
+    topic_id: uuid.UUID,
+    *,
+    is_internal: bool,
+    operations: Operations = None,
+) -> bytes:
+    """Return the encoded element of a topic with an error, without partitions."""
     topic = MetadataResponse.MetadataResponseTopic(
         error_code=error,
         name=name,
         topic_id=topic_id,
         is_internal=is_internal,
         partitions=[],
-        authorized_operations=None,
+        authorized_operations=operations,
     )
     return _encode_element(version, topic)
 

@@ -15,6 +15,7 @@ from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.features import FEATURES, FeatureTable
+from bmq.core.net.strangers import Strangers
 from bmq.core.rpc.peers import PROTOCOL, Peers
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.core.version import VERSION
@@ -62,9 +63,11 @@ class ClusterMember:
         admission = MemberAdmission(kv, config.cluster, self.view, clock)
         self._cluster = config.cluster
         self._secret = secret = config.shared_secret()
+        self.strangers = Strangers()
+        """Connections of the internal port from processes that are not known yet."""
         self.endpoint = InternalEndpoint(
             incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit,
-            secret=secret,
+            secret=secret, on_known=self.strangers.known,
         )  # fmt: skip
         self.tls = open_internal_tls(config)
         """The TLS of the internal port and of connections to those of others; None without."""

@@ -15,7 +15,6 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.listener_config import ANY_HOST, ListenerAddress, address_text
 from bmq.core.net.request import Dispatch
-from bmq.core.net.strangers import Strangers
 from bmq.core.security.session import ANONYMOUS_SESSION, Session
 from bmq.core.security.tls import ServerTls
 from bmq.meta.cluster.member import PROXY, Address
@@ -47,10 +46,8 @@ class Sockets:
                 standstill=node.joined.standstill,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
-            strangers = Strangers()
-            node.joined.endpoint.on_known = strangers.known
             self._internal = Listener(
-                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=strangers,
+                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=node.joined.strangers,
                 audit=node.proxy.audit, standstill=node.joined.standstill,
             )  # fmt: skip
 
@@ -62,7 +59,6 @@ class Sockets:
         """
         await asyncio.to_thread(own_name)
         self._node.close_clients = self._close_clients
-        self._http.connections.look = self._node.joined.standstill.look
         if self._internal is None:
             self._node.joined.is_at(http=self._http_address())
         await self._node.start()

@@ -19,10 +19,9 @@ from typing import Protocol
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
 from bmq.broker.log_sizes_api import LogSizesApi
-from bmq.broker.repair.log_plan import RepairRequest
-from bmq.broker.repair.repair import Repair, RepairReport, find_partition
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.controller.store_upkeep import maintained
+from bmq.coordinator.group_markers import GroupMarkers
+from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -36,11 +35,10 @@ from bmq.core.rpc.messages.broker import LogSizesRequest
 from bmq.core.rpc.messages.member import LeaveRequest, LeaveResponse, LogLevelsRequest
 from bmq.core.rpc.server import InternalCall
 from bmq.core.tracing import Tracer
-from bmq.endpoint.dispatch import Endpoint
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.meta.catalog import OFFSETS_TOPIC, KvCatalog
 from bmq.meta.cluster.member import BROKER, CONTROLLER, COORDINATOR, PROXY, Address
 from bmq.meta.kv import KeyValue
-from bmq.meta.maintenance import CallTimes, Maintained
 from bmq.meta.open import is_shared
 from bmq.meta.producer_ids import ProducerIds
 from bmq.proxy.tracing import Tracing
@@ -96,8 +94,14 @@ class Node:
         broker_config: BrokerConfig | None = None,
         janitor_config: JanitorConfig | None = None,
         tracer: Tracer | None = None,
+        on_leave: Callable[[], None] = no_op,
+        on_failed: Callable[[str], None] = no_op,
     ) -> None:
-        """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id."""
+        """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id.
+
+        ``on_leave`` is called when an operator drains the process, so that it ends; ``on_failed`` with the reason when
+        the process must end and be started again.
+        """
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
         self.metrics = Metrics(config.metrics_topics_max, self.traffic)
@@ -107,25 +111,26 @@ class Node:
             self.certificates[joined.tls.name] = joined.tls
         self.log_levels = LogLevels()
         self.is_serving = False
-        self.on_leave: Callable[[], None] = no_op
-        """Called when an operator drains the process, so that it ends."""
-        self.on_failed: Callable[[str], None] = no_op
-        """Called with the reason when the process must end and be started again."""
+        self._on_leave = on_leave
+        self._on_failed = on_failed
         self.close_clients: Callable[[], int] = _no_clients
         """Called to close all clients' connections; returns their number."""
         self.joined = joined
         self.fs = fs
-        self._kv = kv
-        self._clock = clock
-        self.catalog = KvCatalog(kv, config.cluster, self._failed, has_node_configs=not is_shared(config.meta))
+        self.kv = kv
+        self.clock = clock
+        self.catalog = KvCatalog(kv, config.cluster, on_failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
         self.views = ListenerViews(config, self.view, self.catalog)
-        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, self._failed)
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, on_failed)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
-            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog, files=StoredTopics(fs),
-            pool=self.pool, security=self.security, tracing=Tracing(tracer) if tracer is not None else None,
-            on_failed=self._failed,
+            config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog,
+            files=StoredTopics(fs, rebuild_count=joined.root.rebuild_count),
+            pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool),
+            verifier=PartitionVerifier(self.view, self.catalog, joined.peers),
+            group_markers=GroupMarkers(self.view, joined.peers), security=self.security,
+            tracing=Tracing(tracer) if tracer is not None else None, on_failed=on_failed,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -155,7 +160,7 @@ class Node:
             controller=self.controller,
         )  # fmt: skip
         """Numbers that are collected in the background, for ``/metrics`` and the console."""
-        self.internal_endpoint: Endpoint | None = None
+        self.internal_endpoint = self.broker.endpoint if self.broker is not None else None
         """Dispatch of other processes' Produce and Fetch; None in a process without the broker role."""
         self._serve_inside()
         # After the proxies, so that these are up to date; and last: a node that could not be wired must not be called.
@@ -175,7 +180,6 @@ class Node:
         """
         await self.catalog.start()
         await self.security.start()
-        self._parts.files.rebuild_count = self.joined.root.rebuild_count
         self.views.refresh()
         for role in self._roles:
             await role.start()
@@ -203,11 +207,6 @@ class Node:
         for role in self._roles:
             role.drain()
 
-    @property
-    def held_produces(self) -> int:
-        """Number of parts of clients' produces that wait for an owner or for room at it."""
-        return self.proxy.services.produce_queue.parts
-
     def is_response_room_wanted(self) -> bool:
         """Return True if responses wait for memory that unsent ones hold."""
         proxy = self.proxy
@@ -223,28 +222,20 @@ class Node:
             parts.push_async_callback(self.security.close)
             parts.push_async_callback(self.pool.close)
             parts.push_async_callback(self.producer_ids.close)
+            parts.push_async_callback(self._parts.verifier.close)
+            parts.push_async_callback(self._parts.group_markers.close)
             for role in self._roles:
                 parts.push_async_callback(role.close)
             parts.push_async_callback(self.collected.close)
 
     # -------------------------------------------------------------------------------------------------------- wiring
 
-    @property
-    def maintained_store(self) -> Maintained | None:
-        """The metadata store as one that may be full; None if it runs in this process."""
-        return maintained(self._kv)
-
-    @property
-    def store_times(self) -> CallTimes | None:
-        """Counts and times of the calls to the metadata store; None if it runs in this process."""
-        return self._kv if isinstance(self._kv, CallTimes) else None
-
     def _serve_inside(self) -> None:
         """Register the internal APIs of the process itself, and the callbacks of its membership."""
         joined, endpoint = self.joined, self.joined.endpoint
         endpoint.register(LeaveRequest, self._asked_to_leave, role=CONTROLLER)
         endpoint.register(LogLevelsRequest, LogLevelsApi(self.log_levels).handle)
-        joined.on_failed = self._failed
+        joined.on_failed = self._on_failed
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
         joined.on_lost, joined.on_joined = self._lost, self._joined_again
@@ -252,7 +243,6 @@ class Node:
             lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")
         )
         if self.broker is not None:
-            self.internal_endpoint = self.broker.serve_inside(self.proxy.fetch_service.context)
             sizes = LogSizesApi(self.collected.count_log_sizes, self.catalog)
             endpoint.register(LogSizesRequest, sizes.handle)
 
@@ -268,9 +258,6 @@ class Node:
             **self.security.unreadable,
             **{f"topic {name}": why for name, why in topics.items()},
         }
-
-    def _failed(self, why: str) -> None:
-        self.on_failed(why)
 
     def _lost(self) -> None:
         """Handle a lost lease: fence all partitions, which may have new owners, and send clients to other proxies."""
@@ -322,19 +309,8 @@ class Node:
         return self.broker is None or not self.broker.broker.is_gray
 
     def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        asyncio.get_running_loop().call_soon(self.on_leave)
+        asyncio.get_running_loop().call_soon(self._on_leave)
         return LeaveResponse(ErrorCode.NONE).encode()
-
-    async def repair(self, wanted: RepairRequest) -> RepairReport:
-        """Inspect or repair a partition's files, as ``wanted`` says.
-
-        Raises NotRepaired, which says why; StorageError or KvError if storage or store fails.
-        """
-        place = await find_partition(self._kv, self.config.cluster, wanted.topic, wanted.partition)
-        report = await Repair(self.fs, self._kv, self._clock, place).run(wanted)
-        for plan in (*report.older, *report.plans):
-            self.pool.forget(place.path.log(plan.name))
-        return report
 
 
 def _no_clients() -> int:

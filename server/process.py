@@ -42,12 +42,12 @@ from bmq.meta.open import has_password, is_shared, open_keyvalue
 from bmq.server.cache_budget import fit_cache
 from bmq.server.certificates import watch_certificates
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.console_view import console_state, history_of, lag_history_of
 from bmq.server.descriptors import fit
 from bmq.server.http_access import HttpAccess
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from bmq.server.otel import open_tracer
-from bmq.server.queries.console_facts import console_state, history_of, lag_history_of
 from bmq.server.workers import Workers
 from bmq.storage.filesystem import CannotLogIn, RootLock, StorageError, StorageUnavailable
 from bmq.storage.open import open_filesystem
@@ -150,8 +150,7 @@ async def _serve(config: NodeConfig) -> int:
         tracer = open_tracer(os.environ, incarnation)
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
-        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer)
-        node.on_leave, node.on_failed = asked.ask, asked.fail
+        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer, on_leave=asked.ask, on_failed=asked.fail)
         load = ThreadLoad()
         stack.callback(load.close)
         meter = LoopMeter(load=load)
@@ -181,6 +180,7 @@ async def _serve(config: NodeConfig) -> int:
             config.http_hosts,
             access.config(),
             node.certificates.get(HTTP_LISTENER),
+            look=joined.standstill.look,
         )
         await http.start()
         stack.push_async_callback(http.stop)

@@ -35,8 +35,9 @@ import asyncio
 import logging
 from enum import Enum, auto
 
-from bmq.controller.store_age import check_store_age
+from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.topics.deletion import deleted_prefix
+from bmq.core.errors import FormatError
 from bmq.core.features import FEATURES, FeatureTable, UnsupportedLevel
 from bmq.core.logging.fields import fields
 from bmq.core.urls import without_userinfo
@@ -48,7 +49,7 @@ from bmq.meta.prefix_watch import patiently
 from bmq.meta.root import RootRecord, bind_root, read_root
 from bmq.storage import layout
 from bmq.storage.cluster_files import ClusterFile, WrongCluster, check_cluster, read_cluster
-from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable
+from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageError, StorageUnavailable
 from bmq.storage.root_id import make_root_id, read_root_id
 
 _log = logging.getLogger("bmq.root")
@@ -57,6 +58,8 @@ STORAGE_PATIENCE_S = 120.0
 it needs (dfs.namenode.safemode.extension)."""
 STORAGE_RETRY_S = 2.0
 """Pause between tries."""
+AGE_S = 5.0
+"""Patience with storage of a process that joins again: clients wait."""
 
 
 class RootVerdict(Enum):
@@ -101,7 +104,7 @@ class RootGuard:
         """The root's cluster.json, once it was checked."""
 
     async def before_join(self) -> None:
-        """Check root and store the first time; later only that the store is still the same.
+        """Check root and store the first time; later only that the store is the same, and no old state.
 
         Raises WrongCluster the first time and JoinRefused later if they do not belong together; KvError, StorageError
         or FormatError if they cannot be read.
@@ -181,6 +184,24 @@ class RootGuard:
         stored = await read_root(self._kv, self._cluster)
         if stored is not None and stored.root_id != self._root_id:
             raise JoinRefused(f"the cluster is now served from {stored.url} (root {stored.root_id}), not {self._url}")
+        await self._check_age_again()
+
+    async def _check_age_again(self) -> None:
+        """Raise JoinRefused if an old state replaced the store, as after an etcd was restored from a snapshot.
+
+        Without an answer of storage the process joins: takeovers compare again, before the first write of a partition.
+        """
+        try:
+            async with asyncio.timeout(AGE_S):
+                file = await read_cluster(self._fs, self._features)
+                await check_store_age(self._kv, self._fs, self._cluster, file.rebuild_count if file is not None else 0)
+        except (StoreOlder, UnsupportedLevel) as error:
+            raise JoinRefused(str(error)) from error
+        except (StorageError, FormatError, TimeoutError) as error:
+            _log.warning(
+                "could not check whether the metadata store is older than storage, joining all the same",
+                extra=fields(path=self._url, error=error),
+            )
 
     @property
     def _url(self) -> str:

@@ -63,12 +63,16 @@ def in_force(config: NodeConfig) -> str:
             for each in config.kafka_listeners()
         ]
     http = "https" if config.http_tls else "http"
-    parts.append(f"HTTP {config.http} {http}, log-in {','.join(config.http_authentication)}")
+    hosts = f", hosts {','.join(config.http_hosts)}" if config.http_hosts else ""
+    parts.append(f"HTTP {config.http} {http}, log-in {','.join(config.http_authentication)}{hosts}")
     if is_shared(config.meta):
         parts.append(f"internal port {config.internal} {_internal_text(config)}")
     parts.append(f"authorizer {config.authorizer_class_name.rpartition('.')[2] or 'none'}")
     parts.append(f"delegation tokens {'on' if config.delegation_token_secret_key else 'off'}")
     parts.append(f"audit log {config.audit_log or 'none'}")
+    parts.append(f"files of topics {_files_text(config)}")
+    if config.root.startswith("hdfs:"):
+        parts.append(f"HDFS log-in {_hdfs_text(config)}")
     return "; ".join(parts)
 
 
@@ -94,6 +98,18 @@ def _internal_text(config: NodeConfig) -> str:
         if is_on
     ]
     return " and ".join(ways) or "open"
+
+
+def _files_text(config: NodeConfig) -> str:
+    """Return the default owner, group and mode of topics' files."""
+    given = {"owner": config.log_storage_owner, "group": config.log_storage_group, "mode": config.log_storage_mode}
+    return " ".join(f"{name} {value}" for name, value in given.items() if value) or "as storage has them"
+
+
+def _hdfs_text(config: NodeConfig) -> str:
+    if config.hdfs_keytab:
+        return f"keytab {config.hdfs_keytab}"
+    return "ticket cache" if config.hdfs_principal else "as Hadoop's configuration says, without a keytab"
 
 
 def _given(config: NodeConfig) -> list[str]:

@@ -274,8 +274,8 @@ def parse_topic(path: str, data: bytes) -> StoredTopic:
 class StoredTopics:
     """The topics' files, as the controller writes and deletes them (its ``TopicFiles`` and ``DeletedFiles``).
 
-    Every call raises RequestError KAFKA_STORAGE_ERROR if storage fails, and may be repeated.  ``incarnation`` is
-    the rebuild count in ``cluster.json``, set before the first call; revisions are those of the store so rebuilt.
+    Every call raises RequestError KAFKA_STORAGE_ERROR if storage fails, and may be repeated.  ``rebuild_count`` is
+    that of ``cluster.json``; revisions are those of the store so rebuilt.
     """
 
     def __init__(self, fs: FileSystem, *, rebuild_count: int = 0) -> None:

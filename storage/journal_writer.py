@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.steps import Steps, finish_steps, run_in_steps
+from bmq.core.aio.steps import Steps, batched, finish_steps, run_in_steps
 from bmq.core.aio.subscribers import no_op
-from bmq.core.aio.turns import Turns
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns
 from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.metrics.counters import Histogram
 from bmq.storage import journal_events as ev
@@ -83,7 +83,8 @@ class JournalWriter:
 
     One writer task (``run``) takes the queued records, writes them and flushes once (group commit).  If the pipeline
     fails, the next file is begun with a snapshot, which contains the queued checkpoints: callers only wait longer.
-    ``snapshot`` gives a full checkpoint of each partition held; other work runs while it is iterated.  A flush that
+    ``snapshot`` gives a full checkpoint of each partition held, None for a partition without a checkpoint; other work
+    runs while it is iterated.  A flush that
     takes longer than ``late_s`` counts as failed; this patience grows with the bytes, with a sync, and with each late
     flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
     ``access``: the rights on the files.
@@ -96,7 +97,7 @@ class JournalWriter:
         self,
         fs: FileSystem,
         incarnation: str,
-        snapshot: Callable[[], Iterable[Checkpoint]],
+        snapshot: Callable[[], Iterable[Checkpoint | None]],
         *,
         roll_bytes: int = 16 << 20,
         queue_bytes_max: int = 64 << 20,
@@ -334,8 +335,11 @@ class JournalWriter:
             # Taken when the file is open: data flushed from here on is covered by records that follow.
             records = [frame(SNAPSHOT_BEGIN, b""), *await self._snapshot_records(), frame(SNAPSHOT_END, b"")]
             size = sum(map(len, records))
-            for record in records:
-                appender.write(record)
+            turns = Turns()
+            for some in batched(records, ELEMENTS_A_TURN):
+                if turns.is_over(len(some)):
+                    await asyncio.sleep(0)
+                appender.write(b"".join(some))
             await self._in_time(appender, size, sync=self._machine.is_synced)
         except StorageError as error:
             is_late, is_no_room = isinstance(error, _Late), isinstance(error, OutOfSpace)
@@ -346,9 +350,11 @@ class JournalWriter:
     async def _snapshot_records(self) -> list[bytes]:
         records, turns = [], Turns(SNAPSHOT_A_TURN)
         for checkpoint in self._snapshot():
-            assert checkpoint.is_full
             if turns.is_over():
                 await asyncio.sleep(0)
+            if checkpoint is None:
+                continue
+            assert checkpoint.is_full
             records.append(await run_in_steps(_record_steps(checkpoint)))
         return records
 

@@ -1,4 +1,4 @@
-"""Reading one partition's log: whole batches by offset, and the search for a timestamp.
+"""Reading one partition's log: whole batches by offset.
 
 A ``LogReader`` belongs to one partition and is small; its reads go through the process's ``BlockCache``.  These are the
 bounds of a read (rules 2 and 5):
@@ -14,37 +14,29 @@ checked (size, magic, dense offsets), record CRCs are not: the consumer checks t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from bmq.core.aio.lru import LruCache
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.model import SegmentName
-from bmq.core.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch
-from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep, read_batches
-from bmq.core.records.reader import TimestampAndOffset, first_not_older
-from bmq.storage.aborted import RecentAborted, SegmentTransactions
+from bmq.core.records.batch import HEADER_BYTES
+from bmq.storage.aborted import SegmentTransactions
 from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.checkpoint import AbortedTransaction
-from bmq.storage.filesystem import Buffer, CorruptData, NoSuchFile, StorageError
+from bmq.storage.filesystem import Buffer, CorruptData, NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import Extent, LogSegments
+from bmq.storage.segment_cursor import SegmentCursor
 
 _STREAMS_MAX = 64
 KEPT_SHARE = 4
 """Divisor: records that are less of their blocks than this share are copied, since views keep whole blocks alive."""
 REFRESHES_MAX = 2
 """Listings after which a read tries again: a segment that the first listing shows may be merged or deleted, too."""
-REFINE_BYTES_MAX = 1 << 20
-"""Batches up to this size are searched record by record."""
-REFINE_INFLATED_MAX = 4 << 20
-"""The bound of their size once decompressed: some 50 ms at 100 bytes a record, once a search."""
 
 
 class OffsetNotFound(LookupError):
@@ -57,18 +49,6 @@ class OffsetNotFound(LookupError):
         super().__init__(f"{path}: no segment holds offset {offset}, the first begins at {first_offset}")
         self.offset = offset
         self.first_offset = first_offset
-
-
-class MissingRecords(CorruptData):
-    """A segment ends before the offset that its name and the watermark promise: bytes are gone."""
-
-
-class SegmentReplaced(StorageError):
-    """The segment that was read has been merged or cleaned, and its index is gone: read its records again."""
-
-
-class TransactionsUnknown(StorageError):
-    """The index of a closed segment is missing, so it is not known which of its transactions were aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,163 +95,6 @@ class LogSlice:
     segment: SegmentName | None = None
 
 
-# ---------------------------------------------------------------------------------------------------- one segment
-
-
-class SegmentCursor:
-    """A cursor that steps from batch to batch of one segment, by headers, as far as the segment may be read.
-
-    ``start`` is (offset, position) of the first batch.  ``stop`` is the first offset that must not be shown;
-    ``watermark`` is the high watermark of the caller, under which reads of uncertain bytes are shared.  Blocks are read
-    as far as ``until``, a position, while that suffices; None: as far as is certain.  After a ``step`` the current
-    batch is [``position``, ``end``).
-    """
-
-    def __init__(
-        self,
-        pool: BlockCache,
-        path: str,
-        facts: SegmentKnowledge,
-        start: tuple[int, int],
-        stop: int,
-        watermark: int,
-        until: int | None = None,
-    ):
-        self.facts = facts
-        self._until = until
-        self.kept_from: int | None = None  # bytes from here on stay in the buffer; None: from the batch's beginning
-        self.run = 1  # blocks to read at once
-        self._cursor = BatchCursor(start[1], start[0], check=BatchCheck.HEADER, stop=stop)
-        self._pool = pool
-        self._path = path
-        self._stop = stop
-        self._watermark = watermark
-        self._pieces: deque[tuple[int, memoryview]] = deque()  # of blocks, in order and without gaps
-        self._reached = start[1]  # where the last piece ends
-        self._opened: dict[int, Buffer] = {}
-        self._data, self._data_at = memoryview(b""), 0  # the current batch's header
-
-    @property
-    def header(self) -> Batch:
-        """The current batch's header: a view of that alone."""
-        return Batch(self._data[self._data_at : self._data_at + HEADER_BYTES])
-
-    @property
-    def position(self) -> int:
-        """The position of the current batch."""
-        return self._cursor.start
-
-    @property
-    def end(self) -> int:
-        """The position behind the current batch."""
-        return self._cursor.position
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind the current batch."""
-        return self._cursor.next_offset
-
-    async def step(self) -> bool:
-        """Step to the next batch that lies wholly below ``stop``; return False if there is none.
-
-        Raises CorruptData if no right header stands there, MissingRecords if the file ends first.
-        """
-        cursor = self._cursor
-        data, at = self._at(cursor.position)
-        while (step := cursor.step(data, at)) is CursorStep.MORE:
-            await self._fill(cursor.position, cursor.wanted)
-            data, at = self._at(cursor.position)
-        if step is CursorStep.DAMAGED:
-            raise CorruptData(f"{self._path} at {cursor.position}, offset {cursor.next_offset}: {cursor.fault}")
-        if step is CursorStep.END or cursor.next_offset > self._stop:
-            return False
-        self._data, self._data_at = data, at
-        if cursor.start == self.facts.known_position and self.facts.is_ours:
-            self.facts.extend(self.header)
-        return True
-
-    @property
-    def is_loaded(self) -> bool:
-        """True if the whole current batch was read, not only its header."""
-        return self._cursor.position <= self._reached
-
-    async def load(self) -> None:
-        """Read the whole current batch."""
-        await self._fill(self.position, self._cursor.size)
-
-    def copy(self, start: int, end: int) -> bytes:
-        """Return the bytes of [start, end), which must have been loaded and kept."""
-        return b"".join(self.views(start, end))
-
-    def views(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes of [start, end), which must have been loaded and kept, as views of their blocks."""
-        return [
-            piece[max(0, start - at) : end - at] for at, piece in self._pieces if start < at + len(piece) and at < end
-        ]
-
-    def finish(self) -> None:
-        """Give the bytes and the index entries that have become certain to the cache."""
-        if not self.facts.is_ours:
-            return
-        block = self._pool.config.block_bytes
-        for number, data in self._opened.items():
-            certain = self.facts.known_position - number * block
-            if certain > 0:
-                self._pool.keep(self._path, number, data if certain >= len(data) else data[:certain])
-        self._pool.keep_facts(self._path, self.facts)
-
-    def _at(self, position: int) -> tuple[memoryview, int]:
-        """Return the header at ``position``, as far as ``_fill`` has read it, as (bytes, position in these)."""
-        for at, piece in reversed(self._pieces):
-            if at <= position:
-                if position + HEADER_BYTES <= at + len(piece):
-                    return piece, position - at
-                break
-        return memoryview(self.copy(position, position + HEADER_BYTES)), 0
-
-    async def _fill(self, position: int, length: int) -> None:
-        """Read the pieces of [position, position + length), and drop those before the kept bytes."""
-        if position + length <= self._reached:
-            return
-        kept_from = position if self.kept_from is None else self.kept_from
-        pieces = self._pieces
-        while pieces and pieces[0][0] + len(pieces[0][1]) <= kept_from:
-            pieces.popleft()
-        if not pieces:
-            self._reached = kept_from
-        block = self._pool.config.block_bytes
-        while self._reached < position + length:
-            reached = self._reached
-            number = reached // block
-            data = await self._block(number, reached)
-            piece = memoryview(data)[reached - number * block :]
-            if not piece:
-                raise MissingRecords(
-                    f"{self._path} ends at {reached}: offset {self.next_offset} is missing, {self._stop} is promised"
-                )
-            pieces.append((reached, piece))
-            self._reached += len(piece)
-
-    @property
-    def wanted_until(self) -> int:
-        """The position as far as blocks are read, and read ahead."""
-        known = self.facts.known_position
-        return known if self._until is None else min(known, self._until)
-
-    async def _block(self, number: int, reached: int) -> Buffer:
-        known = self.facts.known_position
-        if reached < known:
-            wanted = self.wanted_until
-            certain = wanted if reached < wanted else known
-            return await self._pool.certain_block(self._path, number, certain, self.run)
-        data = await self._pool.open(self._path, number, self._watermark)
-        self._opened[number] = data
-        return data
-
-
-# -------------------------------------------------------------------------------------------------- one partition
-
-
 class _Search:
     """The search of a read for the first batch with records, from segment to segment.
 
@@ -307,7 +130,6 @@ class LogReader:
         self.segments = segments or LogSegments(pool.fs, path, pool.progress)
         # Where sequential reads go on, each with the number of blocks that it may have read at once.
         self._streams: LruCache[tuple[SegmentName, int], int] = LruCache(_STREAMS_MAX)
-        self._maxima: dict[Extent, int] = {}  # largest timestamp of a closed segment
 
     def __repr__(self) -> str:
         return f"<LogReader {self.segments!r} streams={len(self._streams)}>"
@@ -365,12 +187,12 @@ class LogReader:
     async def _read_extent(self, extent: Extent, search: _Search) -> LogSlice | None:
         """Return batches of one segment; None if the search is to go on at the offset that it then has."""
         offset, end_offset, active, held = search.offset, search.end_offset, search.active, search.held
-        facts = await self._facts(extent, offset, active)
+        facts = await self.facts(extent, offset, active)
         start = facts.start_for(offset, extent.name.base)
         if held is None or held.start <= offset:
-            walk = self._walk(extent, facts, start, end_offset)
+            walk = self.walk(extent, facts, start, end_offset)
         else:
-            walk = self._walk(extent, facts, start, end_offset, held.start, _position_of(held, facts))
+            walk = self.walk(extent, facts, start, end_offset, held.start, _position_of(held, facts))
         turns, asked = Turns(), -1
         try:
             while await walk.step():
@@ -409,7 +231,7 @@ class LogReader:
             self.pool.read_ahead(self.path.log(extent.name), number, walk.wanted_until, walk.run)
         return _slice(walk.views(start, end), end - start, end_offset, extent.name)
 
-    def _walk(
+    def walk(
         self,
         extent: Extent,
         facts: SegmentKnowledge,
@@ -425,7 +247,7 @@ class LogReader:
         stop = min(each for each in (end_offset, extent.end, held_from) if each is not None)
         return SegmentCursor(self.pool, self.path.log(extent.name), facts, start, stop, end_offset, until)
 
-    async def _facts(self, extent: Extent, offset: int, active: ActiveSegment | None) -> SegmentKnowledge:
+    async def facts(self, extent: Extent, offset: int, active: ActiveSegment | None) -> SegmentKnowledge:
         """Return what is known of the segment, from its ``.idx`` too if that may reach further, to ``offset``.
 
         The ``.idx`` is read again when the segment's end has changed (it was closed, or merged with its neighbour).
@@ -449,198 +271,6 @@ class LogReader:
         self.pool.keep_facts(path, facts)
         return facts
 
-    # Aborted transactions
-
-    async def read_with_aborted(
-        self,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        watermark: int,
-        *,
-        active: ActiveSegment | None = None,
-        recent: RecentAborted | None = None,
-        held: HeldRecords | None = None,
-    ) -> LogSlice:
-        """Return the batches of ``read_slice``, with the aborted transactions that their reader needs.
-
-        If the segment was replaced meanwhile, the batches are read again.  See ``read_slice`` and ``with_aborted`` for
-        the arguments and the exceptions.
-        """
-        for attempt in range(REFRESHES_MAX + 1):
-            records = await self.read_slice(offset, max_bytes, end_offset, active=active, held=held)
-            try:
-                return await self.with_aborted(records, offset, watermark, active=active, recent=recent)
-            except SegmentReplaced:
-                if attempt == REFRESHES_MAX:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    async def with_aborted(
-        self,
-        records: LogSlice,
-        start: int,
-        watermark: int,
-        *,
-        active: ActiveSegment | None = None,
-        recent: RecentAborted | None = None,
-    ) -> LogSlice:
-        """Return ``records``, read from offset ``start`` on, with the aborted transactions that their reader needs.
-
-        ``recent`` is what the owner has in memory.  The caller got it before this call, when every transaction in the
-        range was decided.  Without it ``watermark`` bounds the search.  A segment's index says how far its
-        own list suffices, so in a log without transactions nothing more is read.  If an index is missing, records
-        without transactions need no list.  Raises TransactionsUnknown for others, SegmentReplaced if the records have
-        to be read again, and what storage raises.
-        """
-        if not records.size:
-            return records
-        until = watermark if recent is None else recent.since
-        for attempt in range(REFRESHES_MAX + 1):
-            if until > start:
-                await self.segments.cover(until, active.name if active is not None else None)
-            aborted, missing = await self._collect_aborted(start, records.end_offset, until, recent)
-            if missing is None:
-                self._check_segment(records)
-                return replace(records, aborted=aborted) if aborted else records
-            if not _have_transactions(records):
-                return records
-            if attempt < REFRESHES_MAX:
-                await self.segments.refresh(missing)  # it may have been merged, or indexed meanwhile
-        assert missing is not None
-        raise TransactionsUnknown(
-            f"{self.path.idx(missing)} is missing, and offsets {start} to {records.end_offset} hold transactions:"
-            " `bmq segment repair TOPIC PARTITION --all --yes` writes the index again"
-        )
-
-    def _check_segment(self, records: LogSlice) -> None:
-        """Raise SegmentReplaced if transactions of the records may be listed in indexes that are gone.
-
-        The index of a cleaned segment lists only transactions with data in the round's sources.  Cached bytes may be
-        older than several rounds.
-        """
-        extent = self.segments.find(records.end_offset - 1)
-        if extent is not None and extent.name != records.segment and _have_transactions(records):
-            raise SegmentReplaced(f"{self.path.log(extent.name)} has replaced the segment that was read")
-
-    async def _collect_aborted(
-        self, start: int, end: int, until: int, recent: RecentAborted | None
-    ) -> tuple[list[AbortedTransaction], SegmentName | None]:
-        """Return the aborted transactions of [start, end), and the segment whose index is missing; None: all are known.
-
-        The walk ends at the offset ``until``, or where no transaction is open that began below ``end``.
-        """
-        found: list[AbortedTransaction] = []
-        reached = start  # every marker below it was looked at
-        for extent in self.segments.between(start, until):
-            if extent.end is not None and extent.end <= reached:
-                continue  # a merge has put it into the segment before
-            known = await self._transactions(extent, until)
-            if known is None:
-                return [], extent.name
-            found += known.aborted.overlapping(reached, end)[0]
-            if known.are_decided(end):
-                return found, None
-            reached = max(reached, known.end)
-        if recent is not None:
-            found += recent.overlapping(reached, end)
-        return found, None
-
-    async def _transactions(self, extent: Extent, until: int) -> SegmentTransactions | None:
-        """Return the transactions of a closed segment from its index; None if it is missing or ends too early."""
-        wanted = until if extent.end is None else min(until, extent.end)
-        path = self.path.log(extent.name)
-        facts = self.pool.facts(path)
-        if facts is None:
-            facts = await self._facts(extent, extent.name.base, None)
-        if facts.transactions is None or facts.transactions.end < wanted:
-            checkpoint = await self.pool.index(self.path.idx(extent.name))
-            if checkpoint is None or checkpoint.end_offset < wanted:
-                return None
-            facts.transactions = SegmentTransactions.of(checkpoint)
-            self.pool.keep_facts(path, facts)
-        return facts.transactions
-
-    # By timestamp
-
-    async def offset_for_timestamp(
-        self, timestamp: int, end_offset: int, *, start_offset: int = 0, active: ActiveSegment | None = None
-    ) -> TimestampAndOffset | None:
-        """Return the first record in [start_offset, end_offset) whose timestamp is at least ``timestamp``, or None.
-
-        The result is exact, except in batches that are too large to search (``REFINE_BYTES_MAX``,
-        ``REFINE_INFLATED_MAX``) or cannot be decoded: there it is the batch's base offset (or ``start_offset``) with
-        the batch's largest timestamp, at or before the right record, so that nothing is skipped.  The search costs one
-        small read for each segment that was not searched before, since timestamps need not rise from segment to
-        segment.  Raises what ``read`` raises, except OffsetNotFound.
-        """
-        for attempt in range(REFRESHES_MAX + 1):
-            await self.segments.cover(end_offset, active.name if active is not None else None)
-            missing = None
-            async for extent in self._candidates(timestamp, start_offset, end_offset):
-                missing = extent.name
-                try:
-                    found = await self._search(extent, timestamp, start_offset, end_offset, active)
-                except NoSuchFile:
-                    if attempt == REFRESHES_MAX:
-                        raise
-                    break
-                if found is not None:
-                    return found
-            else:
-                return None
-            assert missing is not None
-            await self.segments.refresh(missing)
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _candidates(self, timestamp: int, start: int, end: int) -> AsyncIterator[Extent]:
-        """Give the segments that may hold a record of ``timestamp`` or later; a few indexes are read at once."""
-        extents = self.segments.between(start, end)
-        if len(self._maxima) > 2 * len(self.segments) + 16:
-            self._maxima.clear()  # segments deleted or merged since
-        while window := list(islice(extents, self.pool.config.parallel_indexes)):
-            outcomes = await asyncio.gather(*map(self._maximum, window), return_exceptions=True)
-            for extent, outcome in zip(window, outcomes, strict=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                if outcome is None or outcome >= timestamp:
-                    yield extent
-
-    async def _maximum(self, extent: Extent) -> int | None:
-        """Return the largest timestamp of a closed segment; None if its index is missing or ends elsewhere."""
-        known = self._maxima.get(extent)
-        if known is not None or extent.end is None:
-            return known
-        checkpoint = await self.pool.index(self.path.idx(extent.name))
-        if checkpoint is None or checkpoint.end_offset != extent.end:
-            return None
-        self._maxima[extent] = checkpoint.max_timestamp
-        return checkpoint.max_timestamp
-
-    async def _search(
-        self, extent: Extent, timestamp: int, start_offset: int, end_offset: int, active: ActiveSegment | None
-    ) -> TimestampAndOffset | None:
-        facts = await self._facts(extent, max(extent.name.base, start_offset), active)
-        start = facts.start_for_timestamp(timestamp, extent.name.base)
-        if start_offset > start[0]:
-            start = max(start, facts.start_for(start_offset, extent.name.base))
-        walk = self._walk(extent, facts, start, end_offset)
-        try:
-            while await walk.step():
-                if walk.next_offset > start_offset and walk.header.max_timestamp >= timestamp:
-                    found = await _refine(walk, timestamp, start_offset)
-                    if found is not None:
-                        return found
-            return None
-        finally:
-            walk.finish()
-
-
-def _have_transactions(records: LogSlice) -> bool:
-    """Return whether a batch of these belongs to a transaction, or ends one."""
-    data = memoryview(records.buffers[0] if len(records.buffers) == 1 else b"".join(records.buffers))
-    return any(batch.attributes & TRANSACTIONAL for batch in read_batches(data))
-
 
 def _position_of(held: HeldRecords, facts: SegmentKnowledge) -> int | None:
     """Return the segment's position at which ``held`` begins, or of the next index entry; None if neither is known."""
@@ -657,18 +287,3 @@ def _slice(views: Sequence[memoryview], size: int, end_offset: int, segment: Seg
     if kept > KEPT_SHARE * size:
         return LogSlice((b"".join(views),), size, size, end_offset, segment=segment)
     return LogSlice(views, size, kept, end_offset, segment=segment)
-
-
-async def _refine(walk: SegmentCursor, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-    """Search the current batch for the record; None if it has none.  See ``offset_for_timestamp``."""
-    head = walk.header
-    if not head.count:
-        return None
-    first = head.first_timestamp
-    if first is not None and first >= timestamp and head.base_offset >= start_offset:
-        return TimestampAndOffset(head.base_offset, first)
-    if head.size > REFINE_BYTES_MAX:
-        return TimestampAndOffset(max(head.base_offset, start_offset), head.max_timestamp)
-    await walk.load()
-    batch = Batch(memoryview(walk.copy(walk.position, walk.end)))
-    return first_not_older(batch, timestamp, start_offset, bytes_max=REFINE_INFLATED_MAX)

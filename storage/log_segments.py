@@ -362,13 +362,13 @@ async def find_deletable(
     log_start: int,
     limit: int,
     may_be_open: Callable[[ListedSegment], bool],
-) -> tuple[list[ListedSegment], bool, bool]:
+) -> tuple[list[ListedSegment], bool, ListedSegment | None]:
     """Return about ``limit`` segments below the log start, in the order in which their files are to be deleted.
 
     The order is the order of names, with an exception: a live segment comes behind the superseded segments in its
     range, such as the sources of a cleaned segment.  Without the live segment they would seem to be live.  The result
-    also says whether more segments can be deleted now, and whether a segment below the log start stays because it is
-    the newest or ``may_be_open``.  Raises StorageError.
+    also says whether more segments can be deleted now, and has the segment that stays although it begins below the log
+    start, because it is the newest or ``may_be_open``.  Raises StorageError.
     """
     found: list[ListedSegment] = []
     held: ListedSegment | None = None
@@ -378,14 +378,15 @@ async def find_deletable(
             if not is_deletable(listed, log_start) or is_busy:
                 if held is not None and (held.end is None or listed.name.base >= held.end):
                     found.append(held)  # else a name within its range stays
-                return found, False, listed.end is None or is_busy
+                stays = listed.name.base < log_start and (listed.end is None or is_busy)
+                return found, False, listed if stays else None
             if listed.is_live and held is not None:
                 found.append(held)
                 held = None
             if len(found) >= limit:
-                return found, True, False
+                return found, True, None
             if listed.is_live:
                 held = listed
             else:
                 found.append(listed)
-    return found, False, False  # not reached while there is a segment: the newest one stays
+    return found, False, None  # not reached while there is a segment: the newest one stays

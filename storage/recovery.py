@@ -432,11 +432,18 @@ async def index_again(
 
 
 async def read_whole(
-    fs: FileSystem, path: PartitionPath, segment: RecoveredSegment, on_batch: Callable[[Batch], None]
+    fs: FileSystem,
+    path: PartitionPath,
+    segment: RecoveredSegment,
+    on_batch: Callable[[Batch], None],
+    *,
+    is_length_known: bool = True,
 ) -> None:
     """Read the whole of a closed segment; fill its index and its epochs, and call ``on_batch`` for each batch.
 
-    Raises StorageError, and FormatError if it does not end at its end offset.
+    Without ``is_length_known`` the file may have leftover of a failed write behind the end offset. The segment's length
+    becomes the length up to the end offset. Raises StorageError, and FormatError if the segment does
+    not end at its end offset.
     """
 
     def note(position: int, batch: Batch) -> None:
@@ -445,6 +452,8 @@ async def read_whole(
 
     name, end = path.log(segment.name), segment.end_offset
     scanned = await scan(fs, name, 0, segment.length, segment.name.base, note, offset_limit=end)
+    if not is_length_known and scanned.next_offset == end:
+        segment.length = scanned.position
     if (scanned.position, scanned.next_offset) != (segment.length, end):
         raise FormatError(f"{name}: ends at offset {scanned.next_offset}, not at {end} {scanned.fault}".rstrip())
 

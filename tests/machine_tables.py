@@ -20,6 +20,7 @@ from bmq.controller.failures import MemberState
 from bmq.coordinator.transaction import machine as transaction_machine
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.core.transitions import Cell
+from bmq.endpoint.authentication import machine as authentication_machine
 from bmq.proxy.routing import produce_route
 from bmq.proxy.routing.produce_route import RouteState
 from bmq.storage import journal_machine, journal_states
@@ -28,7 +29,7 @@ from bmq.storage.journal_states import JournalState
 from tests.drawn_files import table
 
 Function = Callable[..., object]
-_STATE = frozenset({"self.state", "self._state", "machine.state"})
+_STATE = frozenset({"self.state", "self._state", "machine.state", "machine._state"})
 """Expressions to which a machine's code assigns its state."""
 
 
@@ -56,6 +57,12 @@ ASSIGNED = Machine(
 MEMBER = Machine(MemberState, frozenset(), failures.TABLE, failures.FailureDetector)
 JOURNAL = Machine(JournalState, frozenset(journal_states.TERMINAL), journal_machine.TABLE, JournalMachine)
 TRANSACTION = Machine(TransactionState, frozenset(), transaction_machine.TABLE, transaction_machine.Transaction)
+AUTHENTICATION = Machine(
+    authentication_machine.State,
+    frozenset({authentication_machine.State.CLOSED}),
+    authentication_machine.TABLE,
+    authentication_machine.AuthenticationMachine,
+)
 ROUTE = Machine(RouteState, frozenset(), produce_route.TABLE, produce_route.ProduceRoute)
 
 

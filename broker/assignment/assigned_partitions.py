@@ -36,6 +36,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 from bmq.broker.assignment import events as ev
@@ -50,7 +51,9 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, Recompressor, run_inline
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.broker.partition.states import PartitionState
+from bmq.core.aio.steps import Steps
 from bmq.core.aio.tasks import cancel_and_wait, report_bug
+from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
@@ -121,6 +124,7 @@ class AssignedPartitions:
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, dict[_Slot, None]] = {}  # by the member that is to hand them over
         self._kept_out: dict[_Slot, int] = {}  # until this process is a member again: its timer
+        self._many = StepQueue()  # events of very many partitions at once
         self._leaving: dict[PartitionKey, asyncio.Task[ReleaseNote | None]] = {}
         self._leave_tasks: set[asyncio.Task[ReleaseNote | None]] = set()  # with those that a later one waits for
         self._leave_turns = asyncio.Semaphore(broker.config.open_parallel)
@@ -242,6 +246,7 @@ class AssignedPartitions:
         """Open nothing more and refuse waiting requests.  ``Broker.close`` hands over the partitions that are open."""
         self._is_closed = True
         await cancel_and_wait(*self._opening, *self._leave_tasks)
+        await self._many.finish()  # the next step sees that this is closed
         for slot in self._slots.values():
             slot.refuse(RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing"))
         if self._own_pool is not None:
@@ -331,8 +336,16 @@ class AssignedPartitions:
     def members_gone(self, incarnations: Iterable[str]) -> None:
         """Open the partitions that wait for these incarnations, which are not members any more and release nothing."""
         for incarnation in incarnations:
-            for slot in list(self._waiting.get(incarnation, ())):
-                self._handle(slot, ev.MemberGone())
+            if waiting := self._waiting.get(incarnation):
+                self._many.run(min(len(waiting), ELEMENTS_A_TURN), self._member_gone(incarnation))
+
+    def _member_gone(self, incarnation: str) -> Steps[None]:
+        while not self._is_closed:
+            for slot in list(islice(self._waiting.get(incarnation, ()), ELEMENTS_A_TURN)):
+                self._handle(slot, ev.MemberGone())  # it waits for that member no longer
+            if incarnation not in self._waiting:
+                return
+            yield
 
     # ------------------------------------------------------------------------------------------------------ effects
 
@@ -381,7 +394,13 @@ class AssignedPartitions:
             self._check_membership_later()
             return
         kept_out, self._kept_out = self._kept_out, {}
-        for slot, number in kept_out.items():
+        if kept_out:
+            self._many.run(min(len(kept_out), ELEMENTS_A_TURN), self._let_in(kept_out))
+
+    def _let_in(self, kept_out: Mapping[_Slot, int]) -> Steps[None]:
+        for handled, (slot, number) in enumerate(kept_out.items()):
+            if handled and handled % ELEMENTS_A_TURN == 0:
+                yield
             self._handle(slot, ev.TimerExpired(number))
 
     def _await_owner(self, slot: _Slot, effect: ev.AwaitOwner) -> None:

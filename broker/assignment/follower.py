@@ -6,8 +6,8 @@ counts as soon as it is, and a topic whose partitions are not assigned yet waits
 with what it names: the partitions of a ``ViewChange``, those of a topic, and for a changed default of the cluster the
 topics that it changes.
 
-More than ``COST_PER_STEP`` partitions are handled in several turns of the loop.  Each turn follows what catalog and
-view show then, so changes since the first turn do no harm.
+More than ``COST_PER_STEP`` partitions are handled in several turns of the loop, also the partitions of many changes in
+one turn.  Each turn follows what catalog and view show then, so changes since the first turn do no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Protocol
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 
 COST_OF_TOPIC = 20
-COST_PER_STEP = 2_000
-"""Work in one turn of the loop, in partitions: 5 us each, and 50 us for a topic, whose configs are compared."""
+COST_PER_STEP = 1_000
+"""Work in one turn of the loop, in partitions: 5 to 15 us each, and 50 us for a topic, whose configs are compared."""
 
 
 _DONE = object()
@@ -88,7 +88,9 @@ class AssignmentFollower:
         self._is_closed = False
         self._are_configs_stale = False
         self._reconfiguring: asyncio.Task[None] | None = None
-        self._rest: deque[Generator[None, None, None]] = deque()  # remaining steps of large topics
+        self._rest: deque[tuple[int, Generator[None, None, None]]] = deque()
+        """Remaining steps of changes, each with the cost of a step at most."""
+        self._spent = 0  # in this turn
         self._working: asyncio.Task[None] | None = None
         self._forget: Callable[[], None] = no_op
 
@@ -137,10 +139,8 @@ class AssignmentFollower:
     def _view_changed(self, change: ViewChange) -> None:
         members = self._view.members
         self._assigned.members_gone([name for name in change.members if name not in members])
-        for key in change.partitions:
-            topic = self._catalog.by_id(key.topic_id)
-            if topic is not None and key.partition < topic.partitions:
-                self._look(topic, (key.partition,))
+        if change.partitions:
+            self._work(self._look_at_keys(change.partitions), len(change.partitions))
 
     def _topic_changed(self, change: TopicChange) -> None:
         if self._is_closed:
@@ -153,9 +153,10 @@ class AssignmentFollower:
             return
         held = self._held.get(after.topic_id)
         if held is not None:
-            self._work(self._reconfigure(held, after), after)
+            self._work(self._reconfigure(held, after), COST_OF_TOPIC + len(held.partitions), after)
         known = before.partitions if before is not None and after.topic_id not in self._refused else 0
-        self._work(self._look_at_topic(after, known), after)
+        if known < after.partitions:
+            self._work(self._look_at_topic(after, known), COST_OF_TOPIC + after.partitions - known, after)
 
     def _configs_changed(self) -> None:
         """Compute all topics' configs again: a changed default applies to every topic that does not override it."""
@@ -193,24 +194,50 @@ class AssignmentFollower:
 
     # ------------------------------------------------------------------------------------------------------- in steps
 
-    def _work(self, steps: Generator[None, None, None], topic: Topic) -> None:
-        """Do the first step of work on a topic now, and the others in later turns of the loop."""
-        if next(steps, _DONE) is _DONE:
+    def _work(self, steps: Generator[None, None, None], cost: int, topic: Topic | None = None) -> None:
+        """Do the first step of work now if this turn of the loop has room, and the others in later turns.
+
+        ``cost``: that of all steps.  ``topic``: the topic that a log line names.
+        """
+        cost = min(cost, COST_PER_STEP)
+        if self._has_room(cost) and next(steps, _DONE) is _DONE:
             return
-        self._rest.append(_logged(steps, topic))
+        self._rest.append((cost, _logged(steps, topic)))
         if self._working is None and not self._is_closed:
-            self._working = asyncio.get_running_loop().create_task(self._work_off(), name="large topics")
+            self._working = asyncio.get_running_loop().create_task(self._work_off(), name="large changes")
+
+    def _has_room(self, cost: int) -> bool:
+        """Return whether this turn has room for a step, and take it."""
+        if self._spent and self._spent + cost > COST_PER_STEP:
+            return False
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        self._spent += max(cost, 1)
+        return True
+
+    def _turn_ended(self) -> None:
+        self._spent = 0
 
     async def _work_off(self) -> None:
-        """Do one step of every topic in turn: no topic waits until a larger topic is done."""
+        """Do one step of every change in turn: no topic waits until a larger topic is done."""
         try:
             while self._rest:
                 await asyncio.sleep(0)
-                steps = self._rest.popleft()
-                if next(steps, _DONE) is not _DONE:
-                    self._rest.append(steps)
+                while self._rest and self._has_room(self._rest[0][0]):
+                    cost, steps = self._rest.popleft()
+                    if next(steps, _DONE) is not _DONE:
+                        self._rest.append((cost, steps))
         finally:
             self._working = None
+
+    def _look_at_keys(self, keys: Collection[PartitionKey]) -> Generator[None, None, None]:
+        """Compare these partitions with the view.  Yields between steps."""
+        for number, key in enumerate(keys):
+            if number and number % COST_PER_STEP == 0:
+                yield
+            topic = self._catalog.by_id(key.topic_id)
+            if topic is not None and key.partition < topic.partitions and not self._is_closed:
+                self._look(topic, (key.partition,))
 
     def _look_at_all(self, topics: Iterable[Topic]) -> Generator[None, None, None]:
         done = 0
@@ -275,7 +302,7 @@ class AssignmentFollower:
         """Give the topic's partitions up, and forget what is kept for new owners of those that were here before."""
         self._held.pop(topic.topic_id, None)
         self._refused.pop(topic.topic_id, None)
-        self._work(self._delete_all(topic), topic)
+        self._work(self._delete_all(topic), topic.partitions, topic)
 
     def _delete_all(self, topic: Topic) -> Generator[None, None, None]:
         for partition in range(topic.partitions):
@@ -286,9 +313,13 @@ class AssignmentFollower:
     def _reconfigure(self, held: _Held, topic: Topic) -> Generator[None, None, None]:
         """Apply the topic's present config to its partitions.  Yields between steps.
 
-        Partitions that are assigned meanwhile have the config from the start.
+        Partitions assigned meanwhile have the config from the start.  The work may begin later than the change:
+        the topic may have changed again, or be deleted.
         """
-        held.topic = topic
+        current = self._catalog.by_id(topic.topic_id)
+        if current is None or self._is_closed or self._held.get(topic.topic_id) is not held:
+            return
+        held.topic = topic = current
         config = self._log_config(topic)
         if config is None or config == held.config:
             return
@@ -326,14 +357,13 @@ class AssignmentFollower:
         return config
 
 
-def _logged(steps: Generator[None, None, None], topic: Topic) -> Generator[None, None, None]:
+def _logged(steps: Generator[None, None, None], topic: Topic | None) -> Generator[None, None, None]:
     """Run these steps.  A step that fails is logged and ends them, so that work on other topics goes on."""
     try:
         yield from steps
     except Exception:  # noqa: BLE001  # a bug in one topic must not stop the others
-        _log.exception(
-            "bug: some partitions of the topic may not be opened, or follow old configs", extra=fields(topic=topic.name)
-        )
+        named = fields(topic=topic.name) if topic is not None else fields()
+        _log.exception("bug: some partitions of the topic may not be opened, or follow old configs", extra=named)
 
 
 def _path(topic: Topic, partition: int) -> PartitionPath:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from bmq.core.aio.steps import Steps, finish_steps
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.storage.cleaning.plan import CleaningPlan, Reason
 
 LOG_BYTES_MAX = 64 << 20
@@ -142,11 +144,19 @@ class CleaningTotals:
     not_cleaned: Mapping[str, int]
 
 
-def count_logs(logs: Iterable[tuple[Outcome, int]], now_ms: int) -> CleaningTotals:
-    """Return the numbers of logs, each with the outcome of its last look and its max.compaction.lag.ms."""
+def count_logs(logs: Iterable[tuple[Outcome, int] | None], now_ms: int) -> Steps[CleaningTotals]:
+    """Return the numbers of logs, each with the outcome of its last look and its max.compaction.lag.ms, in steps.
+
+    None stands for a partition that is not counted.
+    """
     reasons = Counter[Reason | Obstacle | None]()
     ratio, delay_ms = 0.0, 0
-    for outcome, max_lag_ms in logs:
+    for number, log in enumerate(logs, 1):
+        if number % ELEMENTS_A_TURN == 0:
+            yield
+        if log is None:
+            continue
+        outcome, max_lag_ms = log
         reasons[outcome.why_not] += 1
         plan = outcome.plan
         if plan is None or outcome.has_cleaned:
@@ -160,3 +170,7 @@ def count_logs(logs: Iterable[tuple[Outcome, int]], now_ms: int) -> CleaningTota
         max_delay_s=delay_ms / 1000,
         not_cleaned={reason.name.lower(): reasons[reason] for reason in NOT_CLEANED},
     )
+
+
+NOTHING_TO_CLEAN = finish_steps(count_logs((), 0))
+"""The numbers of a broker without compacted logs."""

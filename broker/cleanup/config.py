@@ -46,8 +46,8 @@ class JanitorConfig:
     """Kafka's log.cleaner.dedupe.buffer.size: the memory for the keys of all rounds under way."""
     clean_bytes_s: int = (1 << 63) - 1
     """Kafka's log.cleaner.io.max.bytes.per.second: most bytes that rounds read and write in a second."""
-    clean_piece_bytes: int = 1 << 20
-    """Bytes of one read of a round: a larger piece delays the flushes of producers behind its own."""
+    clean_piece_bytes: int = 4 << 20
+    """Bytes of one read of a round."""
     clean_wait_ms: int = 30_000
     """Time after which other jobs go on beside a round of cleaning."""
     retry_ms: int = 60_000

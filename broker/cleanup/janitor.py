@@ -243,12 +243,12 @@ class Janitor:
                 care.registered += _registrations(care.record, machine.record)
                 care.record = machine.record
                 self._schedule_retention(care, now_ms)
-                if care.has_leftovers:
-                    care.has_leftovers = False
-                    self._retention.delete_later(care, care.log_start)
+                self._retention.delete_leftovers(care)
                 if care.registered >= self.config.merge_after:
                     self.queue.schedule(care, Job.MERGE, now_ms)
                 self.cleaning.look_soon(care, now_ms)
+            if care.is_leftover_closed:  # its record may never change again
+                self._retention.delete_leftovers(care)
             if machine.is_all_closed is not care.is_closed:
                 care.is_closed = not care.is_closed
                 if care.is_closed:  # the last segment, which expires from now on; its record may never change again

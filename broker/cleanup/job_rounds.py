@@ -213,7 +213,7 @@ class JobRounds(Generic[L]):
         """Return why no cleaned segment may be written in the partition; "" if it may."""
         if not state.driver.machine.config.cleaning.is_compacted:
             return Reason.NOT_COMPACTED.value
-        if not self._context.may_clean():
+        if not self._context.wiring.may_clean():
             return "compaction.version is 0: finish the upgrade, then see `kafka-features.sh describe`"
         return ""
 

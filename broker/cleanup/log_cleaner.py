@@ -32,6 +32,7 @@ from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.cleaning.compiled_filter import SECRET_BYTES
+from bmq.storage.cleaning.plain_runs import Window
 from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
@@ -105,10 +106,10 @@ class LogCleaner:
         Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped.
         """
         driver, config = state.driver, state.config.cleaning
-        if not self._context.may_clean():
+        if not self._context.wiring.may_clean():
             return Outcome(plan=None, obstacle=Obstacle.LEVEL)
         await self._load_filters()
-        if not self._context.filters.is_compiled and await self._is_large(state):
+        if not self._context.wiring.filters.is_compiled and await self._is_large(state):
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
         closed = await known.look()
         while True:
@@ -164,7 +165,7 @@ class LogCleaner:
             [source for group in groups for source in group],
             aborted=aborted_below([*(one.index for one in closed.segments), *closed.later], closed.recent, plan.end),
             producers=ProducerEnd.of(state.driver.machine.producers.snapshot()),
-            records=self._context.filters.new(
+            records=self._context.wiring.filters.new(
                 os.urandom(SECRET_BYTES), self._buffer_bytes, plan.end - plan.first_dirty, partial(self._pace, state)
             ),
         )
@@ -182,14 +183,14 @@ class LogCleaner:
         Other rounds wait: a large log without the filters is not cleaned before its record changes.
         """
         async with self._loading:
-            if not self._context.filters.is_loaded:
+            if not self._context.wiring.filters.is_loaded:
                 await self._load_filters_once()
 
     async def _load_filters_once(self) -> None:
-        filters = self._context.filters
+        filters = self._context.wiring.filters
         self.is_compiling = True
         try:
-            await self._context.offload(filters.load)
+            await self._context.wiring.offload(filters.load)
         except (ImportError, OSError, RuntimeError) as error:
             _log.warning(
                 "compacted logs are cleaned in Python, slowly, and large logs are not: cannot load compiled code",
@@ -208,7 +209,7 @@ class LogCleaner:
         self,
         state: RetentionState,
         segment: ClosedSegment,
-        take: Callable[[Iterable[Batch]], None],
+        take: Callable[[Iterable[Batch | Window]], None],
         writer: CleanedFileWriter | None = None,
     ) -> None:
         """Read a segment, and have a thread take its batches; what it writes is flushed before the next piece is read.
@@ -226,14 +227,14 @@ class LogCleaner:
         )
 
         def compute() -> None:
-            take(self._paced(state, reader.batches()))
+            take(self._paced(state, reader.parts()))
             if writer is not None:
                 writer.join()
 
         while not reader.is_over:
             try:
                 moved = await reader.read()
-                await self._context.offload(compute)
+                await self._context.wiring.offload(compute)
             except NoSuchFile:  # it has expired, or the log start has moved past it
                 raise CleaningStopped from None
             except (FormatError, CorruptData) as error:
@@ -250,16 +251,16 @@ class LogCleaner:
             self._check(state)
         await asyncio.sleep(wait_ms / 1000)
 
-    def _paced(self, state: RetentionState, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches, with pauses for the loop.  Raises CleaningStopped as ``_pace``."""
-        for batch in batches:
-            yield batch
+    def _paced(self, state: RetentionState, parts: Iterator[Batch | Window]) -> Iterator[Batch | Window]:
+        """Yield the parts, with pauses for the loop.  Raises CleaningStopped as ``_pace``."""
+        for part in parts:
+            yield part
             self._pace(state)
 
     def _pace(self, state: RetentionState) -> None:
         """Pause for the loop.  Raises CleaningStopped as ``_check``."""
         self._check(state)
-        self._context.pace()
+        self._context.wiring.pace()
 
     def _check(self, state: RetentionState) -> None:
         """Raise CleaningStopped if the round has become pointless."""

@@ -30,6 +30,7 @@ from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.cleanup.upkeep_queue import Job, UpkeepQueue, UpkeepState
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
+from bmq.core.aio.steps import Steps
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
@@ -140,14 +141,15 @@ class LogCleanerManager(Generic[L]):
             state.closed = ClosedSegments(self._context.fs, state.driver, failed)
         return state.closed
 
-    def totals(self) -> CleaningTotals:
-        """Return the numbers of the compacted logs, as of the last look at each."""
-        logs = (
-            (outcome, state.config.cleaning.max_compaction_lag_ms)
-            for state in self._queue.states.values()
-            if state.config.cleaning.is_compacted and (outcome := self._outcome(state)) is not None
-        )
-        return count_logs(logs, self._context.clock.now_ms())
+    def totals(self) -> Steps[CleaningTotals]:
+        """Return the numbers of the compacted logs, as of the last look at each, in steps."""
+
+        def log(state: L) -> tuple[Outcome, int] | None:
+            cleaning = state.config.cleaning
+            outcome = self._outcome(state) if cleaning.is_compacted else None
+            return None if outcome is None else (outcome, cleaning.max_compaction_lag_ms)
+
+        return count_logs(map(log, tuple(self._queue.states.values())), self._context.clock.now_ms())
 
     def state_of(self, key: PartitionKey) -> LogCleaning | None:
         """Return the state of cleaning of a compacted log that is owned here; None for any other partition."""

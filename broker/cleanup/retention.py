@@ -36,7 +36,7 @@ class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = (
-        "config", "counted_to", "driver", "has_leftovers", "log_start", "pending_deletes", "swaps_begun", "swaps_done",
+        "config", "counted_to", "driver", "leftover", "log_start", "pending_deletes", "swaps_begun", "swaps_done",
         "swaps_ended", "total",
     )  # fmt: skip
 
@@ -45,12 +45,21 @@ class RetentionState:
         self.config = driver.machine.config
         self.log_start = driver.machine.log_start
         self.pending_deletes: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
-        self.has_leftovers = False  # files below the log start that must not be deleted yet
+        self.leftover: ListedSegment | None = None  # below the log start, and not to be deleted yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
         self.swaps_begun = 0  # swaps of cleaned segments by this owner, also the swaps that failed
         self.swaps_ended = 0
         self.swaps_done = 0  # swaps by this owner's rounds that took effect
+
+    @property
+    def is_leftover_closed(self) -> bool:
+        """True if an open segment held the last deletion up, and is closed now.
+
+        The newest segment holds nothing up. It can be deleted once another is registered.
+        """
+        held = self.leftover
+        return held is not None and held.end is not None and held.name not in self.driver.machine.open_names
 
     def forget_count(self) -> None:
         """Count from the log start again."""
@@ -154,6 +163,12 @@ class Retention(Generic[L]):
         state.pending_deletes.append((self._now_ms() + state.config.file_delete_delay_ms, log_start))
         self._delete_at(state, state.pending_deletes[0][0])
 
+    def delete_leftovers(self, state: L) -> None:
+        """Have the files below the log start deleted that the last deletion had to leave, if there are any."""
+        if state.leftover is not None:
+            state.leftover = None
+            self.delete_later(state, state.log_start)
+
     def _schedule_next(self, state: L, left: Sequence[Retained], wall_ms: int) -> None:
         """Ask for the next call by time: when the oldest segment in ``left`` expires.
 
@@ -228,13 +243,13 @@ class Retention(Generic[L]):
         if machine.log_start != state.log_start:  # DeleteRecords
             state.forget_count()
         counted_to, total, opened = state.counted_to, state.total, 0
-        unclosed = _unclosed(state)
+        opened_names = machine.open_names
         async with aclosing(walk(self._fs, state.driver.path, counted_to)) as listing:
             async for listed in listing:
                 is_below = listed.end is not None and listed.end <= machine.log_start
                 if not listed.is_live or is_below or listed.name == state.counted_to:
                     continue
-                if listed.name in unclosed or listed.end is None or opened:
+                if listed.name in opened_names or listed.end is None or opened:
                     opened += listed.length  # a lower bound; counted for good when it is closed
                 else:
                     counted_to, total = listed.name, total + listed.length
@@ -264,7 +279,7 @@ class Retention(Generic[L]):
 
     async def _delete_below(self, state: L, log_start: int) -> None:
         # A file that may be open is never deleted: its writer would go on being acknowledged.
-        below, is_more, state.has_leftovers = await find_deletable(
+        below, is_more, state.leftover = await find_deletable(
             self._fs, state.driver.path, log_start, self._deletes_per_job, partial(_may_be_open, state)
         )
         for listed in below:
@@ -276,16 +291,8 @@ class Retention(Generic[L]):
             self._delete_at(state, 0)
 
 
-def _unclosed(state: RetentionState) -> set[SegmentName]:
-    """Return the registered segments that are not known to be closed.
-
-    A record that lags behind names more of them, never fewer.
-    """
-    return {entry.name for entry in state.driver.machine.record.segments if not entry.is_closed}
-
-
 def _may_be_open(state: RetentionState, listed: ListedSegment) -> bool:
-    return not listed.has_idx and listed.name in _unclosed(state)
+    return not listed.has_idx and listed.name in state.driver.machine.open_names
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:

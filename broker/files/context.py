@@ -20,7 +20,7 @@ SEALS_AT_ONCE = 16
 (``open_parallel``): a seal costs the NameNode more, and nothing waits for it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileContext:
     """The part of a ``BrokerContext`` that segment files need: it knows of no partition."""
 

@@ -9,15 +9,19 @@ may have died. In between readers scan the segment, as they do while it is open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.byte_budget import ByteBudget
+from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.timers import TimerHeap
 from bmq.core.logging.fields import Report
 from bmq.core.model import SegmentName
-from bmq.storage.filesystem import NoSuchFile, StorageError
+from bmq.storage.filesystem import NoSuchFile, StorageError, Unsupported
 from bmq.storage.layout import PartitionPath
 
 BEHIND_MS = 500
@@ -25,13 +29,19 @@ BEHIND_MS = 500
 LOOK_MS = 10_000
 """Time from the takeover to the new owner's check for the index."""
 PARALLEL = 4
-"""Most indexes written at once: nothing waits for them."""
+"""Most indexes written at once, and most rounds of work on missing indexes: nothing waits for them."""
 BYTES_MAX = 16 << 20
 """Most bytes of indexes that wait. Past it an index is written before its partition is released, and the new owner does
 not check for it.
 """
 ATTEMPTS = 3
-"""Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
+"""Attempts to write one index at once; then the failure is reported, and pauses begin: readers scan the segment."""
+PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
+"""Pauses between attempts while storage does not take an index."""
+
+
+Begin = Callable[[], "asyncio.Task[None] | None"]
+"""A function that starts a task and returns it; None if the work is not needed any more."""
 
 
 class IndexFiles(Protocol):
@@ -47,14 +57,23 @@ class IndexFiles(Protocol):
 
 
 class _Late:
-    __slots__ = ("data", "due_ms", "files", "length", "name")
+    __slots__ = ("data", "due_ms", "ended", "files", "length", "name")
 
-    def __init__(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, due_ms: int) -> None:
+    def __init__(
+        self,
+        files: IndexFiles,
+        name: SegmentName,
+        length: int,
+        data: bytes,
+        due_ms: int,
+        ended: Callable[[], None],
+    ) -> None:
         self.files = files
         self.name = name
         self.length = length
         self.data = data
         self.due_ms = due_ms
+        self.ended = ended
 
 
 class DeferredIndexes:
@@ -69,6 +88,9 @@ class DeferredIndexes:
         self.turns = asyncio.Semaphore(PARALLEL)
         """Turns of those who write a deferred index, or make one again from its segment: ``PARALLEL`` at once."""
         self._budget = ByteBudget(BYTES_MAX)
+        self._is_finishing = asyncio.Event()
+        self._due: deque[Begin] = deque()
+        self._rounds = 0  # under way
 
     def __repr__(self) -> str:
         return f"<DeferredIndexes {len(self)}, {self._budget.used} bytes>"
@@ -81,15 +103,47 @@ class DeferredIndexes:
         """True while fewer than ``BYTES_MAX`` bytes wait: one more index may be deferred."""
         return self._budget.has_room
 
-    def add(self, files: IndexFiles, name: SegmentName, length: int, data: bytes, *, after_ms: int) -> None:
+    def add(
+        self,
+        files: IndexFiles,
+        name: SegmentName,
+        length: int,
+        data: bytes,
+        *,
+        after_ms: int,
+        ended: Callable[[], None] = no_op,
+    ) -> None:
         """Write the index ``data`` of a closed segment after ``after_ms``, if the segment has none by then.
 
-        Does nothing then if the segment is gone, or no longer ``length`` bytes long.
+        Does nothing then if the segment is gone, or no longer ``length`` bytes long. Calls ``ended`` once no more work
+        is due on the index.
         """
-        late = _Late(files, name, length, data, self._now_ms() + after_ms)
+        late = _Late(files, name, length, data, self._now_ms() + after_ms, ended)
         self._budget.take(len(data))
         self._waiting[late] = None
         self._timers.at(late.due_ms, lambda: self._begin(late))
+
+    def later(self, after_ms: int, begin: Begin) -> None:
+        """Call ``begin`` after ``after_ms``, as soon as fewer than ``PARALLEL`` tasks of such calls run.
+
+        A death leaves such work to thousands of partitions at the same moment: while it waits, it needs no task.
+        """
+        self._timers.at(self._now_ms() + after_ms, lambda: self._is_due(begin))
+
+    def _is_due(self, begin: Begin) -> None:
+        self._due.append(begin)
+        self._begin_due()
+
+    def _begin_due(self) -> None:
+        while self._due and self._rounds < PARALLEL:
+            task = self._due.popleft()()
+            if task is not None:
+                self._rounds += 1
+                task.add_done_callback(self._round_ended)
+
+    def _round_ended(self, task: asyncio.Task[None]) -> None:
+        self._rounds -= 1
+        self._begin_due()
 
     def _begin(self, late: _Late) -> None:
         if late not in self._waiting:
@@ -98,39 +152,49 @@ class DeferredIndexes:
         self._tasks.start(self._write(late), "deferred index")
 
     async def _write(self, late: _Late) -> None:
+        failures = 0
         try:
-            async with self.turns:  # held across the writing on purpose: it bounds how many run at once
-                await self._try(late)
+            while not await self._is_done(late, failures):
+                failures += 1
+                if failures >= ATTEMPTS:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(PAUSES_MS.pause(failures - ATTEMPTS + 1) / 1000):
+                            await self._is_finishing.wait()
         finally:
             self._budget.give_back(len(late.data))
+        late.ended()
 
-    async def _try(self, late: _Late) -> None:
-        for attempt in range(ATTEMPTS):
-            try:
+    async def _is_done(self, late: _Late, failures: int) -> bool:
+        """Write the index if the segment still lacks it; return whether no more work is due on it."""
+        try:
+            async with self.turns:  # held across the writing on purpose: it bounds how many run at once
                 if await late.files.lacks_idx(late.name, late.length):
                     await late.files.write_encoded_idx(late.name, late.data)
-                return
-            except NoSuchFile:
-                return  # deleted, or merged into its neighbour
-            except StorageError as error:
-                if attempt + 1 == ATTEMPTS:
-                    path = late.files.path
-                    self._report(
-                        "could not write the index of a segment; readers scan the segment",
-                        **path.log_fields,
-                        path=path.idx(late.name),
-                        error=repr(error),
-                    )
+            return True
+        except NoSuchFile:
+            return True  # deleted, or merged into its neighbour
+        except StorageError as error:
+            if failures + 1 == ATTEMPTS:
+                self._report(
+                    "could not write the index of a segment; readers scan the segment",
+                    **late.files.path.log_fields,
+                    path=late.files.path.idx(late.name),
+                    error=repr(error),
+                )
+            is_last = isinstance(error, Unsupported) or self._is_finishing.is_set()
+            return is_last and failures + 1 >= ATTEMPTS
 
     async def finish(self) -> None:
         """Write every index that waits, at shutdown.
 
         First waits for those due within ``BEHIND_MS``, until their time: new owners are still opening these partitions.
+        Ends after ``ATTEMPTS`` attempts if storage does not take an index.
         """
         due = [late.due_ms - self._now_ms() for late in self._waiting]
         soon = [each for each in due if each <= BEHIND_MS]
         if soon:
             await asyncio.sleep(max(0, *soon) / 1000)
+        self._is_finishing.set()
         for late in list(self._waiting):
             self._begin(late)
         await self._tasks.finish()
@@ -138,4 +202,5 @@ class DeferredIndexes:
     async def abandon(self) -> None:
         """Drop every index that waits: storage does not take them. The segments' present owners check for them."""
         self._waiting.clear()
+        self._due.clear()
         await self._tasks.close()

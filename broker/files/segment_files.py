@@ -134,14 +134,21 @@ class SegmentFiles:
             if status.file_id != entry.file_id:
                 raise
 
-    async def write_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
+    async def write_idx(self, name: SegmentName, checkpoint: Checkpoint, *, replaces: bool = False) -> None:
         """Write the segment's index, unless there is one: that says the same of the bytes it covers.
+
+        ``replaces``: the new index takes the place of a damaged index.
 
         The index gets its name once it is whole, since a torn one would stand in the way of a sound one. It is as
         durable as its segment's records: after a loss of power a damaged index counts as none, and the segment is
         scanned.
         """
-        await self.write_encoded_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
+        data = await run_in_steps(encode_idx_steps(checkpoint))
+        if replaces:
+            await self._draft_idx(name, data)
+            await self._context.fs.replace(self._draft(name), self.path.idx(name))
+            return
+        await self.write_encoded_idx(name, data)
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
         """Write the bytes that ``encode_idx`` returned as the segment's index, as ``write_idx`` does."""

@@ -195,8 +195,8 @@ class PartitionDriver(PartitionIo):
             )
         before = machine.log_start
         self.post(ev.LogStartRaised(offset))
-        if machine.log_start != before and self.context.flush_listener is not None:
-            self.context.flush_listener.log_start_moved(machine.key, machine.log_start)
+        if machine.log_start != before:
+            self.context.wiring.flush_listener.log_start_moved(machine.key, machine.log_start)
         await self.wait(lambda: self.durable_start >= offset or machine.state is not PartitionState.WRITE)
         await self.prove()
 

@@ -56,7 +56,7 @@ PERFORM = dict[type, Callable[[PartitionIo, Any], None]](
         _awaited(ev.StoreRecord, store_record),
         _awaited(ev.FenceSegments, fence_segments),
         _awaited(ev.RecoverLog, recover_log),
-        _awaited(ev.WriteIndexes, write_indexes),
+        _at_once(ev.WriteIndexes, write_indexes),
         _at_once(ev.WriteCheckpoint, write_checkpoint),
         _awaited(ev.CreateSpare, create_spare),
         _awaited(ev.NameSegment, name_segment),

@@ -81,7 +81,7 @@ class InFlightFlushes:
         flushed_ms = context.now_ms() - flush.sent_ms
         context.health.flushed(flush.nodes, flushed_ms)
         context.flush_ms.observe(flushed_ms)
-        context.trouble = ""
+        context.state.trouble = ""
         self._post(ev.Flushed(flush.name, future.result()))
         context.scheduler.on_flush_ended(self._flusher)
 
@@ -93,7 +93,7 @@ class InFlightFlushes:
             self._context.health.failed(error.suspects, self._context.now_ms())
         elif isinstance(error, OutOfSpace):
             self._context.open_files.lacks_room(str(error))
-        self._context.trouble = str(error)
+        self._context.state.trouble = str(error)
         self._post(ev.SegmentFailed(flush.name, repr(error), isinstance(error, LeaseLost)))
         self._context.scheduler.on_flush_ended(self._flusher)
 

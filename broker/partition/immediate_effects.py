@@ -24,9 +24,9 @@ def acknowledge(driver: PartitionIo, effect: ev.Acknowledge) -> None:
     for pending in effect.batches:
         budget.give_back(pending.batch.size)
     if driver.is_announced:
-        assert driver.context.flush_listener is not None
+        machine, listener = driver.machine, driver.context.wiring.flush_listener
         batches = [pending.batch for pending in effect.batches]
-        driver.context.flush_listener.flushed(driver.machine.key, batches, driver.machine.high_watermark, effect.move)
+        listener.flushed(machine.key, batches, machine.high_watermark, effect.move)
     driver.notify()
     for pending in effect.batches:
         batch = pending.batch
@@ -68,13 +68,12 @@ def report_offline(driver: PartitionIo, effect: ev.ReportOffline) -> None:
 
 def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
     """Notify those who follow the partition of its state."""
-    machine, listener = driver.machine, driver.context.flush_listener
+    machine, listener = driver.machine, driver.context.wiring.flush_listener
     if machine.state is PartitionState.WRITE:
         driver.takeover = None
-    if machine.state is PartitionState.WRITE and listener is not None:
         driver.is_announced = True
         listener.opened(machine.key, machine.epoch, machine.log_start, machine.high_watermark)
-    elif driver.is_announced and listener is not None:
+    elif driver.is_announced:
         driver.is_announced = False
         listener.closed(machine.key)
     if machine.state is not PartitionState.WRITE:
@@ -82,7 +81,7 @@ def state_changed(driver: PartitionIo, effect: ev.StateChanged) -> None:
     if machine.state in TERMINAL:
         driver.context.store_waits.forget([driver])
     if machine.state is PartitionState.FENCED:
-        driver.context.fenced.append(driver)
+        driver.context.state.fenced.append(driver)
     driver.notify()
     if machine.state in TERMINAL:
         driver.on_end()

@@ -62,7 +62,7 @@ class LogSize:
 
         One that may still be open is counted again the next time: the namespace may not have its length yet.
         """
-        unclosed = {entry.name for entry in record.segments if not entry.is_closed}
+        opened_names = driver.machine.open_names
         counted_to, closed, opened, newest_is_closed = self._counted_to, self._closed, 0, True
         async with aclosing(walk(fs, driver.path, counted_to)) as listing:
             async for listed in listing:
@@ -70,7 +70,7 @@ class LogSize:
                 if not listed.is_live or is_below or listed.name == self._counted_to:
                     continue
                 newest_is_closed = listed.has_idx
-                if listed.end is None or listed.name in unclosed or opened:
+                if listed.end is None or listed.name in opened_names or opened:
                     opened += listed.length
                 else:
                     counted_to, closed = listed.name, closed + listed.length

@@ -17,8 +17,10 @@ from bmq.storage.block_cache import BlockCache, SegmentKnowledge
 from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.index import SegmentIndex
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import REFRESHES_MAX, ActiveSegment, LogReader, SegmentCursor
+from bmq.storage.log_reader import REFRESHES_MAX, ActiveSegment, LogReader
 from bmq.storage.log_segments import Extent
+from bmq.storage.segment_cursor import SegmentCursor
+from bmq.storage.timestamp_search import TimestampSearch
 
 LOGS_MAX = 1_000
 """Logs kept, those that were searched last."""
@@ -35,6 +37,7 @@ class SearchedLog:
         self._pool = pool
         self._path = path
         self.reader = LogReader(pool, path)
+        self.by_timestamp = TimestampSearch(self.reader)
         self._largest: dict[tuple[Extent, int], int] = {}  # timestamps of closed segments, each from an offset on
 
     async def end_of_epoch(self, epoch: int, end: int, active: ActiveSegment | None) -> tuple[int, int] | None:
@@ -106,7 +109,7 @@ class SearchedLog:
                 break
         if largest < 0:
             return None
-        return await self.reader.offset_for_timestamp(largest, end, start_offset=start, active=active)
+        return await self.by_timestamp.find(largest, end, start_offset=start, active=active)
 
     async def _largest_in(self, start: int, end: int, active: ActiveSegment | None) -> int:
         if len(self._largest) > 2 * len(self.reader.segments) + 16:

@@ -324,9 +324,12 @@ class OwnedLog:
         self._producers = ProducerTable(event.producers)
         self.found_copies.doubt(recovered.end_offset)
         for segment in recovered.segments:
-            self.unindexed.found(segment.name, segment.aborted)
-            if segment.name in event.unindexed:
-                self.unclosed.lacks_index(self._record.segments, segment.name, segment.length, segment.end_offset)
+            self.unindexed.found(segment.name, segment.aborted, lacks_index=segment.name in event.unindexed)
+        read = {segment.name: segment for segment in recovered.segments}
+        for entry in self._record.segments:
+            if entry.name in event.unindexed:
+                found = read.get(entry.name)  # None: a checkpoint of a later segment covers it
+                self.unclosed.lacks_index(entry.closed(found.length, found.end_offset) if found is not None else entry)
         if recovered.segments:
             last = recovered.segments[-1]
             self._found(last.name, last.length, recovered.end_offset)
@@ -369,6 +372,15 @@ class OwnedLog:
     def is_all_closed(self) -> bool:
         """True while no segment is written, and the last one is closed and indexed."""
         return self._current is None and not self.unclosed
+
+    @property
+    def open_names(self) -> set[SegmentName]:
+        """Names of the segments whose files may be open: this owner writes them, names them, or closes them.
+
+        In WRITE no other file is open, whatever the record says: the takeover has fenced the files of earlier owners.
+        """
+        opened = (self._current.entry if self._current is not None else None, self.next_segment.being_named)
+        return {*self.unclosed.names, *(entry.name for entry in opened if entry is not None)}
 
     @property
     def is_ending(self) -> bool:

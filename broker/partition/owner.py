@@ -166,10 +166,8 @@ class PartitionOwner:
         finally:
             self._is_confirming = False
             self._confirmed_at = self._loop_time()
-        if self._context.flush_listener is not None:
-            self._context.flush_listener.changed(
-                self.key
-            )  # readers check again, and start another proof if this failed
+        # readers check again, and start another proof if this failed
+        self._context.wiring.flush_listener.changed(self.key)
 
     @staticmethod
     def _loop_time() -> float:
@@ -255,7 +253,7 @@ class PartitionOwner:
         Raises RequestError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch that no coordinator is
         asked about: Kafka's code for a request without a transactional id, and fatal in Java and librdkafka.
         """
-        verifier = self._context.verifier
+        verifier = self._context.wiring.verifier
         if batch.is_transactional and (verifier is None or callback.transaction is None):
             text = "a transactional batch without a transactional id, or transactions are not available"
             raise RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
@@ -340,6 +338,18 @@ class PartitionOwner:
             ) from error
         return await self.ends()
 
+    async def confirm_ownership(self) -> None:
+        """Return once this broker is sure to be the owner: at once, unless the process stood still.
+
+        Raises RequestError: NOT_LEADER_OR_FOLLOWER if it is not, REQUEST_TIMED_OUT if the store does not respond.
+        """
+        try:
+            await self._assurance.renew()
+        except RequestError as error:
+            if not self.is_open:
+                raise
+            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, error.message) from error
+
     async def producers(self) -> Sequence[ProducerState]:
         """Return the producers' states as of the flushed batches.  Raises RequestError as ``ends`` does."""
         await self._assurance.renew()
@@ -384,7 +394,7 @@ class PartitionOwner:
         found = None
         if start != end:
             found = await self._search(
-                lambda log: log.reader.offset_for_timestamp(timestamp, end, start_offset=start, active=active)
+                lambda log: log.by_timestamp.find(timestamp, end, start_offset=start, active=active)
             )
         await self._assurance.renew()
         return None if found is None else (found.offset, found.timestamp)

@@ -22,6 +22,7 @@ from bmq.broker.partition.copy_counter import CopyCounter
 from bmq.broker.partition.flushes import InFlightFlushes
 from bmq.broker.partition.machine import PartitionMachine
 from bmq.broker.partition.recovery import Takeover
+from bmq.broker.partition.states import TERMINAL
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.aio.timers import NextDeadline
@@ -159,6 +160,10 @@ class PartitionIo(ABC):
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task that ends with the partition; report its exception as a bug."""
         return self.tasks.start(work, f"{self.path}")
+
+    def spawn_unless_ended(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:
+        """Start a task as ``spawn`` does, for a timer; return None if the partition has ended meanwhile."""
+        return None if self._is_abandoned or self.machine.state in TERMINAL else self.spawn(work())
 
     def _on_bug(self, error: BaseException) -> None:
         self.context.report("bug: a task of a partition failed", **self.path.log_fields, error=repr(error))

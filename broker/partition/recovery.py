@@ -13,6 +13,7 @@ from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment, Work
 from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
@@ -22,18 +23,15 @@ from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import NoSuchFile, StorageError
-from bmq.storage.index import SegmentIndex
+from bmq.storage.filesystem import NoSuchFile
 from bmq.storage.log_segments import first_base
 from bmq.storage.recovery import (
     FencedSegment,
     Found,
     Offline,
     Recovered,
-    RecoveredSegment,
+    ends,
     find_unlisted,
-    index_again,
-    read_whole,
     recover,
     refusal_of,
 )
@@ -42,8 +40,6 @@ from bmq.storage.transactions import NOTHING_OPEN
 
 LOOKS_AT_ONCE = 100
 """Most journals and indexes of one takeover under way at once."""
-IDX_ATTEMPTS = 3
-"""Attempts to write one index; after the last one the failure is reported, and readers go on scanning the segment."""
 
 
 class Takeover:
@@ -55,13 +51,15 @@ class Takeover:
 
     __slots__ = (
         "_context",
+        "_damaged",
         "_index_interval_bytes",
         "_indexed",
         "_key",
         "_missing",
         "_note",
+        "_noted",
         "_segments",
-        "_unscanned",
+        "_unread",
         "found",
         "losses",
         "trouble",
@@ -81,9 +79,11 @@ class Takeover:
         self._key = key
         self._index_interval_bytes = index_interval_bytes
         self._indexed: set[SegmentName] = set()  # closed segments with a sound index, on storage or deferred
-        self._unscanned: list[SegmentEntry] = []  # closed segments that neither have an index nor were read
+        self._damaged: set[SegmentName] = set()  # closed segments with a damaged index
+        self._unread: list[UnreadSegment] = []  # segments whose index is not known, and whose bytes were not read
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
         self._note = note
+        self._noted: SegmentEntry | None = None  # its index came by the note, and may not be on storage yet
         self.found = found
         self.trouble = ""
         """The reason why storage did not complete the last attempt; "" if none failed."""
@@ -163,24 +163,28 @@ class Takeover:
             return ev.RecoveryRefused(recovered.reason)
         log_start = self._clamped(log_start, first)
         self._report_missing(log_start)
-        self._note_unscanned(effect, recovered, log_start)
-        read, unscanned = ({each.name for each in some} for some in (recovered.segments, self._unscanned))
-        return ev.LogRecovered(
-            recovered, base, producers.snapshot(), log_start, frozenset(read - self._indexed | unscanned)
-        )
+        self._note_unread(effect, recovered, log_start)
+        unindexed = {segment.name for segment in recovered.segments} - self._indexed
+        unindexed.update(each.name for each in (*self._unread, self._noted) if each is not None)
+        return ev.LogRecovered(recovered, base, producers.snapshot(), log_start, frozenset(unindexed))
 
-    def _note_unscanned(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
-        """Note the closed segments without an index whose bytes this recovery did not read."""
-        read = {segment.name for segment in recovered.segments}
-        self._unscanned = [
-            entry
-            for entry in effect.entries
-            if entry.is_closed
-            and entry.end_offset > log_start
-            and entry.name not in self._indexed
-            and entry.name not in self._missing
-            and entry.name not in read
-        ]
+    def _note_unread(self, effect: ev.RecoverLog, recovered: Recovered, log_start: int) -> None:
+        """Note the segments behind which the recovery began, unless their index is known to exist.
+
+        A segment's owner may have died before the write of the index.
+        """
+        others = self._indexed | self._missing.keys() | {segment.name for segment in recovered.segments}
+        segments = sorted(effect.segments, key=lambda segment: segment.name.order)
+        limits = ends([segment.name for segment in segments])
+        entries = {entry.name: entry for entry in effect.entries}
+        self._unread = []
+        for segment, limit in zip(segments, limits, strict=True):
+            entry = entries[segment.name]
+            end = entry.end_offset if entry.is_closed else limit
+            if end is None or end <= max(log_start, segment.name.base) or segment.name in others:
+                continue
+            if segment.found is Found.FINAL and segment.length > 0:
+                self._unread.append(UnreadSegment(segment.name, segment.length, end, entry.is_closed))
 
     async def _known_producers(
         self,
@@ -239,10 +243,11 @@ class Takeover:
 
         It comes from the release note, or from storage. Returns None if the log is not settled or the index is missing.
         """
-        if not effect.is_settled or len(effect.entries) != 1 or not effect.entries[0].is_closed:
+        if not effect.is_settled or not effect.entries or not all(entry.is_closed for entry in effect.entries):
             return None
+        last = effect.entries[-1]  # others are named until their indexes are written
         try:
-            return self._from_note(effect.entries[0]) or await self._from_index(effect.entries[0])
+            return self._from_note(last) or await self._from_index(last)
         except NoSuchFile:
             return None  # its writer died first, or retention deleted it: the journals hold the log start
 
@@ -297,9 +302,8 @@ class Takeover:
             return None
         if noted is None:
             return None
-        late = self._context.deferred_indexes
-        if entry.name not in self._indexed and late.has_room:  # usually the previous owner has written it by then
-            late.add(self._segments, entry.name, entry.length, self._note.last_index, after_ms=LOOK_MS)
+        if entry.name not in self._indexed and self._context.deferred_indexes.has_room:
+            self._noted = entry
         self._indexed.add(entry.name)
         return replace(noted, is_full=True)
 
@@ -317,6 +321,7 @@ class Takeover:
             self._indexed.add(entry.name)
             return found
         except FormatError as error:
+            self._damaged.add(entry.name)
             self._report("an index is damaged, scanning the segment", self._segments.path.idx(entry.name), error)
             return None
 
@@ -347,103 +352,28 @@ class Takeover:
     def _report(self, text: str, path: str, error: object) -> None:
         self._context.report(text, **self._segments.path.log_fields, path=path, error=error)
 
-    async def write_indexes(self, effect: ev.WriteIndexes, ended: Callable[[SegmentName], None]) -> None:
-        """Write the missing indexes of recovered segments; call ``ended`` with each name that needs no more work.
-
-        Gives up after a few attempts, since readers manage without: records do not collect names of damaged segments.
-        """
-        segments = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
-        for segment in segments:
-            if segment.has_whole_index:
-                await self._write_index(segment, effect)
-                ended(segment.name)
-        for segment in segments:
-            again = partial(index_again, self._context.fs, self._segments.path, segment, self._index_interval_bytes)
-            if not segment.has_whole_index:
-                await self._write_index_late(segment.name, again, effect)
-                ended(segment.name)
-        for entry in self._unscanned:
-            await self._write_index_late(entry.name, partial(self._read_whole, entry), effect)
-            ended(entry.name)
-
-    async def _write_index(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> None:
-        for attempt in range(IDX_ATTEMPTS):
-            try:
-                await self._segments.write_idx(segment.name, self._index_of(segment, effect))
-                return
-            except StorageError as error:
-                if attempt + 1 == IDX_ATTEMPTS:
-                    text = "could not write the index of a segment; readers scan the segment"
-                    self._report(text, self._segments.path.idx(segment.name), repr(error))
-
-    async def _write_index_late(
-        self, name: SegmentName, read: Callable[[], Awaitable[RecoveredSegment]], effect: ev.WriteIndexes
-    ) -> None:
-        """Make the index from the whole segment, unless the broker that closed the segment has written it by then.
-
-        An index without the entries before the checkpoint would be believed, and each read would begin at offset 0.
-        """
-        late, path = self._context.deferred_indexes, self._segments.path
-        await asyncio.sleep(LOOK_MS / 1000)
-        for attempt in range(IDX_ATTEMPTS):
-            try:
-                async with late.turns:  # held across the read on purpose: it bounds how many run at once
-                    if await self._has_index(name):
-                        return
-                    await self._segments.write_idx(name, self._index_of(await read(), effect))
-                return
-            except NoSuchFile:
-                return  # deleted meanwhile
-            except (StorageError, FormatError) as error:
-                if attempt + 1 == IDX_ATTEMPTS:
-                    text = "could not write the index of a segment; readers scan the segment"
-                    self._report(text, path.idx(name), repr(error))
-
-    async def _read_whole(self, entry: SegmentEntry) -> RecoveredSegment:
-        """Read a closed segment, and what its index needs of the segments before it.
-
-        Raises StorageError, and FormatError if the segment is damaged, or batches before it are missing.
-        """
-        fs, path, wall_ms = self._context.fs, self._segments.path, self._context.clock.now_ms()
-        older = await producers_before(fs, path, None, entry.name.base, wall_ms)
-        if not older.is_complete:
-            raise FormatError("batches before it are missing")
-        table = older.table
-        segment = RecoveredSegment(
-            name=entry.name,
-            length=entry.length,
-            end_offset=entry.end_offset,
-            index=SegmentIndex(self._index_interval_bytes),
-            epochs=[],
-        )
-        await read_whole(fs, path, segment, lambda batch: table.replay(batch, wall_ms))
-        transactions = table.transactions
-        segment.aborted += transactions.take_aborted()
-        segment.first_open_txn, segment.producers = transactions.first_open, table.snapshot()
-        return segment
-
-    async def _has_index(self, name: SegmentName) -> bool:
-        try:
-            await self._context.fs.status(self._segments.path.idx(name))
-        except NoSuchFile:
-            return False
-        return True
-
-    def _index_of(self, segment: RecoveredSegment, effect: ev.WriteIndexes) -> Checkpoint:
-        return Checkpoint(
-            key=self._key,
-            segment=segment.name,
-            position=segment.length,
-            end_offset=segment.end_offset,
-            log_start=effect.log_start,
-            is_closed=True,
-            max_timestamp=segment.index.max_timestamp,
-            max_timestamp_offset=segment.index.max_timestamp_offset,
-            first_open_txn=segment.first_open_txn,
-            index=segment.index.entries,
-            epochs=tuple(segment.epochs),
-            producers=segment.producers,
-            aborted=tuple(segment.aborted),
+    def missing_indexes(
+        self,
+        effect: ev.WriteIndexes,
+        ended: Callable[[SegmentName], None],
+        begin: Callable[[Callable[[], Work]], asyncio.Task[None] | None],
+    ) -> MissingIndexes:
+        """Return the work on the missing indexes (``MissingIndexes`` describes ``ended`` and ``begin``)."""
+        if self._noted is not None and self._note is not None:  # usually the previous owner has written it by then
+            name, length, late = self._noted.name, self._noted.length, self._context.deferred_indexes
+            index, end = self._note.last_index, partial(ended, self._noted.name)
+            late.add(self._segments, name, length, index, after_ms=LOOK_MS, ended=end)
+        return MissingIndexes(
+            self._context,
+            self._segments,
+            self._key,
+            self._index_interval_bytes,
+            effect.log_start,
+            [segment for segment in effect.recovered.segments if segment.name not in self._indexed],
+            self._unread,
+            frozenset(self._damaged),
+            ended,
+            begin,
         )
 
 

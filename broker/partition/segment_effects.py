@@ -28,18 +28,18 @@ async def create_spare(driver: PartitionIo, effect: ev.CreateSpare) -> Event | N
             if refused is not None:
                 return refused if await driver.is_ours() else None
     except (StorageError, KvError) as error:
-        context.trouble = str(error)
+        context.state.trouble = str(error)
         return ev.SpareFailed(repr(error))
     try:
         appender, block_bytes = await driver.files.create(effect)
     except StorageError as error:
         is_short = isinstance(error, TooFewNodes)
         if is_short:
-            context.short.add(driver)
-        context.trouble = str(error)
+            context.state.short.add(driver)
+        context.state.trouble = str(error)
         return ev.SpareFailed(repr(error), is_short)
     lease = appender.lease
-    context.busy.add(driver)
+    context.state.busy.add(driver)
     unnamed = SegmentName(-1, effect.epoch, -1)
     entry = SegmentEntry(name=unnamed, spare=lease.paths[0], holder=lease.holder, file_id=lease.file_id)
     return ev.SpareReady(entry, copies_of(appender), block_bytes if block_bytes < effect.block_bytes else 0)
@@ -67,16 +67,16 @@ async def name_segment(driver: PartitionIo, effect: ev.NameSegment) -> Event | N
 
 async def close_segment(driver: PartitionIo, effect: ev.CloseSegment) -> Event | None:
     """Close and index the segment. Returns None if another broker owns the partition."""
-    return _closed(await driver.closing.close(effect))
+    return _closed(driver, await driver.closing.close(effect))
 
 
 async def seal_segment(driver: PartitionIo, effect: ev.SealSegment) -> Event | None:
     """Take over the segment, whose file was aborted. Returns None if another broker owns the partition."""
-    return _closed(await driver.closing.seal(effect.entry, effect.checkpoint))
+    return _closed(driver, await driver.closing.seal(effect.entry, effect.checkpoint))
 
 
-def _closed(entry: SegmentEntry | None) -> Event | None:
-    return None if entry is None else ev.SegmentClosed(entry)
+def _closed(driver: PartitionIo, entry: SegmentEntry | None) -> Event | None:
+    return None if entry is None else ev.SegmentClosed(entry, entry.name in driver.closing.left)
 
 
 async def delete_empty(driver: PartitionIo, effect: ev.DeleteEmpty) -> None:
@@ -104,7 +104,7 @@ async def check_fence(driver: PartitionIo, effect: ev.CheckFence) -> Event | Non
             break
         except (StorageError, KvError) as error:
             attempt += 1
-            context.trouble = str(error)
+            context.state.trouble = str(error)
             await asyncio.sleep(context.config.retry_ms.pause(attempt) / 1000)
     if not is_in_place:
         return ev.SegmentFailed(entry.name, effect.reason)  # an operator deleted or moved it

@@ -86,6 +86,11 @@ class SegmentRoll:
         """True once the segment has its name, until it is opened under it."""
         return self._registering is not None or self._naming is not None
 
+    @property
+    def being_named(self) -> SegmentEntry | None:
+        """The segment that is being renamed to its final name, if any."""
+        return self._naming
+
     # ------------------------------------------------------------------------------------------------------ the spare
 
     @property

@@ -190,9 +190,12 @@ def _go_on_elsewhere(machine: OwnedLog) -> list[Effect]:
 
 
 def on_closed(machine: OwnedLog, event: ev.SegmentClosed, now_ms: int) -> list[Effect]:
-    """Note that a segment is closed and indexed: the next record need not list it."""
+    """Note that a segment is closed: the next record need not list it, unless its index waits."""
     machine.unclosed.closed(event.entry)
-    machine.unindexed.indexed(event.entry.name)
+    if event.index_waits:
+        machine.unclosed.lacks_index(event.entry)
+    else:
+        machine.unindexed.indexed(event.entry.name)
     return advance(machine)
 
 

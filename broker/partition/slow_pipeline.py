@@ -32,7 +32,7 @@ async def check_slow_pipeline(driver: PartitionIo, effect: ev.CheckSlowPipeline)
         if len(silent) == len(nodes) and not context.health.take_roll_token(context.now_ms()):
             return None
         context.health.silenced(silent, context.now_ms())
-        for each in list(context.busy):
+        for each in list(context.state.busy):
             _leave_nodes(each, silent)
         return ev.SegmentFailed(effect.name, f"no flush for {age} ms; silent: {', '.join(silent)}")
     return await _check_slowness(driver, effect, nodes) if effect.is_slow else None

@@ -63,9 +63,15 @@ def _delayed(driver: PartitionIo, failure: ev.FenceFailed | ev.RecoveryFailed | 
     return failure
 
 
-async def write_indexes(driver: PartitionIo, effect: ev.WriteIndexes) -> None:
-    """Write the indexes that the recovered segments lack."""
-    await _takeover(driver).write_indexes(effect, lambda name: driver.post(ev.IndexWritten(name)))
+def write_indexes(driver: PartitionIo, effect: ev.WriteIndexes) -> None:
+    """Begin to write the indexes that the record's segments lack.
+
+    The work keeps neither the takeover nor the effect: it waits for seconds, perhaps beside thousands of others.
+    """
+    missing = _takeover(driver).missing_indexes(
+        effect, lambda name: driver.post(ev.IndexWritten(name)), driver.spawn_unless_ended
+    )
+    driver.spawn(missing.write())
 
 
 def _takeover(driver: PartitionIo) -> Takeover:

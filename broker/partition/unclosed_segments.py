@@ -25,7 +25,7 @@ class UnclosedSegments:
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
         self._closed: SegmentEntry | None = None
         self._indexed: SegmentName | None = None  # newest one whose index this owner made
-        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # found by the takeover, without an index on storage
+        self._unindexed: dict[SegmentName, SegmentEntry] = {}  # without an index on storage
         self._empty: list[SegmentName] = []  # closed without a flushed byte, and perhaps still listed
 
     def __repr__(self) -> str:
@@ -40,6 +40,11 @@ class UnclosedSegments:
         """True if the log has no earlier segment that this owner knows of."""
         return self._closed is None and not self._unclosed
 
+    @property
+    def names(self) -> Iterable[SegmentName]:
+        """The names of the segments not yet known to be closed."""
+        return self._unclosed.keys()
+
     def found(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
         """Note the predecessor's last segment, with its length in bytes and its end offset.
 
@@ -52,17 +57,12 @@ class UnclosedSegments:
         # Only a checkpoint names it. The record dropped it when it was closed, so it has no lease.
         self._closed = SegmentEntry(name=name, spare="", holder="", file_id=0, length=length, end_offset=end_offset)
 
-    def lacks_index(self, listed: Iterable[SegmentEntry], name: SegmentName, length: int, end_offset: int) -> None:
-        """Note a segment of the predecessor without an index on storage: the record names it until the index is there.
-
-        ``listed``: the entries of the predecessor's record. A segment that only a checkpoint names has no entry.
-        """
-        for entry in listed:
-            if entry.name == name:
-                self._unindexed[name] = entry.closed(length, end_offset)
+    def lacks_index(self, entry: SegmentEntry) -> None:
+        """Note a closed segment without an index on storage: the record names it until the index is there."""
+        self._unindexed[entry.name] = entry
 
     def indexed(self, name: SegmentName) -> None:
-        """Note that the index of the predecessor's segment is on storage."""
+        """Note that no more work is due on the segment's index: it is on storage, or was given up."""
         self._unindexed.pop(name, None)
 
     def leave(self, entry: SegmentEntry) -> None:
@@ -70,7 +70,7 @@ class UnclosedSegments:
         self._unclosed[entry.name] = entry
 
     def closed(self, entry: SegmentEntry) -> None:
-        """Note that the segment is closed and indexed: the next record lists it only if it is the newest."""
+        """Note that the segment is closed: the next record lists it if it is the newest, or lacks its index."""
         del self._unclosed[entry.name]
         is_newest = self._closed is None or self._closed.name.order < entry.name.order
         if entry.length == 0:
@@ -112,6 +112,6 @@ class UnclosedSegments:
 
         It does if this owner made it, and the log start has not moved since.
         """
-        if last is None or self._closed is None or self._unindexed:
+        if last is None or self._closed is None:
             return False
         return last.segment == self._closed.name == self._indexed and last.log_start == log_start

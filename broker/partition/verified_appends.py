@@ -77,7 +77,7 @@ class VerifiedAppends:
         line.waiting.append(Unverified(batch, callback, transaction, acks_all=acks_all, until=until))
         self._driver.machine.batches.hold(batch.size)
         self._driver.context.budget.take(batch.size)
-        self._driver.context.unverified += 1
+        self._driver.context.state.unverified += 1
 
     def _verdict(self, batch: Batch, version: int) -> Verdict:
         return verdict_on(self._driver.machine.producers.latest(batch.producer_id), batch, version)
@@ -170,7 +170,7 @@ class VerifiedAppends:
     def _release(self, one: Unverified) -> None:
         self._driver.machine.batches.let_go(one.batch.size)
         self._driver.context.budget.give_back(one.batch.size)
-        self._driver.context.unverified -= 1
+        self._driver.context.state.unverified -= 1
 
 
 def _not_leader(why: str) -> RequestError:

@@ -16,7 +16,6 @@ file that has changed meanwhile is put back.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -45,8 +44,9 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import build_gap
 from bmq.meta import ownership
 from bmq.meta.catalog import decode_topic, topic_key
-from bmq.meta.kv import KeyValue, KvUnknown
+from bmq.meta.kv import KeyValue
 from bmq.meta.ownership import PartitionRecord
+from bmq.meta.settled_commit import settle
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import (
     CreateOptions,
@@ -59,9 +59,6 @@ from bmq.storage.segment import encode_idx
 
 COPY_BYTES = 4 << 20
 """Bytes that are read and written at once."""
-SETTLE_ATTEMPTS = 10
-SETTLE_S = 0.5
-"""Attempts, and seconds between them, to store a record when the store does not report whether it did."""
 _MB = 1 << 20
 
 
@@ -230,21 +227,13 @@ class Repair:
         return claimed, await self._store(claimed, revision)
 
     async def _store(self, record: PartitionRecord, revision: int) -> int:
-        for attempt in range(SETTLE_ATTEMPTS):
-            try:
-                stored = await ownership.store(self._kv, self._record_key, record, revision)
-            except KvUnknown:
-                if attempt == SETTLE_ATTEMPTS - 1:
-                    raise
-                await asyncio.sleep(SETTLE_S)
-                continue
-            if isinstance(stored, ownership.Stored):
-                return stored.revision
-            raise NotRepaired(
-                f"{stored.record.owner or 'a broker'} has taken {self._path} over meanwhile: if it is not open now, run"
-                " this again"
-            )
-        raise AssertionError("the last attempt returns or raises")
+        stored, _ = await settle(lambda: ownership.store(self._kv, self._record_key, record, revision))
+        if isinstance(stored, ownership.Stored):
+            return stored.revision
+        raise NotRepaired(
+            f"{stored.record.owner or 'a broker'} has taken {self._path} over meanwhile: if it is not open now, run"
+            " this again"
+        )
 
     async def _check_ours(self, facts: RepairFacts) -> None:
         record, _ = await ownership.read(self._kv, self._record_key)
@@ -300,8 +289,8 @@ class Repair:
             draft = await self._write_draft(plan)
             if is_listed:
                 await self._check_ours(facts)
+            aside = await self._set_aside(plan) if plan.source else ""  # puts back a file that has changed meanwhile
             await self._fs.delete(idx)  # its positions are the old file's
-            aside = await self._set_aside(plan) if plan.source else ""
             await self._fs.rename(draft, final)
             if aside:
                 report.set_aside.append(aside.replace(f"/{REPLACING}", f"/{DAMAGED}"))

@@ -19,7 +19,6 @@ from bmq.cli.output import fail, printable
 from bmq.cli.rebuild.store import NotLost, check_nobody, mark_key
 from bmq.cli.store_command import check_root, check_store_file, settings
 from bmq.cli.usage import UsageError
-from bmq.controller.kv_commit import commit_settled
 from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.topics.access import access_prefix
 from bmq.core.config import ConfigError, NodeConfig
@@ -34,6 +33,7 @@ from bmq.meta.kv import Compare, Delete, KeyValue, KvError, Put
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import decode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
+from bmq.meta.settled_commit import commit_settled
 from bmq.storage import layout
 from bmq.storage.cluster_files import ClusterFile, check_cluster, parse_topic, put_feature_levels, read_cluster
 from bmq.storage.feature_levels import StoredLevels

@@ -13,6 +13,7 @@ from bmq.cli.exit_status import exit_status_of
 from bmq.cli.output import format_size, print_json, print_table, printable
 from bmq.cli.parsers.common import DEFAULT_HTTP
 from bmq.cli.profile import profiles
+from bmq.cli.topic_configs import configs_of, is_bmq_topic
 
 _TROUBLES = (
     "unassigned",
@@ -23,6 +24,7 @@ _TROUBLES = (
     "partitions_not_served_total",
 )
 """Fields that are 0 or empty while all is well; servers of earlier versions lack some."""
+_OVER_HTTP = "of BMQ: `bmq cluster status --http HOST:PORT` shows whether all are served"
 _MEMBERS = (
     "MEMBER",
     "ROLES",
@@ -173,12 +175,16 @@ def _state(member: Mapping[str, Any]) -> str:
 
 
 def over_kafka(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    """Print the status that any Kafka cluster has.  Returns 1 if a partition has no leader: it can be neither read nor
-    written."""
+    """Print the status that any Kafka cluster has.  Returns 1 if a partition has no leader.
+
+    A partition without a leader can be neither read nor written.  Over Kafka's protocol BMQ does not tell of any.
+    """
     cluster = admin.describe_cluster()
     topics = admin.describe_topics(None)
     partitions = [partition for topic in topics for partition in topic["partitions"]]
-    leaderless = sum(partition["leader_id"] < 0 for partition in partitions)
+    leaderless: int | None = sum(partition["leader_id"] < 0 for partition in partitions)
+    if topics and is_bmq_topic(configs_of(admin, topics[0]["name"], "all")):
+        leaderless = None  # BMQ names a proxy for each partition, whether or not a broker owns it
     facts: dict[str, Any] = {
         "cluster_id": cluster["cluster_id"],
         "controller_id": cluster["controller_id"],
@@ -200,7 +206,9 @@ def over_kafka(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def _print_facts(facts: Mapping[str, Any]) -> None:
     print(printable(f"cluster {facts['cluster_id']}"))
     print(f"  topics       {facts['topics']}")
-    print(f"  partitions   {facts['partitions']}, {facts['partitions_without_leader'] or 'none'} without a leader")
+    leaderless = facts["partitions_without_leader"]
+    state = _OVER_HTTP if leaderless is None else f"{leaderless or 'none'} without a leader"
+    print(f"  partitions   {facts['partitions']}, {state}")
     print_table(
         ("NODE", "HOST", "PORT", "RACK", "CONTROLLER"),
         [

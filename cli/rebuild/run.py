@@ -28,12 +28,12 @@ from bmq.cli.progress import Progress
 from bmq.cli.rebuild.store import NotLost, Rebuilding, check_lost
 from bmq.cli.store_command import settings
 from bmq.cli.usage import UsageError
-from bmq.controller.topics.topics import internal_configs, internal_partitions
+from bmq.controller.topics import internal_topics
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.errors import FormatError
 from bmq.core.http_call import RequestRefused
 from bmq.core.urls import without_userinfo
-from bmq.meta.catalog import INTERNAL_TOPICS, Topic
+from bmq.meta.catalog import Topic
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.open import open_keyvalue
 from bmq.meta.producer_ids import REBUILD_COUNT_MAX
@@ -132,13 +132,21 @@ def _adoptable(config: NodeConfig, wanted: Mapping[str, int], copies: int) -> di
 
     The list has the topics that the operator names, and the internal topics: they can never have been deleted.
     """
-    partitions = {**wanted, **{name: internal_partitions(name, config)[0] for name in sorted(INTERNAL_TOPICS)}}
-    return {
+    internal = {
         name: StoredTopic(
-            name=name, topic_id=_NO_ID, partitions=count, configs=internal_configs(name, config, copies), revision=0
+            name=name,
+            topic_id=_NO_ID,
+            partitions=topic.partitions(config),
+            configs=topic.configs(config, copies),
+            revision=0,
         )
-        for name, count in partitions.items()
+        for name, topic in internal_topics.BY_NAME.items()
     }
+    named = {
+        name: StoredTopic(name=name, topic_id=_NO_ID, partitions=count, configs={}, revision=0)
+        for name, count in wanted.items()
+    }
+    return {**named, **internal}
 
 
 async def _find_topics(

@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Sequence
 
 from bmq.broker.repair.scan import FoundPartition
-from bmq.controller.kv_commit import commit_settled
 from bmq.controller.topics.deletion import deleted_prefix
 from bmq.core.store_count import StoreCount
 from bmq.meta.catalog import Topic, catalog_prefix, cluster_id_key, encode_topic, topic_key
@@ -32,6 +31,7 @@ from bmq.meta.kv import Compare, Delete, Entry, KeyValue, Put, Write
 from bmq.meta.ownership import encode, partition_key, partitions_prefix
 from bmq.meta.producer_ids import encode_counter, producer_ids_key
 from bmq.meta.root import RootRecord, encode_root, root_key
+from bmq.meta.settled_commit import commit_settled
 from bmq.meta.store_count import encode_store_count, store_count_key
 from bmq.storage.cluster_files import REVISION_BITS, ClusterFile
 

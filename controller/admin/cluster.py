@@ -49,10 +49,10 @@ class LeaderAdmin:
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Set the levels of features, and return once they are in force; see ``FeatureFinalizer.update``."""
-        features = self._controller.features
-        if self._controller.leading is None or features is None:
+        parts = self._controller.parts
+        if self._controller.leading is None or parts is None or parts.features is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
-        await features.update(updates, validate_only=validate_only)
+        await parts.features.update(updates, validate_only=validate_only)
 
     async def status(self) -> ClusterStatusResponse:
         """Return members, assignment, load and moves."""

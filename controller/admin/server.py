@@ -189,10 +189,10 @@ class AdminService:
 
         Raises RequestError NOT_CONTROLLER if this process does not lead, and the request's own errors.
         """
-        topics = self._controller.topics
-        if self._controller.leading is None or topics is None:
+        parts = self._controller.parts
+        if self._controller.leading is None or parts is None:
             raise RequestError(ErrorCode.NOT_CONTROLLER, "")
-        return cast("R", await _ACTS[type(request)](topics, self._cluster, request))
+        return cast("R", await _ACTS[type(request)](parts.topics, self._cluster, request))
 
     def report(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Take a proxy's report that its connection to a member broke; NOT_CONTROLLER if this process does not lead."""

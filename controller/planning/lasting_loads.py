@@ -8,6 +8,7 @@ as uneven as the burst was.  So a partition counts as loaded by what it had in e
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Set
+from itertools import chain
 
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.rates import NO_RATE, Rate
@@ -75,9 +76,15 @@ class LastingLoads:
 
     def _close(self, member: str, window: _Window, seconds: float) -> Generator[None, None, Set[PartitionKey]]:
         """Add a window to the history of the member's partitions.  Returns the partitions that had a load in it."""
-        self._give_orphans()
+        yield from self._give_orphans()
         loaded: set[PartitionKey] = set()
-        for number, key in enumerate(window.sums.keys() | window.counted | window.arrived, 1):
+        looked: set[PartitionKey] = set()
+        for number, key in enumerate(chain(window.sums, window.counted, window.arrived), 1):
+            if number % RATES_PER_STEP == 0:
+                yield
+            if key in looked:
+                continue
+            looked.add(key)
             size, requests = window.sums.get(key, (0, 0))
             owner = self._table.get(key)
             if owner == member:
@@ -87,13 +94,13 @@ class LastingLoads:
                 self._windows[owner].arrived.add(key)
             else:
                 self._history.pop(key, None)
-            if number % RATES_PER_STEP == 0:
-                yield
         return loaded
 
-    def _give_orphans(self) -> None:
-        """Give the partitions of members that are gone to the windows of their new owners."""
-        for key in list(self._orphans):
+    def _give_orphans(self) -> Generator[None, None, None]:
+        """Give the partitions of members that are gone to the windows of their new owners, in steps."""
+        for number, key in enumerate(list(self._orphans), 1):
+            if number % RATES_PER_STEP == 0:
+                yield
             owner = self._table.get(key)
             if owner in self._windows:
                 self._windows[owner].arrived.add(key)

@@ -22,6 +22,8 @@ SMOOTH_S = 15.0
 """Time constant of smoothing, about three requests: ten times the load is seen in half a minute."""
 RATES_PER_STEP = 1_000
 """Rates changed in one step."""
+LOOKS_PER_STEP = 5_000
+"""Partitions of a response, or of a member, read in one step."""
 
 
 class Measured(NamedTuple):
@@ -58,23 +60,27 @@ class Loads:
             return False
         seconds = now - asked_at
         fresh = 1 - math.exp(-seconds / SMOOTH_S)
-        carried = {each.key: each for each in measured}
-        silent = [key for key in self._table.rates_of(member) if key not in carried]
+        known = list(self._table.rates_of(member))
+        carried: dict[PartitionKey, tuple[int, int]] = {}  # bytes and requests
+        for each in measured:
+            carried[each.key] = each.bytes_in + each.bytes_out, each.requests
+            if len(carried) % LOOKS_PER_STEP == 0:
+                yield
         done = 0
-        for key, each in carried.items():
-            rate = Rate((each.bytes_in + each.bytes_out) / seconds, each.requests / seconds)
-            self._blend(key, rate, fresh)
+        for key, (size, requests) in carried.items():
+            self._blend(key, Rate(size / seconds, requests / seconds), fresh)
             done += 1
             if done % RATES_PER_STEP == 0:
                 yield
-        for key in silent:
-            self._blend(key, NO_RATE, fresh)
-            done += 1
-            if done % RATES_PER_STEP == 0:
+        for looked, key in enumerate(known, 1):
+            if key not in carried:
+                self._blend(key, NO_RATE, fresh)
+                done += 1
+                if done % RATES_PER_STEP == 0:
+                    yield
+            elif looked % LOOKS_PER_STEP == 0:
                 yield
-        yield from self._lasting.add(
-            member, {key: (each.bytes_in + each.bytes_out, each.requests) for key, each in carried.items()}, now
-        )
+        yield from self._lasting.add(member, carried, now)
         return done > 0
 
     def forget(self, member: str) -> None:

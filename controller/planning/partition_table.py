@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bmq.controller.planning.rates import NO_RATE, OwnedRates, Rate, Rates
+from bmq.core.aio.steps import Steps, finish_steps
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.assignment import CHUNK
 
@@ -147,16 +148,24 @@ class PartitionTable(Mapping[PartitionKey, str]):
 
     def remove_topic(self, topic_id: uuid.UUID) -> None:
         """Forget a topic with its owners and rates.  Idempotent."""
+        finish_steps(self.remove_in_steps(topic_id))
+
+    def remove_in_steps(self, topic_id: uuid.UUID) -> Steps[None]:
+        """Do the same as ``remove_topic``, with a pause after each chunk.  The last chunk is the first to go."""
         topic = self._topics.get(topic_id)
         if topic is None:
             return
-        for number, chunk in enumerate(topic.chunks):
+        while topic.chunks:
+            number, chunk = len(topic.chunks) - 1, topic.chunks[-1]
             if any(owner in self._now or owner in self.lasting for owner in set(chunk)):
                 for index, owner in enumerate(chunk):
                     key = PartitionKey(topic_id, number * CHUNK + index)
                     self._now.set(owner, key, NO_RATE)
                     self.lasting.set(owner, key, NO_RATE)
             self._count(topic_id, topic, chunk, ())
+            topic.partitions = number * CHUNK
+            topic.chunks.pop()
+            yield
         del self._topics[topic_id]
         self.unowned.pop(topic_id, None)
 

@@ -14,6 +14,8 @@ from bmq.meta.cluster.view import ViewChange
 
 CHANGES_PER_STEP = 32
 """Topics and chunks read in one turn of the loop: some 5 ms if the chunks are full."""
+RATED_CHANGES_PER_STEP = 2
+"""The same number if partitions have traffic: 5 ms for the traffic of a full chunk."""
 FORGET_TOPIC_S = 60.0
 """Time that a topic must be missing in the catalog before its assignment is deleted: the catalog is another watch, and
 may be behind."""
@@ -64,8 +66,11 @@ class TableFeed:
             yield from self._in_steps(self._read_chunks(written))
 
     def _in_steps(self, reads: Iterable[None]) -> Generator[None, None, None]:
-        for number, _ in enumerate(reads, 1):
-            if number % CHANGES_PER_STEP == 0:
+        done = 0
+        for _ in reads:
+            done += 1
+            if done >= (RATED_CHANGES_PER_STEP if self._table.rated_count else CHANGES_PER_STEP):
+                done = 0
                 yield
 
     def _read_topics(self, topics: Iterable[uuid.UUID]) -> Generator[None, None, None]:
@@ -73,7 +78,7 @@ class TableFeed:
         for topic_id in topics:
             topic = self._catalog.by_id(topic_id)
             if topic is None:
-                self._table.remove_topic(topic_id)
+                yield from self._table.remove_in_steps(topic_id)
                 self._unknown_since.setdefault(topic_id, self._clock.monotonic())
                 yield
                 continue

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from bmq.controller.kv_commit import Guard, commit_settled, deposed, is_deposed
+from bmq.controller.kv_commit import Guard, deposed, is_deposed
 from bmq.controller.topics.access import (
     PASS_S,
     AccessDefaults,
@@ -34,6 +34,7 @@ from bmq.core.file_access import Access
 from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog
 from bmq.meta.kv import Delete, KeyValue, KvError, Put
+from bmq.meta.settled_commit import commit_settled
 from bmq.storage.access_files import StepDone
 
 _log = logging.getLogger(__name__)

@@ -24,11 +24,12 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from bmq.controller.kv_commit import CONFLICTS_MAX, contested, refused
+from bmq.controller.kv_commit import CONFLICTS_MAX, contested
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.kv import Commit, Compare, KeyValue, KvError, Put, holds
 from bmq.meta.security.client_quotas import MAX_PARTITIONS, MAX_TOPICS, Bounds
+from bmq.meta.settled_commit import refused
 
 LANES = 64
 VIEW_S = 5.0

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
-from bmq.controller.kv_commit import Guard, Settled, commit_settled, deposed, is_deposed
+from bmq.controller.kv_commit import Guard, deposed, is_deposed
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.clock import Clock
@@ -28,6 +28,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
 from bmq.meta.ownership import partitions_prefix
+from bmq.meta.settled_commit import Settled, commit_settled
 from bmq.meta.topic_rules import check_name
 
 _log = logging.getLogger(__name__)

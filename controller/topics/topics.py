@@ -3,7 +3,7 @@
 A change is decided on the values in the store and committed by comparing their revisions.  So it can neither overwrite
 a value that it was not decided on, nor be done twice (rule 7; KafScale #162 wrote a stale snapshot back over a newer
 one).  If another writer was first, it is decided again.  An unknown outcome is settled before the response
-(``controller.kv_commit``).  Nothing is written if nothing changes: looking a topic up a million times costs the store
+(``meta.settled_commit``).  Nothing is written if nothing changes: looking a topic up a million times costs the store
 nothing (KafScale #151).
 
 All methods raise RequestError with Kafka's code: those of ``topic_rules``, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
@@ -23,15 +23,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bmq.controller.kv_commit import (
-    CONFLICTS_MAX,
-    Guard,
-    commit_settled,
-    contested,
-    deposed,
-    is_deposed,
-    refused,
-)
+from bmq.controller.kv_commit import CONFLICTS_MAX, Guard, contested, deposed, is_deposed
+from bmq.controller.topics import internal_topics
 from bmq.controller.topics.access_checks import AccessChecks, CheckedFiles
 from bmq.controller.topics.bounds import More, PrincipalBounds
 from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
@@ -42,9 +35,6 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta import broker_configs, topic_configs, topic_rules
 from bmq.meta.catalog import (
-    INTERNAL_TOPICS,
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
     Catalog,
     Topic,
     broker_configs_key,
@@ -57,6 +47,7 @@ from bmq.meta.catalog import (
 from bmq.meta.config_changes import Changes, apply
 from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
 from bmq.meta.security.client_quotas import Bounds, NoBounds
+from bmq.meta.settled_commit import commit_settled, refused
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -65,12 +56,6 @@ VIEW_S = 5.0
 """Time that a change waits until this process's catalog shows it.  The catalog is a message behind the store."""
 REPLICAS_MAX = 32_767
 """Largest replication factor where storage has no bound: Kafka's type for it is int16."""
-INTERNAL_MESSAGE_BYTES_MAX = 16 << 20
-_HELD = {
-    OFFSETS_TOPIC: "the offsets and members of all groups",
-    TRANSACTIONS_TOPIC: "the state of all transactions",
-}
-"""The content of each internal topic, for refusals."""
 
 
 class TopicAdmin:
@@ -196,8 +181,10 @@ class TopicAdmin:
         """
         if not self.config.delete_topic_enable:
             raise RequestError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        if name in INTERNAL_TOPICS:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} is internal: deleting it would lose {_HELD[name]}.")
+        if internal := internal_topics.BY_NAME.get(name):
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"{name} is internal: deleting it would lose {internal.holds}."
+            )
         for _ in range(CONFLICTS_MAX):
             topic = await self._read_topic(name)
             if topic is None:
@@ -308,12 +295,13 @@ class TopicAdmin:
         replicas_max = await self._replicas_max() if self._replicas_max else REPLICAS_MAX
         if replicas_max == 1:
             default_factor = 1  # a folder; with a few datanodes missing, HDFS makes up for it when they are back
-        if name in INTERNAL_TOPICS:
-            default_partitions, setting = internal_partitions(name, self.config)
+        internal = internal_topics.BY_NAME.get(name)
+        if internal:
+            default_partitions = internal.partitions(self.config)
             if partitions not in (-1, default_partitions):
                 raise RequestError(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"{name} is internal: it has {default_partitions} partitions ({setting}).",
+                    f"{name} is internal: it has {default_partitions} partitions ({internal.setting}).",
                 )
         partitions = default_partitions if partitions == -1 else partitions
         if replication_factor == -1:
@@ -321,14 +309,15 @@ class TopicAdmin:
         else:
             topic_rules.check_replication_factor(replication_factor, replicas_max)
         topic_rules.check_partitions(partitions)
-        given = {**internal_configs(name, self.config, min(replication_factor, replicas_max)), **configs}
+        if internal:
+            configs = {**internal.configs(self.config, min(replication_factor, replicas_max)), **configs}
         return Topic(
             name=name,
             topic_id=uuid.uuid4(),
             partitions=partitions,
             replication_factor=replication_factor,
-            configs=_valid_topic_configs(name, given),
-            principal="" if name in INTERNAL_TOPICS else principal,
+            configs=_valid_topic_configs(name, configs),
+            principal="" if internal else principal,
         )
 
     async def _create(self, topic: Topic) -> tuple[Topic, Topic | None]:
@@ -495,38 +484,6 @@ def _revision_of(settled: tuple[Commit, bool], key: str, value: bytes) -> int | 
     return found.revision if may_be_ours and found is not None and found.value == value else None
 
 
-def internal_partitions(name: str, config: NodeConfig) -> tuple[int, str]:
-    """Return how many partitions an internal topic is created with, and the setting for that."""
-    if name == OFFSETS_TOPIC:
-        return config.offsets_topic_num_partitions, "offsets.topic.num.partitions"
-    return config.transaction_state_log_num_partitions, "transaction.state.log.num.partitions"
-
-
-def internal_configs(name: str, config: NodeConfig, copies: int) -> dict[str, str]:
-    """Return the configs that an internal topic is created with: Kafka's, with room for a group of any size.
-
-    Empty for other topics.  ``copies``: most copies that storage keeps of the topic's segments now; more could never be
-    asked for.  See Kafka's ``GroupCoordinatorService.groupMetadataTopicConfigs`` and
-    ``TransactionStateManager.transactionTopicConfigs``.  A group is one record with all its members' subscriptions and
-    assignments. Under the default size of a client's batch, a large group could not be written and would never finish a
-    rebalance.
-    """
-    if name not in INTERNAL_TOPICS:
-        return {}
-    configs = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "max.message.bytes": str(INTERNAL_MESSAGE_BYTES_MAX),
-    }
-    if name == OFFSETS_TOPIC:
-        return {**configs, "segment.bytes": str(config.offsets_topic_segment_bytes)}
-    return {
-        **configs,
-        "segment.bytes": str(config.transaction_state_log_segment_bytes),
-        "min.insync.replicas": str(min(config.transaction_state_log_min_isr, copies)),
-    }
-
-
 def _valid_topic_configs(name: str, configs: Mapping[str, str | None]) -> dict[str, str]:
     """Return the topic's configs in their canonical form.  Raises RequestError INVALID_CONFIG if they are not valid.
 
@@ -536,10 +493,11 @@ def _valid_topic_configs(name: str, configs: Mapping[str, str | None]) -> dict[s
         valid = topic_configs.validate(configs)
     except ValueError as error:
         raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if name in INTERNAL_TOPICS and valid.get("cleanup.policy") != "compact":
+    internal = internal_topics.BY_NAME.get(name)
+    if internal and valid.get("cleanup.policy") != "compact":
         raise RequestError(
             ErrorCode.INVALID_CONFIG,
-            f"{name} is internal: its cleanup.policy must be compact, since retention would delete {_HELD[name]}."
+            f"{name} is internal: its cleanup.policy must be compact, since retention would delete {internal.holds}."
             " Leave cleanup.policy=compact among its configs.",
         )
     return valid

@@ -1,8 +1,10 @@
 """Proof that this process is still the shard's only coordinator, without which it must not respond from memory.
 
 A coordinator that is cut off from the metadata store is not notified that the shard has a new owner.  The log refuses
-its writes.  Reads and heartbeats write nothing, so they need a recent proof: a batch that was acknowledged, or the
-log's confirmation that it would take one.
+its writes.  Reads and heartbeats write nothing, so they need a recent proof: an acknowledged batch, or the log's
+confirmation that it would accept a batch.  A proof counts from the moment when the batch or the question was sent.
+
+A process that stood still (``core.aio.standstill``) needs a proof since then, however recent the last proof is.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ class Freshness:
     """The last proof of one shard.  ``confirm`` asks the log; one call is under way at a time, for all that wait."""
 
     def __init__(self, clock: Clock, confirm: Callable[[], Awaitable[None]]) -> None:
+        """Count the first batch, a barrier, as a proof: make the object before the batch is sent."""
         self._clock = clock
         self._confirm = confirm
         self._proven_s = clock.monotonic()
+        self._doubted_s = -math.inf
         self._confirmed: asyncio.Future[None] | None = None  # result of the call under way
         self._confirming: asyncio.Task[None] | None = None
 
@@ -33,13 +37,18 @@ class Freshness:
         """True if the last proof is less than ``FRESH_S`` old."""
         return self._clock.monotonic() - self._proven_s < FRESH_S
 
-    def prove(self) -> None:
-        """Record that a batch was acknowledged just now."""
-        self._proven_s = self._clock.monotonic()
+    def prove(self, sent_s: float) -> None:
+        """Record the acknowledgement of a batch, sent at ``sent_s`` by the clock.
+
+        For a batch from before a doubt it proves nothing: the acknowledgement may be as old.
+        """
+        if sent_s >= self._doubted_s:
+            self._proven_s = max(self._proven_s, sent_s)
 
     def doubt(self) -> None:
-        """Forget the last proof: another process speaks as if it were the shard's owner."""
+        """Forget the last proof, and count none that is under way: another process may own the shard by now."""
         self._proven_s = -math.inf
+        self._doubted_s = self._clock.monotonic()
 
     async def renew(self) -> None:
         """Return once the shard may respond from memory; ask the log if the last proof is too old.
@@ -65,20 +74,27 @@ class Freshness:
             )
 
     async def _ask(self, confirmed: asyncio.Future[None]) -> None:
-        began = self._clock.monotonic()
         try:
-            await self._confirm()
+            began = await self._confirm_once()
+            while began < self._doubted_s:
+                began = await self._confirm_once()
         except RequestError as error:
             is_late = error.code is ErrorCode.REQUEST_TIMED_OUT
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_late else ErrorCode.NOT_COORDINATOR
             if not confirmed.done():
                 confirmed.set_exception(RequestError(code, error.message))
         else:
-            self._proven_s = max(self._proven_s, began)
+            self.prove(began)
             if not confirmed.done():
                 confirmed.set_result(None)
         finally:
             self._confirmed = self._confirming = None
+
+    async def _confirm_once(self) -> float:
+        """Have the log confirm the ownership; return the time of the question."""
+        began = self._clock.monotonic()
+        await self._confirm()
+        return began
 
 
 def _retrieve(confirmed: asyncio.Future[None]) -> None:

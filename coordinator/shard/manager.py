@@ -80,6 +80,11 @@ class Shards(ABC, Generic[A]):
         """Let no request wait from here on: the process shuts down, and its clients must find another."""
         self.is_draining = True
 
+    def doubt(self) -> None:
+        """Have each shard prove its ownership before it responds from memory: this process stood still."""
+        for shard in self._shards.values():
+            shard.doubt()
+
     def close(self) -> None:
         """Respond to parked requests, write no more, and cancel background work."""
         self._is_closed = True

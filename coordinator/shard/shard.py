@@ -102,6 +102,7 @@ class Shard(ABC, Generic[S, A]):
         self._loads = loads
         self._spawn = spawn
         self._serving: A | None = None
+        self._freshness: Freshness | None = None  # of the ownership that is being loaded, or is served
         self._attempt = object()  # the attempt whose log is in use: the end of an earlier one's log is ignored
         self._log: ShardLog | None = None
         self._ready: asyncio.Future[None] | None = None  # done when the load under way succeeds, fails or is given up
@@ -182,6 +183,11 @@ class Shard(ABC, Generic[S, A]):
         serving = await self._loaded()
         assert serving is not None
         return serving
+
+    def doubt(self) -> None:
+        """Respond from memory only after the next proof of the ownership: this process stood still."""
+        if self._freshness is not None:
+            self._freshness.doubt()
 
     async def fresh(self) -> A:
         """Return the shard once it is loaded and may respond from memory (``Freshness``).
@@ -313,14 +319,15 @@ class Shard(ABC, Generic[S, A]):
         replay = Replay(log, state, settings.read_bytes)
         await replay.read(log.high_watermark)
         await self._replayed(state)
+        freshness = self._freshness = Freshness(self._clock, log.confirm)
         key, value = self._barrier()
         barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
         await replay.read(barrier + 1)
         await self._replayed(state)
-        writer = Writer(log, self._clock, flushed=lambda: self._flushed(log), failed=self._failed)
+        writer = Writer(log, self._clock, flushed=lambda sent_s: self._flushed(log, sent_s), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # replayed bytes count too, until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
-        serving = self._activate(state, writer, Freshness(self._clock, log.confirm))
+        serving = self._activate(state, writer, freshness)
         try:
             await serving.go_live()
             if not log.is_open:
@@ -343,7 +350,7 @@ class Shard(ABC, Generic[S, A]):
             replay.bytes_read,
             extra=fields(topic=self.id.kind.topic, shard=self.id.number, epoch=log.epoch),
         )
-        self._flushed(log)
+        self._snapshot_if_due(serving, log)
 
     def _end_wait(self) -> None:
         ready, self._ready = self._ready, None
@@ -369,11 +376,14 @@ class Shard(ABC, Generic[S, A]):
             self._move(Phase.FAILED)
             self.start()
 
-    def _flushed(self, log: ShardLog) -> None:
+    def _flushed(self, log: ShardLog, sent_s: float) -> None:
         serving = self._serving
         if serving is None:
             return
-        serving.freshness.prove()
+        serving.freshness.prove(sent_s)
+        self._snapshot_if_due(serving, log)
+
+    def _snapshot_if_due(self, serving: A, log: ShardLog) -> None:
         if self._is_in_snapshot or serving.writer.bytes_appended < self._snapshot_at:
             return
         self._is_in_snapshot = True

@@ -60,8 +60,8 @@ class ShardWrite:
 class Writer:
     """Writer of one shard under one ownership.
 
-    ``flushed`` is called after each flush; ``failed`` once, with the failure, after all operations have ended with
-    NOT_COORDINATOR.
+    ``flushed`` is called after each flush, with the time of the clock at which the batch was sent; ``failed`` once,
+    with the failure, after all operations have ended with NOT_COORDINATOR.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Writer:
         log: ShardLog,
         clock: Clock,
         *,
-        flushed: Callable[[], None],
+        flushed: Callable[[float], None],
         failed: Callable[[RequestError], None],
     ) -> None:
         self.bytes_appended = 0
@@ -176,13 +176,14 @@ class Writer:
         starting = [each for each in (*finished, *partial) if each.first_batch < 0]
         self._finishing = finished
         self._is_in_flight = True
+        sent_s = self._clock.monotonic()
         try:
             future = self._log.append(batch)
         except RequestError as error:
             self._is_in_flight = False
             self.fail(error)
             return
-        future.add_done_callback(lambda done: self._flushed(done, size, starting))
+        future.add_done_callback(lambda done: self._flushed(done, size, starting, sent_s))
 
     def _own_batch(self, records: Sequence[KeyValue], producer: BatchProducer) -> bytearray:
         """Return the batch of one operation.  Raises RequestError MESSAGE_TOO_LARGE if the log does not accept it."""
@@ -237,7 +238,7 @@ class Writer:
             finished.append(self._queue.popleft())
         return self._build(records) if records else None, finished, []
 
-    def _flushed(self, done: asyncio.Future[int], size: int, starting: list[ShardWrite]) -> None:
+    def _flushed(self, done: asyncio.Future[int], size: int, starting: list[ShardWrite], sent_s: float) -> None:
         self._is_in_flight = False
         if self._error is not None:
             if not done.cancelled():
@@ -254,7 +255,7 @@ class Writer:
             operation.first_batch = base
         finished, self._finishing = self._finishing, []
         self._finish(finished)
-        self._on_flushed()
+        self._on_flushed(sent_s)
         self._send()
 
     def _finish(self, operations: list[ShardWrite]) -> None:

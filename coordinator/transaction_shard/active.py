@@ -7,8 +7,7 @@ once its Prepare is durable (rule 11).  If the log fails, all requests that wait
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Set
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.aio.turns import Turns, next_turn, room_in_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.shard_kinds import ShardId
 
@@ -110,12 +110,19 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         """The transactions whose markers are on their way."""
         return self._markers.endings.values()
 
-    def missing(self, transactional_id: str) -> Set[tuple[uuid.UUID, int]] | None:
-        """Return the partitions without a marker, of a transaction that is ending; None if that is not known."""
+    def missing(self, transactional_id: str) -> Container[PartitionKey] | None:
+        """Return the partitions without a marker, of a transaction that is ending; None if that is not known.
+
+        The container follows the markers that are written.
+        """
         ending = self._markers.endings.get(transactional_id)
-        if ending is None or any(each.topic_id is None for each in self.state.values[transactional_id].partitions):
+        if (
+            ending is None
+            or not ending.is_complete
+            or any(each.topic_id is None for each in self.state.values[transactional_id].partitions)
+        ):
             return None
-        return {(key.topic_id, key.partition) for key in ending.missing}
+        return ending.missing
 
     # ----------------------------------------------------------------------------------------------------- requests
 

@@ -12,12 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.transaction.records import StoredTransaction
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.call_room import LATE_MAX, PATIENCE_S, CallRoom
+from bmq.core.aio.steps import Steps, batched, finish_steps, run_in_steps
+from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, room_in_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
@@ -41,6 +44,8 @@ WriteMarkers = Callable[[TransactionMarker, Sequence[PartitionKey]], Awaitable[M
 SENDING_MAX = 100
 """Transactions of one shard at once; further transactions wait.  Late transactions do not count."""
 PARTITIONS_A_CALL = 1_000
+SHOWN_MAX = 10
+"""Partitions that a log line names."""
 LATE_S = 30.0
 """A transaction whose markers are missing for longer is named in a log line."""
 _DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -51,7 +56,8 @@ _FENCED = frozenset({ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID
 class Ending:
     """A transaction whose markers are on their way.
 
-    ``missing``: the partitions without a marker, each with its topic's name.  ``error``: why the last call failed.
+    ``missing``: the partitions without a marker, each with its topic's name; ``is_complete`` once it has all of them.
+    ``error``: why the last call failed.
     """
 
     transactional_id: str
@@ -60,6 +66,7 @@ class Ending:
     began_s: float
     failures: int = 0
     error: str = ""
+    is_complete: bool = False
     is_reported: bool = False
     is_refused: bool = False
     is_late: bool = False
@@ -123,12 +130,22 @@ class MarkerSender:
             value.client_version,
         )
         ending = self._endings[transactional_id] = Ending(transactional_id, marker, {}, self._clock.monotonic())
-        unresolved = []
+        if sum(1 + len(each.partitions) for each in value.partitions) > ELEMENTS_A_TURN:
+            self._spawn(run_in_steps(self._find_in_steps(ending, value)))
+        else:
+            finish_steps(self._find_in_steps(ending, value))
+
+    def _find_in_steps(self, ending: Ending, value: StoredTransaction) -> Steps[None]:
+        """Fill ``ending.missing``, and enqueue it; a transaction may have 100,000 partitions."""
+        turns, unresolved = Turns(), []
         for topic, topic_id, partitions in value.partitions:
             if topic_id is None:
                 unresolved.append((topic, partitions))
-            else:
-                ending.missing.update((PartitionKey(topic_id, each), topic) for each in partitions)
+                continue
+            for some in batched(partitions, ELEMENTS_A_TURN):
+                if turns.is_over(1 + len(some)):
+                    yield
+                ending.missing.update((PartitionKey(topic_id, each), topic) for each in some)
         if unresolved:
             self._spawn(self._resolve(ending, unresolved))
         else:
@@ -159,6 +176,7 @@ class MarkerSender:
 
     def _enqueue(self, ending: Ending) -> None:
         ending.timer = None
+        ending.is_complete = True
         if not self._is_closed:
             self._queue.append(ending)
             self._next()
@@ -219,6 +237,7 @@ class MarkerSender:
         except RequestError as error:
             ending.error = str(error)
             return False
+        await room_in_turn(len(keys))  # the responses to many slices may come together
         is_fenced, failed = False, ErrorCode.NONE
         for key in keys:
             code = results.get(key, ErrorCode.REQUEST_TIMED_OUT)
@@ -233,6 +252,7 @@ class MarkerSender:
         return is_fenced
 
     async def _call(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
+        await room_in_turn(len(keys))
         async with asyncio.timeout(self._settings.marker_timeout_s):
             return await self._write_markers(marker, keys)
 
@@ -279,8 +299,9 @@ class MarkerSender:
 
 def _shown(ending: Ending) -> str:
     """Return the first of the partitions without a marker, as ``name-number``."""
-    names = [f"{topic}-{key.partition}" for key, topic in ending.missing.items()]
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    names = [f"{topic}-{key.partition}" for key, topic in islice(ending.missing.items(), SHOWN_MAX)]
+    more = len(ending.missing) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _slices(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:

@@ -28,6 +28,7 @@ from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn, room_in_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
+from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.group_placement import shard_of
@@ -269,7 +270,7 @@ class TransactionApis:
             if turns.is_over():
                 await next_turn()
             try:
-                states.append(await _describe(transactional_id, serving))
+                states.append(await _describe(transactional_id, serving, turns))
             except RequestError as error:
                 states.append(_described(transactional_id, error.code))
         return m.DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
@@ -365,7 +366,7 @@ def _refused_for(counts: Mapping[str, int]) -> _CodeOf:
     return code_of
 
 
-async def _describe(transactional_id: str, serving: ActiveTransactions | RequestError) -> Any:
+async def _describe(transactional_id: str, serving: ActiveTransactions | RequestError, turns: Turns) -> Any:
     if not transactional_id:
         return _described(transactional_id, ErrorCode.INVALID_REQUEST)
     if isinstance(serving, RequestError):
@@ -377,9 +378,15 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
     missing = serving.missing(transactional_id) if value.state.is_prepare else None
     partitions: dict[str, list[int]] = {}
     for topic, topic_id, numbers in value.partitions:
-        kept = [each for each in numbers if missing is None or (topic_id, each) in missing]
+        kept = partitions.get(topic, [])
+        for some in batched(numbers, ELEMENTS_A_TURN):
+            if turns.is_over(1 + len(some)):
+                await next_turn()
+            if missing is not None and topic_id is not None:
+                some = [each for each in some if PartitionKey(topic_id, each) in missing]
+            kept += some
         if kept:
-            partitions.setdefault(topic, []).extend(kept)
+            partitions[topic] = kept
     return _described(
         transactional_id,
         ErrorCode.NONE,

@@ -125,13 +125,14 @@ class InternalEndpoint:
         protocols: tuple[int, int] = PROTOCOL,
         admit: Admit | None = None,
         secret: SharedSecret = NO_SECRET,
+        on_known: Callable[[Client], None] = no_op,
     ) -> None:
         """Create an endpoint that serves Hello and Ping.
 
-        Without ``secret`` and ``admit`` it serves every process that names the cluster.
+        Without ``secret`` and ``admit`` it serves every process that names the cluster.  ``on_known`` is called when
+        the process at the other end of a connection has shown what it is asked for.
         """
-        self.on_known: Callable[[Client], None] = _ignore
-        """Called when the process at the other end of a connection has shown what it is asked for."""
+        self._on_known = on_known
         self.incarnation = own
         self._cluster = cluster
         self._clock = clock
@@ -246,7 +247,7 @@ class InternalEndpoint:
             nonce, why = (result.token, "") if isinstance(result, Challenge) else (b"", result.text)
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             return HelloResponse(code, why, -1, self.incarnation, nonce=nonce).encode()
-        self.on_known(client)
+        self._on_known(client)
         response = replace(response, proof=result.proof)
         admission = self._admit(request.from_incarnation)
         if isinstance(admission, Awaitable):
@@ -335,10 +336,6 @@ def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple
 def _range(protocols: tuple[int, int]) -> str:
     least, most = protocols
     return str(least) if least == most else f"{least} to {most}"
-
-
-def _ignore(client: Client) -> None:
-    pass
 
 
 def _admit_anybody(incarnation: str) -> Admission:

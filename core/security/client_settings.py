@@ -111,6 +111,8 @@ def security_of_client(given: Mapping[str, str]) -> tuple[ClientSecuritySettings
     if protocol == "PLAINTEXT" and (security.get("sasl.mechanism") or security.get("sasl.jaas.config")):
         raise ConfigError("security.protocol is PLAINTEXT, and would use no log-in: give SASL_SSL or SASL_PLAINTEXT")
     _check_tls(security)
+    if protocol not in TLS and (given_tls := sorted(key for key in security.values if _means_tls(security, key))):
+        raise ConfigError(f"{', '.join(given_tls)}: security.protocol is {protocol}, without TLS: give SSL or SASL_SSL")
     login = login_of(security.get) if protocol in SASL else None
     return ClientSecuritySettings(protocol, login, security.values), tuple(sorted(set(values) & _OF_JAVA))
 
@@ -124,6 +126,11 @@ def _refuse(values: Mapping[str, str]) -> None:
     handler = values.get("sasl.login.callback.handler.class", "")
     if handler and handler.rpartition(".")[2] not in _TOKEN_HANDLERS:
         raise ConfigError("sasl.login.callback.handler.class: classes of Java cannot be run")
+
+
+def _means_tls(security: ClientSecuritySettings, key: str) -> bool:
+    """Return whether the setting names certificates or keys: its author expects TLS."""
+    return key.startswith(("ssl.truststore.", "ssl.keystore.", "ssl.key.")) and bool(security.get(key))
 
 
 def _check_tls(security: ClientSecuritySettings) -> None:

@@ -77,36 +77,50 @@ class AuthenticationMachine:
     """
 
     __slots__ = (
-        "again_since", "changed_to", "expires_at", "is_again", "is_raw", "knows_reauth", "mechanism", "principal",
-        "reauth_ms", "state",
+        "_again_since", "_changed_to", "_expires_at", "_is_again", "_is_raw", "_knows_reauth", "_mechanism",
+        "_principal", "_reauth_ms", "_state",
     )  # fmt: skip
 
     def __init__(self, reauth_ms: Mapping[str, int]) -> None:
-        self.reauth_ms = reauth_ms
-        self.state = State.NEW
-        self.mechanism = ""
-        self.is_raw = False
-        self.is_again = False
-        self.principal: Principal | None = None
-        self.expires_at: float | None = None
-        self.changed_to = ""
-        """The mechanism that a re-authentication asked for, if it is another one."""
-        self.again_since = float("-inf")
-        self.knows_reauth = False
+        self._reauth_ms = reauth_ms
+        self._state = State.NEW
+        self._mechanism = ""
+        self._is_raw = False
+        self._is_again = False
+        self._principal: Principal | None = None
+        self._expires_at: float | None = None
+        self._changed_to = ""  # the mechanism that a re-authentication asked for, if it is another one
+        self._again_since = float("-inf")
+        self._knows_reauth = False
 
     def __repr__(self) -> str:
-        return f"<AuthenticationMachine {self.state.name} {self.mechanism}{' again' if self.is_again else ''}>"
+        return f"<AuthenticationMachine {self._state.name} {self._mechanism}{' again' if self._is_again else ''}>"
+
+    @property
+    def state(self) -> State:
+        """The state of the authentication."""
+        return self._state
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism of the first handshake; empty before."""
+        return self._mechanism
+
+    @property
+    def is_raw(self) -> bool:
+        """True if tokens come without Kafka's headers."""
+        return self._is_raw
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Return the effects of an event at the time ``now``, in seconds of the clock that sessions end by."""
-        cell = TABLE[self.state, type(event)]
+        cell = TABLE[self._state, type(event)]
         if isinstance(cell, Cell):
-            assert cell is Cell.LATE, f"{event} in {self.state.name}"
+            assert cell is Cell.LATE, f"{event} in {self._state.name}"
             return []
         return cell(self, event, now)
 
     def count(self, first: AuthenticationMetric, again: AuthenticationMetric) -> CountAuthentication:
-        return CountAuthentication(again if self.is_again else first, self.mechanism)
+        return CountAuthentication(again if self._is_again else first, self._mechanism)
 
 
 Machine = AuthenticationMachine
@@ -119,79 +133,79 @@ def on_versions(machine: Machine, event: VersionsRequested, now: float) -> list[
 
 
 def on_versions_given(machine: Machine, event: VersionsGiven, now: float) -> list[Effect]:
-    machine.state = State.VERSIONED
+    machine._state = State.VERSIONED
     return []
 
 
 def on_handshake(machine: Machine, event: HandshakeRequested, now: float) -> list[Effect]:
-    machine.is_raw = event.version == 0
-    if event.mechanism not in machine.reauth_ms:
-        machine.state = State.FAILED
+    machine._is_raw = event.version == 0
+    if event.mechanism not in machine._reauth_ms:
+        machine._state = State.FAILED
         reason = f"the mechanism {event.mechanism[:64]!r} is not enabled"
         return [
             machine.count(AuthenticationMetric.FAILURE, AuthenticationMetric.REAUTH_FAILURE),
             FailAuthentication(reason, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ""),
         ]
-    if machine.is_again and event.mechanism != machine.mechanism:
-        machine.changed_to = event.mechanism
-    machine.mechanism = machine.mechanism or event.mechanism
-    machine.state = State.TOKEN
-    return [CreateSaslServer(machine.mechanism, machine.is_again), RespondToHandshake()]
+    if machine._is_again and event.mechanism != machine._mechanism:
+        machine._changed_to = event.mechanism
+    machine._mechanism = machine._mechanism or event.mechanism
+    machine._state = State.TOKEN
+    return [CreateSaslServer(machine._mechanism, machine._is_again), RespondToHandshake()]
 
 
 def on_handshake_again(machine: Machine, event: HandshakeRequested, now: float) -> list[Effect]:
-    if machine.expires_at is None or now - machine.again_since < AGAIN_S:
+    if machine._expires_at is None or now - machine._again_since < AGAIN_S:
         return on_request(machine, event, now)
-    machine.again_since = now
-    machine.is_again = True
+    machine._again_since = now
+    machine._is_again = True
     return [Suspend(), *on_handshake(machine, event, now)]
 
 
 def on_token(machine: Machine, event: TokenReceived, now: float) -> list[Effect]:
-    machine.knows_reauth = machine.knows_reauth or bool(event.version)
-    if machine.changed_to:
+    machine._knows_reauth = machine._knows_reauth or bool(event.version)
+    if machine._changed_to:
         text = (
-            f"SASL mechanism '{machine.changed_to}' requested by client is not supported for re-authentication of"
-            f" mechanism '{machine.mechanism}'"
+            f"SASL mechanism '{machine._changed_to}' requested by client is not supported for re-authentication of"
+            f" mechanism '{machine._mechanism}'"
         )
         return _fail(machine, text, text)
-    machine.state = State.EVALUATE
+    machine._state = State.EVALUATE
     return [Evaluate(event.token)]
 
 
 def on_challenge(machine: Machine, event: Challenge, now: float) -> list[Effect]:
-    machine.state = State.TOKEN
-    return [RespondToToken(event.token, 0, machine.is_raw)]
+    machine._state = State.TOKEN
+    return [RespondToToken(event.token, 0, machine._is_raw)]
 
 
 def on_completed(machine: Machine, event: SaslCompleted, now: float) -> list[Effect]:
     result = event.result
-    if machine.is_again and result.principal != machine.principal:
-        before, after = machine.principal, result.principal
+    if machine._is_again and result.principal != machine._principal:
+        before, after = machine._principal, result.principal
         text = f"Cannot change principals during re-authentication from {_dotted(before)}: {_dotted(after)}"
         return _fail(machine, text, text)
-    limits = [each for each in (event.lifetime_ms, machine.reauth_ms[machine.mechanism] or None) if each is not None]
+    limits = [each for each in (event.lifetime_ms, machine._reauth_ms[machine._mechanism] or None) if each is not None]
     lifetime_ms = max(0, min(limits)) if limits else 0
-    machine.principal = result.principal
-    machine.expires_at = now + lifetime_ms / 1000 if limits else None
+    machine._principal = result.principal
+    machine._expires_at = now + lifetime_ms / 1000 if limits else None
     effects: list[Effect] = [machine.count(AuthenticationMetric.SUCCESS, AuthenticationMetric.REAUTH_SUCCESS)]
-    if not machine.is_again and not machine.knows_reauth:
-        effects.append(CountAuthentication(AuthenticationMetric.SUCCESS_NO_REAUTH, machine.mechanism))
-    machine.state = State.READY
+    if not machine._is_again and not machine._knows_reauth:
+        effects.append(CountAuthentication(AuthenticationMetric.SUCCESS_NO_REAUTH, machine._mechanism))
+    machine._state = State.READY
     return [
         *effects,
-        StartSession(result, machine.mechanism, machine.expires_at),
+        StartSession(result, machine._mechanism, machine._expires_at),
         Dispose(),
-        RespondToToken(result.token, lifetime_ms, machine.is_raw),
+        RespondToToken(result.token, lifetime_ms, machine._is_raw),
     ]
 
 
 def on_failure(machine: Machine, event: AuthenticationFailure, now: float) -> list[Effect]:
-    which = "re-authentication" if machine.is_again else "authentication"
+    which = "re-authentication" if machine._is_again else "authentication"
     text = event.text or (
-        f"Authentication failed during {which} due to invalid credentials with SASL mechanism {machine.mechanism}"
+        f"Authentication failed during {which} due to invalid credentials with SASL mechanism {machine._mechanism}"
     )
-    return _fail(machine, f"{machine.mechanism}: {event.reason}", text)
+    return _fail(machine, f"{machine._mechanism}: {event.reason}", text)
 
 
 def on_early(machine: Machine, event: Event, now: float) -> list[Effect]:
@@ -207,37 +221,37 @@ def on_timed_out(machine: Machine, event: TimedOut, now: float) -> list[Effect]:
 
 
 def on_failure_timed_out(machine: Machine, event: TimedOut, now: float) -> list[Effect]:
-    machine.state = State.CLOSED
+    machine._state = State.CLOSED
     return [Close("its authentication failed, and it does not read the response")]
 
 
 def on_closed(machine: Machine, event: ConnectionClosed, now: float) -> list[Effect]:
-    machine.state = State.CLOSED
+    machine._state = State.CLOSED
     return [Dispose()]
 
 
 def _fail(machine: Machine, reason: str, text: str) -> list[Effect]:
-    machine.state = State.FAILED
+    machine._state = State.FAILED
     return [
         machine.count(AuthenticationMetric.FAILURE, AuthenticationMetric.REAUTH_FAILURE),
         Dispose(),
-        FailAuthentication(reason, ErrorCode.SASL_AUTHENTICATION_FAILED, text, machine.is_raw),
+        FailAuthentication(reason, ErrorCode.SASL_AUTHENTICATION_FAILED, text, machine._is_raw),
     ]
 
 
 def _close(machine: Machine, why: str) -> list[Effect]:
     count = machine.count(AuthenticationMetric.FAILURE, AuthenticationMetric.REAUTH_FAILURE)
-    machine.state = State.CLOSED
+    machine._state = State.CLOSED
     return [count, Dispose(), Close(why)]
 
 
 def _pass_on(machine: Machine, what: str, now: float) -> list[Effect]:
     """Pass a request of a connection that has a session on, unless that is over."""
-    if machine.expires_at is None or now < machine.expires_at:
+    if machine._expires_at is None or now < machine._expires_at:
         return [PassOn()]
-    machine.state = State.CLOSED
+    machine._state = State.CLOSED
     return [
-        CountAuthentication(AuthenticationMetric.EXPIRED, machine.mechanism),
+        CountAuthentication(AuthenticationMetric.EXPIRED, machine._mechanism),
         Close(f"{what} after its session was over"),
     ]
 

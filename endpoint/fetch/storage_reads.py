@@ -17,9 +17,11 @@ from bmq.endpoint.fetch.memory_budget import Reservation
 from bmq.endpoint.fetch.partition_read import PartitionRead
 from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import Catalog
+from bmq.storage.aborted_reader import AbortedReader
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import PartitionPath
-from bmq.storage.log_reader import LogReader, LogSlice, MissingRecords, OffsetNotFound
+from bmq.storage.log_reader import LogReader, LogSlice, OffsetNotFound
+from bmq.storage.segment_cursor import MissingRecords
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class StorageReads:
             recent = view.recent_aborted  # as it is when the active segment is known: no older
             held = self._context.tails.held(result.key) if result.key is not None else None
             if result.wants_aborted:
-                records = await reader.read_with_aborted(
+                records = await AbortedReader(reader).read(
                     result.offset, result.limit, result.end, result.marks[0], active=active, recent=recent, held=held
                 )
             else:

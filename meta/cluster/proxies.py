@@ -9,7 +9,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
 from bmq.meta.catalog import Catalog, TopicChange
 from bmq.meta.cluster.member import BROKER, COORDINATOR, PROXY
-from bmq.meta.cluster.placement import place
+from bmq.meta.cluster.placement import Places
 from bmq.meta.cluster.view import ClusterView, ViewChange
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.meta.shard_kinds import ShardId, ShardKind, kind_of_topic, shard_count
@@ -51,7 +51,7 @@ class ClusterProxies:
         """The node ids, by incarnation, of those of ``_proxies`` that may own partitions or shards, too."""
         self._moves: dict[uuid.UUID, int] = {}
         """Number of changes of owners of each topic's partitions that this process has seen."""
-        self._places: dict[uuid.UUID | ShardKind, list[int]] = {}
+        self._places: dict[uuid.UUID | ShardKind, Places] = {}
         view.subscribe(self._view_changed)
         catalog.subscribe(self._topic_changed)
 
@@ -102,10 +102,10 @@ class ClusterProxies:
         count = max(shard_count(kind, self._catalog, self._shards), number + 1)
         return self._placed(kind, kind.key.encode(), count)[number]
 
-    def _placed(self, name: uuid.UUID | ShardKind, seed: bytes, count: int) -> list[int]:
+    def _placed(self, name: uuid.UUID | ShardKind, seed: bytes, count: int) -> Places:
         placed = self._places.get(name)
         if placed is None or len(placed) < count:
-            placed = self._places[name] = place(seed, count, [proxy.node_id for proxy in self._proxies])
+            placed = self._places[name] = Places(seed, count, [proxy.node_id for proxy in self._proxies])
         return placed
 
     def refresh(self) -> None:

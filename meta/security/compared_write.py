@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from bmq.core.aio.backoff import Backoff
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.kv import Compare, Delete, KeyValue, KvError, KvUnavailable, KvUnknown, Put
+from bmq.meta.kv import Compare, Delete, KeyValue, KvError, KvUnavailable, Put
 from bmq.meta.prefix_watch import PrefixWatcher
+from bmq.meta.settled_commit import commit_settled, refused
 
-ATTEMPTS = 8
-"""Tries to find out the outcome, about 6 s in all."""
-PAUSE_S = Backoff(0.05, 2.0)
 VIEW_S = 10.0
 """Time that a writer waits until its process's view shows what it has written."""
 
@@ -31,26 +28,15 @@ async def write_compared(kv: KeyValue, key: str, value: bytes | None, revision: 
     write may be done.
     """
     write = Delete(key) if value is None else Put(key, value)
-    doubt: KvUnknown | None = None
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            done = await kv.commit([Compare(key, revision)], [write])
-        except KvUnknown as error:
-            doubt = error
-        except KvUnavailable as error:
-            if doubt is None:
-                raise _refused(error) from None
-        except KvError as error:
-            raise _refused(error) from None
-        else:
-            if done.succeeded:
-                return Written(True, done.revision)
-            found = done.current[key]
-            is_there = (None if found is None else found.value) == value
-            return Written(doubt is not None and is_there, done.revision)  # an earlier try may have done it
-        await asyncio.sleep(PAUSE_S.pause(attempt))
-    assert doubt is not None
-    raise _refused(doubt)
+    try:
+        done, may_be_ours = await commit_settled(kv, [Compare(key, revision)], [write])
+    except KvError as error:
+        raise refused(error) from None
+    if done.succeeded:
+        return Written(True, done.revision)
+    found = done.current[key]
+    is_there = (None if found is None else found.value) == value
+    return Written(may_be_ours and is_there, done.revision)  # an earlier try may have done it
 
 
 async def wait_shown(view: PrefixWatcher, revision: int) -> None:
@@ -64,11 +50,3 @@ async def wait_shown(view: PrefixWatcher, revision: int) -> None:
     except (TimeoutError, KvUnavailable) as error:
         text = "whether this is in force at every proxy is not known, look before doing it again"
         raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata store does not answer: {text}") from error
-
-
-def _refused(error: KvError) -> RequestError:
-    if isinstance(error, KvUnknown):
-        text = "the metadata store does not answer: whether this was done is not known, check before doing it again"
-    else:
-        text = "the metadata store cannot be reached: nothing was done"
-    return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{text} ({error})")

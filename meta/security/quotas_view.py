@@ -6,7 +6,6 @@ is decided again on these, so that two administrators do not undo each other's c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
@@ -14,7 +13,7 @@ from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.errors import FormatError
 from bmq.core.security.principal import USER_TYPE
 from bmq.meta.kv import Changes, Compare, Delete, Entry, KeyValue, KvUnknown, Put, Write
-from bmq.meta.prefix_watch import RETRY_S, PrefixWatcher
+from bmq.meta.prefix_watch import PrefixWatcher
 from bmq.meta.security.client_quotas import (
     ENTITIES_MAX,
     IP,
@@ -34,11 +33,12 @@ from bmq.meta.security.client_quotas import (
     quotas_key,
     quotas_prefix,
 )
+from bmq.meta.settled_commit import commit_settled
 
 ENTITIES_A_COMMIT = 100
 """Entities of a request that are written together; those of a larger one are written in parts."""
 ATTEMPTS = 10
-"""Tries of a write that others come before, or whose outcome is unknown."""
+"""Times that a change is decided again because another writer was first."""
 _USER_PREFIX = f"{USER_TYPE}:"
 
 
@@ -133,8 +133,7 @@ class QuotasView:
             known[entity] = self._watcher.revision_of(key), values
             if changed(values, changes[entity]) == values:  # by the view, which may be behind another proxy's change
                 known[entity] = _as_stored(entity, await self._kv.get(key))
-        uncertain: KvUnknown | None = None
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             compares: list[Compare] = []
             writes: list[Write] = []
             for key, entity in by_key.items():
@@ -145,17 +144,12 @@ class QuotasView:
                     writes.append(Put(key, encode_quotas(after)) if after else Delete(key))
             if not writes:
                 return max(revision for revision, _ in known.values())
-            try:
-                done = await self._kv.commit(compares, writes)
-            except KvUnknown as error:
-                uncertain = error  # done or not: the same compares show it
-                await asyncio.sleep(RETRY_S.pause(attempt))
-                continue
+            done, _ = await commit_settled(self._kv, compares, writes)
             if done.succeeded:
                 return done.revision
             for key, entry in done.current.items():
                 known[by_key[key]] = _as_stored(by_key[key], entry)
-        raise uncertain or KvUnknown("others write the same quotas all the time")
+        raise KvUnknown("others write the same quotas all the time")
 
     def _apply(self, changes: Changes) -> None:
         for event in changes:

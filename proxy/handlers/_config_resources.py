@@ -9,8 +9,11 @@ from typing import Any
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.endpoint.authorization.authorizer import Rights, not_authorized
+from bmq.meta import broker_configs, topic_configs
 from bmq.meta.catalog import NODE_DIGITS_MAX
-from bmq.meta.topic_configs import ACCESS_CONFIGS
+
+ACCESS_CONFIGS = topic_configs.ACCESS_CONFIGS | broker_configs.ACCESS_CONFIGS
+"""The configs that say who may read files of topics: a topic's own, and the brokers' for topics without them."""
 
 
 class ConfigResourceType(IntEnum):
@@ -45,14 +48,14 @@ def check_rights(rights: Rights, operation: AclOperation, resource: Any) -> None
 
 
 def check_access_rights(rights: Rights, changed: Iterable[str]) -> None:
-    """Raise RequestError CLUSTER_AUTHORIZATION_FAILED unless the client may change these configs of a topic.
+    """Raise RequestError CLUSTER_AUTHORIZATION_FAILED unless the client may change these configs.
 
     The owner, group and mode of a topic's files open its records to users of storage whom no ACL of Kafka stops.  So a
-    change of them needs the right to alter the cluster, besides the right to alter or create the topic.
+    change of them needs the right to alter the cluster, besides the right to alter the resource or create the topic.
     """
     access = sorted(ACCESS_CONFIGS.intersection(changed))
     if access and not rights.allow_on_cluster(AclOperation.ALTER):
-        text = f"{', '.join(access)}: to set who may read a topic's files, a client needs ALTER on the cluster"
+        text = f"{', '.join(access)}: to set who may read topics' files, a client needs ALTER on the cluster"
         raise RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
 
 

@@ -25,10 +25,10 @@ from bmq.core.wire.messages import AlterConfigsResponse, IncrementalAlterConfigs
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
 from bmq.meta.config_changes import Changes, ConfigChange, Operation
-from bmq.meta.topic_configs import ACCESS_CONFIGS
 from bmq.meta.topic_rules import check_name
 from bmq.proxy.handlers import _logger_configs as logger_configs
 from bmq.proxy.handlers._config_resources import (
+    ACCESS_CONFIGS,
     ConfigResourceType,
     check_access_rights,
     check_rights,
@@ -69,8 +69,7 @@ async def _alter_all(
         if len({config.name for config in resource.configs}) != len(resource.configs):
             raise RequestError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
         changes = read(resource.configs)
-        if parse_type(resource.resource_type) is ConfigResourceType.TOPIC:
-            check_access_rights(rights, _changed_access(scopes, resource.resource_name, changes))
+        check_access_rights(rights, _changed_access(scopes, resource, changes))
         await _alter(scopes, resource, changes, message.validate_only)
 
     results = await each(message.resources, alter, ALTER_MS)
@@ -107,12 +106,16 @@ async def _alter(scopes: ProxyScopes, resource: Any, changes: Changes, validate_
     await scopes.process.admin.alter_topic_configs(name, changes, validate_only=validate_only)
 
 
-def _changed_access(scopes: ProxyScopes, topic: str, changes: Changes) -> Iterable[str]:
+def _changed_access(scopes: ProxyScopes, resource: Any, changes: Changes) -> Iterable[str]:
     """Return the names of ``ACCESS_CONFIGS`` that a request names, or in a whole new set alters or leaves out."""
     if not isinstance(changes, Mapping):
         return [change.name for change in changes]
-    found = scopes.process.catalog.topics.get(topic)
-    before: Mapping[str, str] = found.configs if found is not None else {}
+    catalog, name = scopes.process.catalog, resource.resource_name
+    before: Mapping[str, str] = {}
+    if parse_type(resource.resource_type) is ConfigResourceType.BROKER:
+        before = catalog.broker_configs(parse_node(name, scopes.view.config.node_id))
+    elif (found := catalog.topics.get(name)) is not None:
+        before = found.configs
     return [name for name in ACCESS_CONFIGS if changes.get(name) != before.get(name)]
 
 
@@ -134,7 +137,11 @@ def _operations(configs: Any) -> list[ConfigChange]:
 NEEDS = (
     Need(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, "each"),
     Need(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, "for brokers and loggers"),
-    Need(AclOperation.ALTER, ResourceType.CLUSTER, "besides, for a topic's storage.owner, storage.group, storage.mode"),
+    Need(
+        AclOperation.ALTER,
+        ResourceType.CLUSTER,
+        "besides, for storage.owner, storage.group, storage.mode and their defaults",
+    ),
 )
 APIS = (
     Api(ApiKey.ALTER_CONFIGS, 0, 2, handle, needs=NEEDS),

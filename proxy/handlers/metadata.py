@@ -212,7 +212,8 @@ async def _element(
     if name is None:
         return _invalid(scopes, version, "")
     error = failed.get(name) or name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _refused(scopes, version, error, name, NO_ID)
+    operations = None if error is ErrorCode.TOPIC_AUTHORIZATION_FAILED else _operations(message, rights, name)
+    return _refused(scopes, version, error, name, NO_ID, operations=operations)
 
 
 def _invalid(scopes: ProxyScopes, version: int, name: str) -> bytes:
@@ -227,12 +228,13 @@ def _refused(
     topic_id: uuid.UUID,
     *,
     is_internal: bool | None = None,
+    operations: Operations = None,
 ) -> bytes:
     """Return the encoded element of a topic with an error, and count the error."""
     scopes.caller.metrics.api(ApiKey.METADATA).failed(error)
     if is_internal is None:
         is_internal = name in INTERNAL_TOPICS
-    return encode_error(version, error, name, topic_id, is_internal=is_internal)
+    return encode_error(version, error, name, topic_id, is_internal=is_internal, operations=operations)
 
 
 def _response_bytes(scopes: ProxyScopes, message: Any) -> int:

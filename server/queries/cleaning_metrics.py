@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from bmq.broker.cleanup.cleaning_status import CleaningTotals
 from bmq.broker.cleanup.log_cleaner_manager import LogCleanerManager
 from bmq.console.state import Own, OwnMetric
 
 
-def cleaning_metrics(manager: LogCleanerManager[Any]) -> Iterable[Own]:
-    """Yield the numbers of one broker's logs at the last look, and of its cleanings."""
-    totals, cleaner = manager.totals(), manager.cleaner
+def cleaning_metrics(manager: LogCleanerManager[Any], totals: CleaningTotals) -> Iterable[Own]:
+    """Yield the numbers of one broker's logs at the last look (``totals``), and of its cleanings."""
+    cleaner = manager.cleaner
     yield OwnMetric(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         "Compacted logs in which damage stops the cleaning, or whose last round failed",

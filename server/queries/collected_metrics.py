@@ -9,6 +9,7 @@ from bmq.core.metrics.refresh import Refresh
 from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.high_watermarks import HighWatermarks
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.queries.counts import Counts
 from bmq.server.queries.storage_room import StorageRoom
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.controller import ControllerRole
@@ -41,6 +42,7 @@ class Collected:
         room: StorageRoom,
     ) -> None:
         """Collect the numbers of the roles; ``room`` is read by the leader alone."""
+        self.counts = Counts(broker, coordinator)
         self._controller = controller
         self._room_refresh = Refresh(lambda: _read(room), ROOM_S, "the room of storage")
         self.group_lag: GroupLag | None = None
@@ -89,12 +91,13 @@ class Collected:
         return self.log_sizes
 
     async def wait(self) -> None:
-        """Wait for the collections that are under way."""
+        """Wait for the collections that are under way, except the counts, whose callers wait for them."""
         for refresh in (*self._refreshes, self._room_refresh):
             await refresh.wait()
 
     async def close(self) -> None:
         """End the collections, and start no more."""
+        await self.counts.close()
         for refresh in (*self._refreshes, self._room_refresh):
             await refresh.close()
 

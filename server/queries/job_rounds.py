@@ -1,15 +1,103 @@
-"""Requests of jobs that clean a compacted log, to the owner of the partition wherever it is."""
+"""Rounds of jobs that clean a compacted log: their requests, to the owner of the partition wherever it is."""
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bmq.console.operations import RoundFacts, SwappedFacts
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.message import InternalRequest, R
+from bmq.core.rpc.messages.broker import (
+    BeginCleaningRequest,
+    CleanedGroup,
+    SwapCleanedRequest,
+    SwapCleanedResponse,
+)
 from bmq.core.rpc.peers import PeerLost
+from bmq.meta.catalog import Catalog
 from bmq.server.cluster_member import ClusterMember
 
 ANSWER_S = 120.0
 """Time-out of the request: a new owner of the partition reads the indexes of all its segments."""
+
+
+class JobRounds:
+    """The cleaning methods of ``ClusterOperations``."""
+
+    def __init__(self, joined: ClusterMember, catalog: Catalog) -> None:
+        self._joined = joined
+        self._catalog = catalog
+
+    async def begin_cleaning(self, topic: str, partition: int, job: str) -> RoundFacts:
+        key = self._key(topic, partition)
+        request = BeginCleaningRequest(topic_id=key.topic_id, partition=partition, job=job)
+        plan = await ask_owner(self._joined, key, request)
+        return RoundFacts(
+            topic_id=str(key.topic_id),
+            partition=partition,
+            start=plan.start,
+            first_dirty=plan.first_dirty,
+            end=plan.end,
+            now_ms=plan.now_ms,
+            swap_until_ms=plan.swap_until_ms,
+            delete_retention_ms=plan.delete_retention_ms,
+            segment_bytes=plan.segment_bytes,
+            index_interval_bytes=plan.index_interval_bytes,
+            clean_bytes=plan.clean_bytes,
+            dirty_bytes=plan.dirty_bytes,
+            hold_ms=plan.hold_ms,
+            aborted=b64encode(plan.aborted).decode(),
+            producers=b64encode(plan.producers).decode(),
+        )
+
+    async def swap_cleaned(
+        self,
+        topic: str,
+        partition: int,
+        job: str,
+        end: int,
+        swap_until_ms: int,
+        groups: Sequence[Mapping[str, Any]],
+    ) -> SwappedFacts:
+        rows = tuple(CleanedGroup(**each) for each in groups)
+        response = await self._swap(topic, partition, job, end, swap_until_ms, rows)
+        return SwappedFacts(swapped=response.swapped, expired=response.expired, stopped=response.stopped or None)
+
+    async def end_cleaning(self, topic: str, partition: int, job: str) -> None:
+        await self._swap(topic, partition, job, -1, -1, (), ends_hold=True)
+
+    async def _swap(
+        self,
+        topic: str,
+        partition: int,
+        job: str,
+        end: int,
+        swap_until_ms: int,
+        groups: tuple[CleanedGroup, ...],
+        *,
+        ends_hold: bool = False,
+    ) -> SwapCleanedResponse:
+        key = self._key(topic, partition)
+        request = SwapCleanedRequest(
+            topic_id=key.topic_id,
+            partition=partition,
+            job=job,
+            end=end,
+            swap_until_ms=swap_until_ms,
+            groups=groups,
+            ends_hold=ends_hold,
+        )
+        return await ask_owner(self._joined, key, request)
+
+    def _key(self, topic: str, partition: int) -> PartitionKey:
+        """Return the partition's key.  Raises RequestError if there is no such partition."""
+        found = self._catalog.topics.get(topic)
+        if found is None or not 0 <= partition < found.partitions:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
+        return PartitionKey(found.topic_id, partition)
 
 
 async def ask_owner(joined: ClusterMember, key: PartitionKey, request: InternalRequest[R]) -> R:

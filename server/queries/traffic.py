@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from bmq.console.operations import RateFacts
@@ -32,14 +33,9 @@ NO_RATES = RateFacts(records_in=0.0, bytes_in=0.0, bytes_out=0.0)
 
 def sum_of(rates: Iterable[RateFacts]) -> RateFacts | None:
     """Return the sum; None if there are no rates."""
-    each = list(rates)
-    if not each:
-        return None
-    return RateFacts(
-        records_in=round(sum(rate["records_in"] for rate in each), 3),
-        bytes_in=round(sum(rate["bytes_in"] for rate in each), 3),
-        bytes_out=round(sum(rate["bytes_out"] for rate in each), 3),
-    )
+    each = iter(rates)
+    first = next(each, None)
+    return None if first is None else reduce(_added, each, first)
 
 
 def _added(one: RateFacts, other: RateFacts) -> RateFacts:

@@ -6,8 +6,8 @@ from bmq.console.state import OwnMetric
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 
 
-def transaction_metrics(shards: TransactionShards) -> list[OwnMetric]:
-    """Return the numbers of the transaction coordinator's loaded shards."""
+def transaction_metrics(shards: TransactionShards, oldest_open_s: float) -> list[OwnMetric]:
+    """Return the numbers of the transaction coordinator's loaded shards; ``oldest_open_s`` is counted before."""
     text = "Transactional ids by the state of their transaction"
     unwritten = shards.unwritten_markers()
     return [
@@ -18,7 +18,7 @@ def transaction_metrics(shards: TransactionShards) -> list[OwnMetric]:
         OwnMetric(
             "oldest_transaction_age_seconds",
             "How long the oldest open transaction has been open",
-            shards.oldest_open_s(),
+            oldest_open_s,
         ),
         OwnMetric(
             "markers_not_written",

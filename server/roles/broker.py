@@ -13,11 +13,11 @@ from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig
+from bmq.broker.context import BrokerWiring
 from bmq.broker.job_rounds_api import JobRoundsApi
 from bmq.broker.log_cleaning_api import LogCleaningApi
 from bmq.broker.not_served_api import NotServedApi
 from bmq.broker.shard_log_fence import ShardFence
-from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.aio.pace import Pace
 from bmq.core.config import NodeConfig
 from bmq.core.features import COMPACTION_VERSION, TRANSACTION_VERSION
@@ -28,7 +28,6 @@ from bmq.core.rpc.messages.broker import (
     SwapCleanedRequest,
 )
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.scopes import ListenerView
 from bmq.meta.cluster.admission import ShardOwnership
 from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
@@ -54,12 +53,23 @@ class BrokerRole:
             producer_expiration_ms=config.producer_id_expiration_ms,
             journal_access=config.shared_access().readable(),
         )
+        self.fence = ShardFence()
+        transactions = joined.features.ranges.get(TRANSACTION_VERSION)
         self.broker = Broker(
             parts.fs,
             parts.kv,
             incarnation=joined.view.own,
             membership=joined.membership,
             is_alive=joined.view.members.__contains__,
+            wiring=BrokerWiring(
+                flush_listener=FetchAndShardListener(parts.fetches, self.fence),
+                verifier=parts.verifier if transactions is not None and transactions.highest > 0 else None,
+                may_clean=lambda: joined.view.levels.of(COMPACTION_VERSION) > 0,
+                filters=RecordFilters(COMPILED_FILTERS),
+                offload=asyncio.to_thread,
+                pace=Pace(),
+                on_failed=parts.on_failed,
+            ),
             cluster=config.cluster,
             clock=parts.clock,
             config=settings,
@@ -67,12 +77,6 @@ class BrokerRole:
             reads=pool.progress,
             standstill=joined.standstill,
         )
-        self.broker.on_failed = parts.on_failed
-        self.broker.context.may_clean = lambda: joined.view.levels.of(COMPACTION_VERSION) > 0
-        self.broker.context.filters = RecordFilters(COMPILED_FILTERS)
-        self.broker.context.offload = asyncio.to_thread
-        self.broker.context.pace = Pace()
-        self.fence = ShardFence()
         self.assigned = AssignedPartitions(self.broker, pool, offload=asyncio.to_thread)
         self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
         """Logs of shards whose partition this process owns; each ends when the process loses its partition."""
@@ -80,9 +84,10 @@ class BrokerRole:
         self.close_by: float | None = None
         """On the event loop's clock: partitions not handed over by then are left as they are."""
         self._view = ListenerView(config=config)
-        self._verifier = PartitionVerifier(joined.view, catalog, joined.peers)
         self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
         self._follower = AssignmentFollower(self.assigned, catalog, joined.view, config, self._hand_overs)
+        self.endpoint = self._serve_inside()
+        """Dispatch of other processes' Produce and Fetch."""
 
     @property
     def refused_topics(self) -> Mapping[str, str]:
@@ -94,24 +99,17 @@ class BrokerRole:
         """True if partitions of existing topics, other than ``refused_topics``, are assigned to this process."""
         return self._follower.has_partitions
 
-    def serve_inside(self, fetches: FetchContext) -> Endpoint:
-        """Register the broker's internal APIs, and return the endpoint of other processes' Produce and Fetch.
-
-        ``fetches`` is what this process's fetch services share; it is notified of all flushes.
-        """
+    def _serve_inside(self) -> Endpoint:
+        """Register the broker's internal APIs, and return the endpoint of other processes' Produce and Fetch."""
         parts, context = self._parts, self.broker.context
         joined = parts.joined
-        context.flush_listener = FetchAndShardListener(fetches, self.shard_logs)
-        levels = joined.features.ranges.get(TRANSACTION_VERSION)
-        if levels is not None and levels.highest > 0:
-            context.verifier = self._verifier
         ownership = ShardOwnership(parts.kv, parts.config.cluster, joined.view, parts.catalog)
         register_broker(joined.endpoint, self.assigned, context.load, context.open_files, self.fence, ownership.check)
-        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, fetches)
+        inside = internal_endpoint(self._view, parts.clock, parts.catalog, self.assigned, context.load, parts.fetches)
         joined.endpoint.register_kafka(inside if parts.tracing is None else parts.tracing.of_processes(inside))
         joined.endpoint.register(PartitionsNotServedRequest, NotServedApi(self.broker, self.assigned).handle)
         joined.endpoint.register(LogCleaningRequest, LogCleaningApi(self.broker.janitor.cleaning).handle)
-        jobs = JobRoundsApi(self.broker.janitor.job_rounds, context.offload)
+        jobs = JobRoundsApi(self.broker.janitor.job_rounds, context.wiring.offload)
         joined.endpoint.register(BeginCleaningRequest, jobs.begin)
         joined.endpoint.register(SwapCleanedRequest, jobs.swap)
         return inside
@@ -151,7 +149,6 @@ class BrokerRole:
         await self.assigned.close()
         await self.broker.close(self.close_by)
         await self._hand_overs.close()
-        await self._verifier.close()
 
 
 def _janitor_config(config: NodeConfig) -> JanitorConfig:

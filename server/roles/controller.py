@@ -9,6 +9,7 @@ from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.admin.server import AdminService
 from bmq.controller.feature_finalizer import FeatureFinalizer
 from bmq.controller.kv_commit import Guard
+from bmq.controller.leader_parts import LeaderParts
 from bmq.controller.levels_filing import file_levels
 from bmq.controller.member_client import PeerMemberClient
 from bmq.controller.quota_shares_api import QuotaSharesApi
@@ -41,14 +42,14 @@ class ControllerRole:
     def __init__(self, parts: Parts, proxies: Proxies) -> None:
         """Make the role; ``proxies`` lists the node ids that clients may name."""
         self._parts = parts
+        self._config = parts.config
         self._proxies = proxies
+        self._access_files = AccessFiles(parts.fs)
         joined, members = parts.joined, PeerMemberClient(parts.joined.peers)
         self.controller = Controller(
             parts.config, parts.kv, joined.view, parts.catalog, members, parts.clock,
-            topics=self._make_topics, cleaner=self._make_cleaner, access=self._make_access,
-            upkeep=self._make_upkeep, age=self._make_age, features=self._make_features, on_failed=parts.on_failed,
-            since_outage_s=lambda: joined.membership.since_outage_s,
-            rebuild_count=lambda: parts.files.rebuild_count,
+            make_parts=self._make_parts, on_failed=parts.on_failed,
+            since_outage_s=lambda: joined.membership.since_outage_s, rebuild_count=parts.files.rebuild_count,
         )  # fmt: skip
         self.service = AdminService(self.controller, joined.view, LeaderAdmin(self.controller, parts.catalog, members))
         """Administration of topics, configs and the cluster, for this process and for others."""
@@ -63,12 +64,20 @@ class ControllerRole:
     @property
     def cleaner(self) -> TopicCleaner | None:
         """The topic cleaner that runs here; None unless this process leads."""
-        return self.controller.cleaner
+        parts = self.controller.parts
+        return parts.cleaner if parts is not None else None
 
     @property
     def access_walks(self) -> AccessWalks | None:
         """The walks that run here; None unless this process leads."""
-        return self.controller.access
+        parts = self.controller.parts
+        return parts.access if parts is not None else None
+
+    @property
+    def store_upkeep(self) -> StoreUpkeep | None:
+        """The upkeep of etcd that runs here; None unless this process leads, and for every other store."""
+        parts = self.controller.parts
+        return parts.upkeep if parts is not None else None
 
     async def start(self) -> None:
         """Begin to stand for leadership.  Raises KvError if the store refuses."""
@@ -82,9 +91,10 @@ class ControllerRole:
         await self.controller.close()
 
     def renumber(self, config: NodeConfig) -> None:
-        """Apply the settings of a process whose node id has changed."""
-        if self.controller.topics is not None:
-            self.controller.topics.config = config
+        """Apply the settings of a process whose node id has changed, in this term and in later terms."""
+        self._config = config
+        if self.controller.parts is not None:
+            self.controller.parts.topics.config = config
 
     def report(self, incarnation: str, _why: str) -> None:
         """Handle a report of this process itself: it cannot reach the member ``incarnation``."""
@@ -92,12 +102,27 @@ class ControllerRole:
 
     # ---------------------------------------------------------------------------------------------- parts of a term
 
+    def _make_parts(self, guard: Guard) -> LeaderParts:
+        parts = self._parts
+        kv, config, clock = parts.kv, parts.config, parts.clock
+        return LeaderParts(
+            topics=self._make_topics(guard),
+            cleaner=TopicCleaner(kv, config.cluster, parts.files, clock, guard=guard),
+            access=AccessWalks(
+                kv, config.cluster, parts.catalog, config, self._access_files, clock,
+                guard=guard, shared=config.shared_access(),
+            ),
+            upkeep=self._make_upkeep(guard),
+            age=StoreAge(kv, parts.fs, config.cluster, parts.files.rebuild_count, guard=guard),
+            features=self._make_features(guard),
+        )  # fmt: skip
+
     def _make_topics(self, guard: Guard) -> TopicAdmin:
         parts = self._parts
         return TopicAdmin(
-            parts.kv, parts.config.cluster, parts.catalog, parts.config, parts.files, parts.clock,
+            parts.kv, parts.config.cluster, parts.catalog, self._config, parts.files, parts.clock,
             replicas_max=self._replicas_max, nodes=lambda: [proxy.node_id for proxy in self._proxies.addresses],
-            guard=guard, has_node_configs=not is_shared(parts.config.meta), access_files=AccessFiles(parts.fs),
+            guard=guard, has_node_configs=not is_shared(parts.config.meta), access_files=self._access_files,
             bounds=parts.security.client_quotas,
         )  # fmt: skip
 
@@ -108,10 +133,6 @@ class ControllerRole:
             return None
         config = parts.config
         return StoreUpkeep(parts.kv, store, config.cluster, parts.clock, config.etcd_history_ms, guard=guard)
-
-    def _make_age(self, guard: Guard) -> StoreAge:
-        parts = self._parts
-        return StoreAge(parts.kv, parts.fs, parts.config.cluster, parts.files.rebuild_count, guard=guard)
 
     def _make_features(self, guard: Guard) -> FeatureFinalizer:
         parts, fs, rebuild_count = self._parts, self._parts.fs, self._parts.files.rebuild_count
@@ -124,17 +145,6 @@ class ControllerRole:
 
         view, table = parts.joined.view, parts.joined.features
         return FeatureFinalizer(parts.kv, parts.config.cluster, view, table, file, guard=guard)
-
-    def _make_access(self, guard: Guard) -> AccessWalks:
-        parts = self._parts
-        return AccessWalks(
-            parts.kv, parts.config.cluster, parts.catalog, parts.config, AccessFiles(parts.fs), parts.clock,
-            guard=guard, shared=parts.config.shared_access(),
-        )  # fmt: skip
-
-    def _make_cleaner(self, guard: Guard) -> TopicCleaner:
-        parts = self._parts
-        return TopicCleaner(parts.kv, parts.config.cluster, parts.files, parts.clock, guard=guard)
 
     async def _replicas_max(self) -> int:
         """Return the number of live datanodes; ``REPLICAS_MAX`` if storage does not report it.

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
-from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
@@ -54,16 +53,16 @@ class CoordinatorRole:
         logs: ShardLogs = remote
         if broker is not None:
             logs = RoutedShardLogs(joined.view, parts.catalog, broker.shard_logs, remote)
-        self._verifier = PartitionVerifier(joined.view, parts.catalog, joined.peers)
         self.coordinator = Coordinator(
             parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
             bounds=parts.security.client_quotas,
-            verify=self._verifier,
+            verify=parts.verifier,
         )  # fmt: skip
         self._transactions = make_transactions(logs)
         self._forwarding = Forwarding(
             self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
         )
+        joined.standstill.on_doubt.add(lambda _: self._doubt())
         joined.endpoint.register(ForwardRequest, self._forwarding.handle)
         joined.endpoint.register(EndGroupTransactionsRequest, self._forwarding.end_transactions)
         joined.endpoint.register(ShardsNotLoadedRequest, self._forwarding.list_not_loaded)
@@ -93,6 +92,11 @@ class CoordinatorRole:
         await self.coordinator.start()
         await self._transactions.shards.start()
 
+    def _doubt(self) -> None:
+        """Have all shards prove their ownership: they may have new owners after a standstill."""
+        self.coordinator.doubt()
+        self._transactions.shards.doubt()
+
     def drain(self) -> None:
         """Respond to all requests that wait, and let none wait any more."""
         self.coordinator.drain()
@@ -103,7 +107,6 @@ class CoordinatorRole:
         self._forwarding.close()
         async with contextlib.AsyncExitStack() as kinds:
             kinds.push_async_callback(self.coordinator.close)
-            kinds.push_async_callback(self._verifier.close)
             kinds.push_async_callback(self._transactions.close)
             kinds.push_async_callback(self._transactions.shards.wait_closed)
             kinds.callback(self._transactions.shards.close)

@@ -10,7 +10,6 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.coordinator.shard.remote_log import log_key
 from bmq.core.errors import ErrorCode, FormatError, RequestError
-from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Catalog
 from bmq.meta.shard_kinds import ShardId
 from bmq.storage.block_cache import BlockCache
@@ -66,7 +65,12 @@ class LocalShardLog:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def confirm(self) -> None:
-        """Check that the handle is open.  A later open of the log would have ended it, so no request is needed."""
+        """Check that the handle is open, and the ownership of ``owner`` proven.
+
+        A later open of the log at this broker would have ended the handle.  Without a standstill no request is needed.
+        """
+        self._check()
+        await self._owner.confirm_ownership()
         self._check()
 
     async def delete_before(self, offset: int) -> None:
@@ -90,13 +94,11 @@ class LocalShardLogs:
     ``fence`` is the broker's, which coordinators of other processes use too (``broker.shard_log_api``).
     """
 
-    def __init__(
-        self, assigned: AssignedPartitions, catalog: Catalog, pool: BlockCache, fence: ShardFence | None = None
-    ) -> None:
+    def __init__(self, assigned: AssignedPartitions, catalog: Catalog, pool: BlockCache, fence: ShardFence) -> None:
         self._assigned = assigned
         self._catalog = catalog
         self._pool = pool
-        self._fence = ShardFence() if fence is None else fence
+        self._fence = fence
 
     async def open(self, shard: ShardId, ownership: int, timeout_s: float, closed: Callable[[], None]) -> LocalShardLog:
         key = log_key(self._catalog, shard)
@@ -105,10 +107,3 @@ class LocalShardLogs:
         log = LocalShardLog(owner, LogReader(self._pool, path), closed)
         self._fence.open(key, owner.epoch, ownership, log, log.end)
         return log
-
-    def ended(self, key: PartitionKey) -> None:
-        """End the handle of a partition that this broker no longer owns.
-
-        The highest ownership is forgotten too: the next owner of the partition collects it from the opens that it gets.
-        """
-        self._fence.closed(key)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bmq.coordinator.group_markers import GroupMarkers
+from bmq.coordinator.partition_verifier import PartitionVerifier
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
+from bmq.endpoint.fetch.context import FetchContext
 from bmq.meta.catalog import KvCatalog
 from bmq.meta.kv import KeyValue
 from bmq.proxy.tracing import Tracing
@@ -31,6 +34,12 @@ class Parts:
     files: StoredTopics
     pool: BlockCache
     """Blocks of segments that readers share."""
+    fetches: FetchContext
+    """The shared parts of all fetches, which owners of partitions notify."""
+    verifier: PartitionVerifier
+    """The way of questions about transactions to their coordinators."""
+    group_markers: GroupMarkers
+    """The way of transactions' ends to the coordinators of groups."""
     security: ClientSecurity
     tracing: Tracing | None
     """Wrappers of a process that traces requests; None otherwise."""

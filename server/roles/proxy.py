@@ -12,7 +12,6 @@ from functools import partial
 
 from bmq.console.kafka import LocalRequests
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.coordinator.group_markers import GroupMarkers
 from bmq.core.aio.subscribers import no_op
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.levels import LogLevels
@@ -20,7 +19,6 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.request import Dispatch
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.fetch.context import FetchContext
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.endpoint.scopes import Caller
@@ -68,11 +66,10 @@ class ProxyRole:
         config, joined, security = parts.config, parts.joined, parts.security
         self._parts = parts
         self.admin = admin
-        fetches = FetchContext(config, parts.catalog, parts.pool)
-        self.remote_owners = self._make_remote_owners(fetches)
+        self.remote_owners = self._make_remote_owners()
         self.owners = RoutedOwners(joined.view, broker.assigned if broker is not None else None, self.remote_owners)
         self.fetch_service = FetchService(
-            config, parts.catalog, self.owners, fetches, parts.clock, metrics,
+            config, parts.catalog, self.owners, parts.fetches, parts.clock, metrics,
             tracer=parts.tracing.tracer if parts.tracing is not None else None,
         )  # fmt: skip
         self.coordinator = RoutedCoordinator(
@@ -88,8 +85,7 @@ class ProxyRole:
         self.new_leaders: NewLeaders | None = None
         """Leaders of partitions that have moved from here; None unless this process is proxy and broker."""
         if broker is not None and PROXY in config.roles:
-            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, fetches.changed)
-        self._group_markers = GroupMarkers(joined.view, joined.peers)
+            self.new_leaders = NewLeaders(joined.view, self.remote_owners.ask_epoch, parts.fetches.changed)
         self.services = ProxyServices(
             clock=parts.clock,
             catalog=parts.catalog,
@@ -105,7 +101,7 @@ class ProxyRole:
             log_levels=log_levels,
             acls=security.acls,
             transactions=self.transactions,
-            end_group_transaction=self._group_markers.end,
+            end_group_transaction=parts.group_markers.end,
             new_leaders=self.new_leaders,
             features=joined.features,
             levels=lambda: joined.view.levels,
@@ -144,14 +140,14 @@ class ProxyRole:
         if metrics.traffic is not None:
             joined.endpoint.register(TrafficRequest, TrafficApi(metrics.traffic, parts.catalog).handle)
 
-    def _make_remote_owners(self, fetches: FetchContext) -> RemoteOwners:
+    def _make_remote_owners(self) -> RemoteOwners:
         parts = self._parts
         config, joined = parts.config, parts.joined
         return RemoteOwners(
             joined.view,
             joined.peers,
-            fetches,
-            fetches.poll.is_followed,
+            parts.fetches,
+            parts.fetches.poll.is_followed,
             credit_bytes=config.internal_credit_bytes,
             held_s=config.held_produce_ms / 1000,
             relays=RelayPool(
@@ -205,7 +201,6 @@ class ProxyRole:
             parts.push_async_callback(self.remote_owners.close)
             if self.new_leaders is not None:
                 parts.push_async_callback(self.new_leaders.close)
-            parts.push_async_callback(self._group_markers.close)
             for lookout in reversed(self._lookouts):
                 parts.push_async_callback(lookout.close)
             parts.push_async_callback(self.fetch_service.close)

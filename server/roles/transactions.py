@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from bmq.controller.admin.client import RemoteAdmin
-from bmq.coordinator.group_markers import GroupMarkers
 from bmq.coordinator.partition_markers import GoneTopics, PartitionMarkers
 from bmq.coordinator.routed_markers import RoutedMarkers
 from bmq.coordinator.settings import CoordinatorSettings
@@ -32,18 +30,12 @@ def make_transactions(
     ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
     """
     config, joined, catalog = parts.config, parts.joined, parts.catalog
-    groups = GroupMarkers(joined.view, joined.peers)
     owners = PartitionMarkers(joined.view, catalog, joined.peers, GoneTopics(parts.kv, config.cluster))
     shards = TransactionShards(
         CoordinatorSettings.of(config), parts.clock, logs, partial(admin.ensure_topic, TRANSACTIONS_TOPIC), catalog,
         joined.view,
         producer_ids=producer_ids.next,
-        write_markers=RoutedMarkers(catalog, groups, owners),
+        write_markers=RoutedMarkers(catalog, parts.group_markers, owners),
     )  # fmt: skip
 
-    async def close() -> None:
-        async with contextlib.AsyncExitStack() as used:
-            used.push_async_callback(owners.close)
-            used.push_async_callback(groups.close)
-
-    return TransactionParts(shards, TransactionApis(shards, catalog, parts.clock, offsets_topic), close)
+    return TransactionParts(shards, TransactionApis(shards, catalog, parts.clock, offsets_topic), owners.close)

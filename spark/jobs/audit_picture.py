@@ -31,7 +31,9 @@ def draw(report: AuditReport, path: Path) -> None:
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[1, 1, 0.7 + min(2.0, 0.09 * rows)])
         figure.suptitle(_title(report), x=0.01, ha="left", fontsize=11, color=_INK)
         if not report.by_hour:
-            top.text(0.5, 0.5, "no records with a time", ha="center", transform=top.transAxes)
+            for axes in (top, middle, bottom):
+                axes.set_axis_off()
+            middle.text(0.5, 0.5, "no records with a time", ha="center", color=_INK, transform=middle.transAxes)
         else:
             grid = _Grid(report)
             _bars(top, grid)

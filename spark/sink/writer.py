@@ -110,7 +110,8 @@ class _Sending:
                 self._poll(WAIT_S)
             except KafkaException as error:
                 size = len(key or b"") + len(value or b"")
-                raise SinkError(f"a row of {size} bytes for {topic} was refused: {error.args[0].str()}") from error
+                place = topic if partition == ANY_PARTITION else f"{topic}-{partition}"
+                raise SinkError(f"a row of {size} bytes for {place} was refused: {error.args[0].str()}") from error
 
     def finish(self) -> None:
         while self._producer.flush(WAIT_S):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
 from bmq.core.file_access import Access
 from bmq.core.model import SegmentName, cleaned_name
-from bmq.core.records.batch import Batch
+from bmq.core.records.batch import LENGTH_OVERHEAD
 from bmq.storage.checkpoint import Checkpoint, Cleaned
 from bmq.storage.cleaning.round import CleanedFacts
 from bmq.storage.filesystem import Appender, CreateOptions, FileSystem, in_time
@@ -16,9 +17,12 @@ from bmq.storage.index import SegmentIndex
 ROOM = 1.125
 """Bytes of a draft in bytes of its sources: Kafka's codecs and levels may need more than the producers' did, and delete
 horizons take some bytes."""
+FLUSH_BYTES = 1 << 20
+"""Bytes of a draft that are flushed at once: more would delay the flushes of producers behind their own."""
 MORE_ROOM = 4.0
 """The same after a draft was full."""
 _MB = 1 << 20
+_INDEXED = struct.Struct(">qi23xq14xi")  # of a batch's header: base offset, length, largest timestamp, count
 
 
 class DraftFull(Exception):
@@ -45,30 +49,40 @@ class CleanedFileWriter:
         return cls(appender, bytes_max=bytes_max, interval_bytes=interval_bytes)
 
     def put(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the bytes of the next batch, which do not change any more.  Raises DraftFull."""
+        """Take the bytes of the next batches, which do not change any more.  Raises DraftFull."""
         if self._position + len(data) > self._bytes_max:
             raise DraftFull
-        batch = Batch(memoryview(data))
-        if batch.count > 0:
-            self._index.add(batch.base_offset, self._position, batch.max_timestamp)
+        at = 0
+        while at < len(data):
+            base_offset, length, max_timestamp, count = _INDEXED.unpack_from(data, at)
+            if count > 0:
+                self._index.add(base_offset, self._position + at, max_timestamp)
+            at += LENGTH_OVERHEAD + length
         self._parts.append(data)
         self._position += len(data)
 
     def join(self) -> None:
-        """Join the batches of ``put`` to one piece: in a thread, since the copy of megabytes takes a while."""
+        """Join the batches of ``put`` to pieces of FLUSH_BYTES: in a thread, as a copy of megabytes takes a while."""
         if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
+            data = memoryview(b"".join(self._parts))
+            self._parts = [data[at : at + FLUSH_BYTES] for at in range(0, len(data), FLUSH_BYTES)]
 
     async def flush(self, *, sync: bool = False) -> int:
         """Write what was taken, and wait until it is acknowledged, with ``sync`` on disk; return the bytes.
 
-        Raises StorageError: PipelineFailed if nothing is acknowledged for ``WRITE_ONCE_S``.
+        At most FLUSH_BYTES, and a piece of ``put`` or ``join``, wait for an acknowledgement.  Raises StorageError:
+        PipelineFailed if nothing is acknowledged for ``WRITE_ONCE_S``.
         """
         parts, self._parts = self._parts, []
         written = sum(len(part) for part in parts)
         async with in_time(self._appender, "a draft of a cleaned segment: nothing acknowledged"):
+            waiting = 0
             for part in parts:
+                if waiting >= FLUSH_BYTES:
+                    await self._appender.flush()
+                    waiting = 0
                 self._appender.write(part)
+                waiting += len(part)
             await self._appender.flush(sync=sync)
         return written
 

@@ -1,7 +1,8 @@
 """The filter of a round with compiled loops: ``RecordFilter`` at the speed of memory.
 
 The loops are in ``storage.cleaning.kernels``, compiled by numba, which the extra ``fast`` installs.  The processor's
-time of a batch is that of its decompression, its CRC and some 50 ns a record; the GIL is free in the loops.
+time of a batch is that of its decompression, its CRC and some 50 ns a record; the GIL is free in the loops.  A batch
+that goes alone has some microseconds of Python besides; plain batches go in runs where the processor computes CRCs.
 
 A batch whose records all stay keeps its bytes: nothing is compressed again.
 """
@@ -18,6 +19,7 @@ from bmq.core.records.batch import CODEC_MASK, HEADER_BYTES, Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX, decompress
 from bmq.core.records.walk import MEANING, Fault
 from bmq.storage.cleaning.batch_writer import pack_records
+from bmq.storage.cleaning.plain_runs import WINDOW_BYTES, KeptRun, RunFilter, RunRules, Window
 from bmq.storage.cleaning.record_filter import NOTHING, Kept
 from bmq.storage.cleaning.retention import NO_HORIZON
 
@@ -123,7 +125,7 @@ class CompiledRecordFilter:
 
     ``secret``: SECRET_BYTES random bytes of the round, the key of its hashes.  ``offsets``: at least the number of
     records that are mapped.  Memory: the map takes 48 bytes for each offset, and at most ``buffer_bytes``.  Several
-    passes need a bit for each record.
+    passes need a bit for each record.  A run needs up to four windows.
 
     Raises ImportError if numba is not installed.
     """
@@ -147,10 +149,19 @@ class CompiledRecordFilter:
         self._state[kernels.LAST] = _HASH_MAX
         self._marks = np.zeros(_MARKS_BYTES, np.uint8)
         self._was_narrowed = False
+        records_max = WINDOW_BYTES // kernels.RECORD_BYTES_MIN + 1
+        self._run_stays = np.empty(records_max, np.uint8)
+        out_bytes = WINDOW_BYTES + kernels.GAP_BYTES + records_max * kernels.REBASED_BYTES_MAX
+        self._run_out: Any = np.empty(out_bytes, np.uint8)
 
     @property
     def needs_marks(self) -> bool:
         return self._was_narrowed or not self._is_last
+
+    @property
+    def runs(self) -> RunFilter | None:
+        """Itself, where the processor has an instruction for CRCs."""
+        return self if self._kernels.HAS_CRC else None
 
     @property
     def table_bytes(self) -> int:
@@ -175,9 +186,44 @@ class CompiledRecordFilter:
             self._state,
         )
         if fault == self._kernels.FULL:
-            raise MemoryError(f"more than {self._state[self._kernels.COUNT_MAX]} keys share half of their hash")
+            raise self._full()
         if fault:
             raise self._records.error(batch, fault, number)
+
+    def map_run(self, window: Window, first_dirty: int) -> int:
+        fault, passed, next_offset, records = self._kernels.map_run(
+            self._np.frombuffer(window.data, self._np.uint8),
+            window.offset,
+            window.end_offset,
+            first_dirty,
+            self._table,
+            self._state,
+        )
+        if fault:
+            raise self._full()
+        window.take(passed, next_offset)
+        return int(records)
+
+    def keep_run(self, window: Window, number: int, rules: RunRules) -> KeptRun:
+        passed, next_offset, records, kept, tombstones, earliest, written, written_to = self._kernels.keep_run(
+            self._np.frombuffer(window.data, self._np.uint8),
+            window.offset,
+            rules.end_offset,
+            rules.epoch,
+            rules.gap_from,
+            number if self._was_narrowed else -1,
+            rules.now_ms,
+            rules.new_horizon,
+            rules.horizon_end,
+            self._table,
+            self._state,
+            self._marks,
+            self._run_stays,
+            self._run_out,
+        )
+        window.take(passed, next_offset)
+        data = bytes(memoryview(self._run_out)[:written])
+        return KeptRun(records, kept, tombstones, earliest, data, written_to)
 
     def mark_batch(self, batch: Batch, number: int) -> None:
         if not batch.count:
@@ -221,6 +267,9 @@ class CompiledRecordFilter:
             state=self._state,
             marks=self._marks,
         )
+
+    def _full(self) -> MemoryError:
+        return MemoryError(f"more than {self._state[self._kernels.COUNT_MAX]} keys share half of their hash")
 
     @property
     def _is_last(self) -> bool:

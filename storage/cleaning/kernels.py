@@ -1,8 +1,9 @@
-"""The loops of a cleaning over a batch's records, compiled by numba.
+"""The loops of a cleaning over batches and their records, compiled by numba.
 
 No byte that is read is trusted: every length is compared with the bytes left before it is followed.  The verdict on the
-records is that of ``batch_writer.cut_records``.  The machine code is kept on disk, so whatever is used here must be
-defined here; ``core.machine_code`` chooses the folder.  A test compares the loops with the filter in Python.
+records is that of ``batch_writer.cut_records``.  A loop over batches stops before the first batch that is not plain
+(``plain_runs``).  The machine code is kept on disk, so whatever is used here must be defined here;
+``core.machine_code`` chooses the folder.  A test compares the loops with the filter in Python.
 
 The map of a pass is a hash table with linear probing, three words an entry::
 
@@ -25,8 +26,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
 from numba import njit
 from numba import types as numba_types
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
 
 Bytes = npt.NDArray[np.uint8]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -60,11 +64,23 @@ RECORD_BYTES_MIN = 6
 """Bytes of the smallest record: length, attributes, two deltas, two null fields."""
 REBASED_BYTES_MAX = 13
 """Bytes by which a record may grow with another base timestamp: its delta by 9, its length by 4."""
+GAP_BYTES = 61
+"""Bytes of a batch without records: its header."""
 NO_HORIZON = -1
 _NO_TIMESTAMP = -1
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
 _BELOW_SIGN = 2**63 - 1
+
+# The header of a batch, as in ``core.records.batch``.
+_LENGTH_AT, _EPOCH_AT, _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT = 8, 12, 16, 17, 21, 23
+_BASE_TIMESTAMP_AT, _MAX_TIMESTAMP_AT, _COUNT_AT = 27, 35, 57
+_HEADER_BYTES, _LENGTH_OVERHEAD, _MAGIC, _LOG_APPEND_TIME, _DELETE_HORIZON = 61, 12, 2, 0x08, 0x40
+_PLAIN_ATTRIBUTES = _LOG_APPEND_TIME | _DELETE_HORIZON
+_DELTA_MAX = 2**31 - 1
+
+HAS_CRC = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()[2]
+"""True if the loops may use the instruction of x86-64 processors for CRC-32C."""
 
 
 def _word(value: int) -> int:
@@ -79,6 +95,7 @@ _SIP_0, _SIP_1, _SIP_2, _SIP_3 = (
 )
 _FIRST_WORD, _SECOND_WORD = _word(0xEE), _word(0xDD)
 _LOW_BITS, _MORE = _word(0x7F), _word(0x80)  # of a byte of a varint
+_CRC_START, _CRC_POLYNOMIAL = _word(0xFFFFFFFF), _word(0x82F63B78)  # the polynomial's bits in reverse
 
 types: Any = numba_types
 
@@ -97,6 +114,21 @@ def _compiled(signature: Any) -> Callable[[_F], _F]:
 
 
 # --------------------------------------------------------------------------------------------------------- the hash
+
+
+@_inlined
+def _read_word(data: Bytes, at: int) -> int:
+    """Return the 8 bytes at ``at``, the lowest first: a single instruction."""
+    return (
+        Word(data[at])
+        | Word(data[at + _1]) << _8
+        | Word(data[at + _2]) << _16
+        | Word(data[at + _3]) << _24
+        | Word(data[at + _4]) << _32
+        | Word(data[at + _5]) << _40
+        | Word(data[at + _6]) << _48
+        | Word(data[at + _7]) << _56
+    )
 
 
 @_inlined
@@ -127,16 +159,7 @@ def _sip_hash(data: Bytes, start: int, size: int, key_0: int, key_1: int) -> tup
     end = at + Word(size)
     whole = at + (Word(size) & ~_7)
     while at < whole:
-        word = (
-            Word(data[at])
-            | Word(data[at + _1]) << _8
-            | Word(data[at + _2]) << _16
-            | Word(data[at + _3]) << _24
-            | Word(data[at + _4]) << _32
-            | Word(data[at + _5]) << _40
-            | Word(data[at + _6]) << _48
-            | Word(data[at + _7]) << _56
-        )
+        word = _read_word(data, at)
         at += _8
         v3 ^= word
         v0, v1, v2, v3 = _mixed(v0, v1, v2, v3)
@@ -326,14 +349,13 @@ def _varint(data: Bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
 
 
 @_inlined
-def _record(data: Bytes, at: int, due: int, last_delta: int) -> tuple[int, int, int, int, int, int, bool]:
+def _record(data: Bytes, at: int, end: int, due: int, last_delta: int) -> tuple[int, int, int, int, int, int, bool]:
     """Return (fault, end, timestamp delta, offset delta, key's position, key's size, has a value) of the record at
     ``at``.
 
-    ``due`` is the least offset delta that the record may have.  The size of a null key is below 0.  Headers are not
-    read: they stay as they are.
+    The batch's records end at ``end``.  ``due`` is the least offset delta that the record may have.  The size of a null
+    key is below 0.  Headers are not read: they stay as they are.
     """
-    end = Int64(len(data))
     none = Int64(0)
     length, at = _varint(data, at, end, _VARINT_BYTES)
     if at < 0:
@@ -365,9 +387,11 @@ def _record(data: Bytes, at: int, due: int, last_delta: int) -> tuple[int, int, 
 
 
 @_inlined
-def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
-    """Write the records that stay, and neighbours in a single copy.  Return the number of bytes."""
-    at, end, written = Int64(0), Int64(len(data)), Int64(0)
+def _write_runs(data: Bytes, at: int, end: int, count: int, stays: Bytes, out: Bytes, written: int) -> int:
+    """Write the records of [``at``, ``end``) that stay to ``written``, and neighbours in a single copy.
+
+    Returns the position behind them.
+    """
     start = Int64(-1)
     for number in range(count):
         length, behind = _varint(data, at, end, _VARINT_BYTES)
@@ -384,9 +408,10 @@ def _write_runs(data: Bytes, count: int, stays: Bytes, out: Bytes) -> int:
 
 
 @_inlined
-def _write_rebased(data: Bytes, count: int, shift: int, stays: Bytes, out: Bytes) -> int:
-    """Write the records that stay, with ``shift`` added to their timestamp deltas.  Return the number of bytes."""
-    at, end, written = Int64(0), Int64(len(data)), Int64(0)
+def _write_rebased(
+    data: Bytes, at: int, end: int, count: int, shift: int, stays: Bytes, out: Bytes, written: int
+) -> int:
+    """Write the records as ``_write_runs``, with ``shift`` added to their timestamp deltas."""
     for number in range(count):
         length, at = _varint(data, at, end, _VARINT_BYTES)
         stop = at + length
@@ -462,6 +487,216 @@ def _judge_group(
     return kept, tombstones, max_timestamp
 
 
+@_inlined
+def _map(
+    data: Bytes,
+    at: int,
+    stop: int,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    first_dirty: int,
+    table: Words,
+    state: Words,
+    end: int,
+) -> tuple[int, int, int]:
+    """Map the keys of the batch's records in [``at``, ``stop``).  Return (fault, number of the record, group's end).
+
+    ``end`` is the end of the group before.  The last group is not mapped yet.
+    """
+    due = Int64(0)
+    for number in range(count):
+        fault, at, _, delta, key_at, key_size, _ = _record(data, at, stop, due, last_delta)
+        if fault != _FINE:
+            return fault, number, end
+        due = delta + 1
+        if key_size >= 0 and base_offset + delta >= first_dirty:
+            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, number)
+            if end == _GROUP_END:
+                if not _put_group(table, state, end):
+                    return FULL, number, end
+                end = Int64(_GROUP_AT)
+    return _BATCH_END if at != stop else _FINE, Int64(count), end
+
+
+@_inlined
+def _judge(
+    data: Bytes,
+    at: int,
+    stop: int,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    keeps_tombstones: bool,
+    passed: int,
+    table: Words,
+    state: Words,
+    marks: Bytes,
+    stays: Bytes,
+) -> tuple[int, int, int, int, int]:
+    """Decide about the batch's records in [``at``, ``stop``): see ``keep_records``.
+
+    Returns (fault, number of the record, records that stay, tombstones of these, largest timestamp).
+    """
+    due, end = Int64(0), Int64(_GROUP_AT)
+    kept, tombstones, max_timestamp = Int64(0), Int64(0), Int64(_NO_TIMESTAMP)
+    for number in range(count):
+        fault, at, time_delta, delta, key_at, key_size, has_value = _record(data, at, stop, due, last_delta)
+        if fault != _FINE:
+            return fault, number, kept, tombstones, max_timestamp
+        due = delta + 1
+        is_tombstone = key_size >= 0 and not has_value
+        is_kept = not is_tombstone or keeps_tombstones
+        is_asked = is_kept and key_size >= 0 and passed < 0
+        if is_kept and key_size >= 0 and passed >= 0:
+            bit = passed + number
+            is_kept = bit >> 3 >= len(marks) or not (marks[bit >> 3] >> (bit & 7)) & 1
+        stays[number] = is_kept
+        if is_asked:
+            state[end + _TIMESTAMP] = Word(base_timestamp + time_delta)
+            state[end + _IS_TOMBSTONE] = Word(is_tombstone)
+            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, number)
+            if end == _GROUP_END:
+                kept, tombstones, max_timestamp = _judge_group(
+                    table, state, end, stays, kept, tombstones, max_timestamp
+                )
+                end = Int64(_GROUP_AT)
+        elif is_kept:
+            kept += 1
+            tombstones += is_tombstone
+            max_timestamp = max(max_timestamp, base_timestamp + time_delta)
+    kept, tombstones, max_timestamp = _judge_group(table, state, end, stays, kept, tombstones, max_timestamp)
+    return _BATCH_END if at != stop else _FINE, Int64(count), kept, tombstones, max_timestamp
+
+
+# ------------------------------------------------------------------------------------------------------- the batches
+
+
+def _crc_instruction(context: Any, crc: Any, word: Any) -> Any:
+    """Return the types and the maker of a call: of two words, it returns the CRC with 8 more bytes.
+
+    x86-64 processors have the instruction since 2008 (SSE 4.2).
+    """
+    number = ir.IntType(64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(number, [number, number])
+        return builder.call(builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), kind), arguments)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+_crc_of_word: Any = intrinsic(_crc_instruction)
+
+
+@_inlined
+def _crc(data: Bytes, start: int, stop: int) -> int:
+    """Return the CRC-32C of [``start``, ``stop``)."""
+    crc, at, end = _CRC_START, Word(start), Word(stop)
+    while at + _8 <= end:
+        crc = _crc_of_word(crc, _read_word(data, at))
+        at += _8
+    while at < end:
+        crc ^= Word(data[at])
+        for _ in range(8):
+            crc = (crc >> _1) ^ (_CRC_POLYNOMIAL & (_0 - (crc & _1)))
+        at += _1
+    return crc ^ _CRC_START
+
+
+@_inlined
+def _number(data: Bytes, at: int, size: int) -> int:
+    """Return the number of ``size`` bytes at ``at``, the highest first, with its sign."""
+    value = Int64(0)
+    for step in range(size):
+        value = (value << 8) | Int64(data[at + step])
+    shift = 64 - 8 * size
+    return (value << shift) >> shift
+
+
+@_inlined
+def _put_number(out: Bytes, at: int, size: int, value: int) -> None:
+    for step in range(size):
+        out[at + step] = (value >> (8 * (size - 1 - step))) & 0xFF
+
+
+@_inlined
+def _plain_batch(data: Bytes, at: int, due: int, end_offset: int) -> tuple[int, int, int]:
+    """Return (bytes, records, last offset delta) of the plain batch at ``at``; bytes are 0 if it is not plain.
+
+    ``due`` is its base offset, ``end_offset`` is above its last offset.
+    """
+    none, left = Int64(0), len(data) - at
+    if left < _HEADER_BYTES or data[at + _MAGIC_AT] != _MAGIC:
+        return none, none, none
+    size = _number(data, at + _LENGTH_AT, 4) + _LENGTH_OVERHEAD
+    if size < _HEADER_BYTES or size > left or _number(data, at + _ATTRIBUTES_AT, 2) & ~_PLAIN_ATTRIBUTES:
+        return none, none, none
+    last_delta, count = _number(data, at + _LAST_DELTA_AT, 4), _number(data, at + _COUNT_AT, 4)
+    if _number(data, at, 8) != due or last_delta < 0 or last_delta >= end_offset - due or count < 0:
+        return none, none, none
+    if Int64(_crc(data, at + _ATTRIBUTES_AT, at + size)) != _number(data, at + _CRC_AT, 4) & 0xFFFFFFFF:
+        return none, none, none
+    return size, count, last_delta
+
+
+@_inlined
+def _put_length_and_crc(out: Bytes, at: int, end: int) -> None:
+    """Complete the batch [``at``, ``end``)."""
+    _put_number(out, at + _LENGTH_AT, 4, end - at - _LENGTH_OVERHEAD)
+    _put_number(out, at + _CRC_AT, 4, Int64(_crc(out, at + _ATTRIBUTES_AT, end)))
+
+
+@_inlined
+def _put_gap(out: Bytes, at: int, base_offset: int, last_delta: int, epoch: int) -> int:
+    """Write a batch without records: see ``core.records.batch.build_gap``.  Return the position behind it."""
+    _put_number(out, at, 8, base_offset)
+    _put_number(out, at + _EPOCH_AT, 4, epoch)
+    out[at + _MAGIC_AT] = _MAGIC
+    _put_number(out, at + _ATTRIBUTES_AT, 2, 0)
+    _put_number(out, at + _LAST_DELTA_AT, 4, last_delta)
+    for step in range(_BASE_TIMESTAMP_AT, _COUNT_AT):  # times, and the producer's id, epoch and sequence: -1
+        out[at + step] = 0xFF
+    _put_number(out, at + _COUNT_AT, 4, 0)
+    _put_length_and_crc(out, at, at + _HEADER_BYTES)
+    return at + _HEADER_BYTES
+
+
+@_inlined
+def _put_batch(
+    data: Bytes,
+    at: int,
+    size: int,
+    count: int,
+    stays: Bytes,
+    kept: int,
+    max_timestamp: int,
+    horizon: int,
+    out: Bytes,
+    written: int,
+) -> int:
+    """Write the batch at ``at`` with its ``kept`` records that stay to ``written``.  Return the position behind it.
+
+    It gets a delete horizon unless ``horizon`` is NO_HORIZON: see ``batch_writer.pack_records``.
+    """
+    records_at, end = at + _HEADER_BYTES, at + size
+    body = _copy_piece(data, at, records_at, out, written)
+    base_timestamp = _number(data, at + _BASE_TIMESTAMP_AT, 8)
+    if horizon in (NO_HORIZON, base_timestamp):
+        end = _write_runs(data, records_at, end, count, stays, out, body)
+    else:
+        end = _write_rebased(data, records_at, end, count, base_timestamp - horizon, stays, out, body)
+    if horizon != NO_HORIZON:
+        out[written + _ATTRIBUTES_AT + 1] |= _DELETE_HORIZON
+        _put_number(out, written + _BASE_TIMESTAMP_AT, 8, horizon)
+    if not data[at + _ATTRIBUTES_AT + 1] & _LOG_APPEND_TIME:
+        _put_number(out, written + _MAX_TIMESTAMP_AT, 8, max_timestamp)
+    _put_number(out, written + _COUNT_AT, 4, kept)
+    _put_length_and_crc(out, written, end)
+    return end
+
+
 # ------------------------------------------------------------------------------------------------- the entry points
 
 
@@ -478,21 +713,12 @@ def map_records(
     data: Bytes, count: int, base_offset: int, last_delta: int, first_dirty: int, table: Words, state: Words
 ) -> tuple[int, int]:
     """Map the keys of the records at or past ``first_dirty``.  Return (fault, number of the record)."""
-    at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
-    for number in range(count):
-        fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
-        if fault != _FINE:
-            return fault, number
-        due = delta + 1
-        if key_size >= 0 and base_offset + delta >= first_dirty:
-            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, number)
-            if end == _GROUP_END:
-                if not _put_group(table, state, end):
-                    return FULL, number
-                end = Int64(_GROUP_AT)
-    if not _put_group(table, state, end):
-        return FULL, Int64(count)
-    return _BATCH_END if at != len(data) else _FINE, Int64(count)
+    fault, number, end = _map(
+        data, Int64(0), Int64(len(data)), count, base_offset, last_delta, first_dirty, table, state, Int64(_GROUP_AT)
+    )
+    if fault not in (_FINE, _BATCH_END):
+        return fault, number
+    return fault if _put_group(table, state, end) else FULL, number
 
 
 @_compiled(types.UniTuple(_LONG, 2)(_RECORDS, *_HEADER, _LONG, _WORDS, _WORDS, _BYTES))
@@ -504,9 +730,9 @@ def mark_records(
     The bits of ``passed`` records precede the bits of the batch.  ``marks`` has a bit for each record, of as many as
     fit into ``data``.
     """
-    at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
+    at, size, due, end = Int64(0), Int64(len(data)), Int64(0), Int64(_GROUP_AT)
     for number in range(count):
-        fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
+        fault, at, _, delta, key_at, key_size, _ = _record(data, at, size, due, last_delta)
         if fault != _FINE:
             return fault, number
         due = delta + 1
@@ -516,7 +742,7 @@ def mark_records(
                 _mark_group(table, state, end, marks)
                 end = Int64(_GROUP_AT)
     _mark_group(table, state, end, marks)
-    return _BATCH_END if at != len(data) else _FINE, Int64(count)
+    return _BATCH_END if at != size else _FINE, Int64(count)
 
 
 @_compiled(
@@ -546,42 +772,19 @@ def keep_records(
     ``mark_records`` if the marks answer.  ``stays`` has a byte for each record, of as many as fit into ``data``.
     ``out`` is as large as ``data`` and, with a horizon, by REBASED_BYTES_MAX larger for each record.
     """
-    at, due, end = Int64(0), Int64(0), Int64(_GROUP_AT)
-    kept, tombstones, max_timestamp = Int64(0), Int64(0), Int64(_NO_TIMESTAMP)
-    for number in range(count):
-        fault, at, time_delta, delta, key_at, key_size, has_value = _record(data, at, due, last_delta)
-        if fault != _FINE:
-            return fault, number, kept, tombstones, max_timestamp, Int64(0)
-        due = delta + 1
-        is_tombstone = key_size >= 0 and not has_value
-        is_kept = not is_tombstone or keeps_tombstones
-        is_asked = is_kept and key_size >= 0 and passed < 0
-        if is_kept and key_size >= 0 and passed >= 0:
-            bit = passed + number
-            is_kept = bit >> 3 >= len(marks) or not (marks[bit >> 3] >> (bit & 7)) & 1
-        stays[number] = is_kept
-        if is_asked:
-            state[end + _TIMESTAMP] = Word(base_timestamp + time_delta)
-            state[end + _IS_TOMBSTONE] = Word(is_tombstone)
-            end = _add_to_group(state, end, data, key_at, key_size, base_offset + delta, number)
-            if end == _GROUP_END:
-                kept, tombstones, max_timestamp = _judge_group(
-                    table, state, end, stays, kept, tombstones, max_timestamp
-                )
-                end = Int64(_GROUP_AT)
-        elif is_kept:
-            kept += 1
-            tombstones += is_tombstone
-            max_timestamp = max(max_timestamp, base_timestamp + time_delta)
-    kept, tombstones, max_timestamp = _judge_group(table, state, end, stays, kept, tombstones, max_timestamp)
-    if at != len(data):
-        return _BATCH_END, Int64(count), kept, tombstones, max_timestamp, Int64(0)
+    end = Int64(len(data))
+    fault, number, kept, tombstones, max_timestamp = _judge(
+        data, Int64(0), end, count, base_offset, last_delta, base_timestamp, keeps_tombstones, passed, table, state,
+        marks, stays,
+    )  # fmt: skip
+    if fault != _FINE:
+        return fault, number, kept, tombstones, max_timestamp, Int64(0)
     has_horizon = tombstones > 0 and horizon != NO_HORIZON
     written = Int64(0)
     if has_horizon and horizon != base_timestamp:
-        written = _write_rebased(data, count, base_timestamp - horizon, stays, out)
+        written = _write_rebased(data, Int64(0), end, count, base_timestamp - horizon, stays, out, written)
     elif kept and (kept < count or has_horizon):
-        written = _write_runs(data, count, stays, out)
+        written = _write_runs(data, Int64(0), end, count, stays, out, written)
     return _FINE, Int64(count), kept, tombstones, max_timestamp, written
 
 
@@ -601,9 +804,9 @@ def hash_records(
 
     The arrays have a place for each record, of as many as fit into ``data``.
     """
-    at, due, written = Int64(0), Int64(0), Int64(0)
+    at, size, due, written = Int64(0), Int64(len(data)), Int64(0), Int64(0)
     for number in range(count):
-        fault, at, _, delta, key_at, key_size, _ = _record(data, at, due, last_delta)
+        fault, at, _, delta, key_at, key_size, _ = _record(data, at, size, due, last_delta)
         if fault != _FINE:
             return fault, number, written
         due = delta + 1
@@ -611,7 +814,7 @@ def hash_records(
             firsts[written], seconds[written] = _sip_hash(data, key_at, key_size, key_0, key_1)
             offsets[written] = base_offset + delta
             written += 1
-    return _BATCH_END if at != len(data) else _FINE, Int64(count), written
+    return _BATCH_END if at != size else _FINE, Int64(count), written
 
 
 @_compiled(types.UniTuple(_LONG, 2)(_RECORDS, *_HEADER, _BYTES, _LONG, _BYTES))
@@ -623,11 +826,11 @@ def mark_others(
     ``lasts`` has a bit for each offset from ``first`` on.  ``marks`` has a bit for each record, of as many as fit into
     ``data``: all are written.
     """
-    at, due = Int64(0), Int64(0)
+    at, size, due = Int64(0), Int64(len(data)), Int64(0)
     for place in range(min((count + 7) >> 3, len(marks))):  # the header's count may lie
         marks[place] = 0
     for number in range(count):
-        fault, at, _, delta, _, key_size, _ = _record(data, at, due, last_delta)
+        fault, at, _, delta, _, key_size, _ = _record(data, at, size, due, last_delta)
         if fault != _FINE:
             return fault, number
         due = delta + 1
@@ -635,10 +838,104 @@ def mark_others(
         is_last = bit >> 3 < len(lasts) and (lasts[bit >> 3] >> (bit & 7)) & 1
         if key_size >= 0 and not is_last:
             marks[number >> 3] |= np.uint8(1 << (number & 7))
-    return _BATCH_END if at != len(data) else _FINE, Int64(count)
+    return _BATCH_END if at != size else _FINE, Int64(count)
 
 
 @_compiled(types.UniTuple(types.uint64, 2)(_RECORDS, types.uint64, types.uint64))
 def sip_hash(data: Bytes, key_0: int, key_1: int) -> tuple[int, int]:
     """Return the two words of SipHash-2-4-128 of ``data``."""
     return _sip_hash(data, Int64(0), Int64(len(data)), key_0, key_1)
+
+
+if HAS_CRC:
+
+    @_compiled(types.UniTuple(_LONG, 4)(_RECORDS, _LONG, _LONG, _LONG, _WORDS, _WORDS))
+    def map_run(
+        data: Bytes, due: int, end_offset: int, first_dirty: int, table: Words, state: Words
+    ) -> tuple[int, int, int, int]:
+        """Map the keys of plain batches.  Return (fault, bytes of the batches, offset behind them, their records).
+
+        The first batch is at offset ``due``.  All end at ``end_offset`` at the latest.  The fault is FULL, if any.
+        """
+        at, records, group = Int64(0), Int64(0), Int64(_GROUP_AT)
+        while True:
+            size, count, last_delta = _plain_batch(data, at, due, end_offset)
+            if size == 0:
+                break
+            if count > 0:
+                fault, _, group = _map(
+                    data, at + _HEADER_BYTES, at + size, count, due, last_delta, first_dirty, table, state, group
+                )
+                if fault == FULL:
+                    return FULL, at, due, records
+                if fault != _FINE:
+                    break
+            at += size
+            due += last_delta + 1
+            records += count
+        return _FINE if _put_group(table, state, group) else FULL, at, due, records
+
+    @_compiled(types.UniTuple(_LONG, 8)(_RECORDS, *(_LONG,) * 8, _WORDS, _WORDS, _BYTES, _BYTES, _BYTES))
+    def keep_run(
+        data: Bytes,
+        due: int,
+        end_offset: int,
+        epoch: int,
+        gap_from: int,
+        passed: int,
+        now_ms: int,
+        new_horizon: int,
+        horizon_end: int,
+        table: Words,
+        state: Words,
+        marks: Bytes,
+        stays: Bytes,
+        out: Bytes,
+    ) -> tuple[int, int, int, int, int, int, int, int]:
+        """Write what stays of plain batches of the leader epoch ``epoch``.
+
+        Returns these numbers: bytes passed, offset behind them, and a ``KeptRun`` with the number of bytes written in
+        place of its data.  The arguments from ``end_offset`` to ``gap_from`` and from ``now_ms`` to ``horizon_end`` are
+        ``RunRules``.  ``passed`` and ``stays`` are as in ``keep_records``.  ``out`` has GAP_BYTES more than ``data``,
+        and REBASED_BYTES_MAX more for a record: any gap but the first stands for a batch of ``data``.
+        """
+        at, records, stayed, deleted, written = Int64(0), Int64(0), Int64(0), Int64(0), Int64(0)
+        earliest = Int64(NO_HORIZON)
+        while True:
+            size, count, last_delta = _plain_batch(data, at, due, end_offset)
+            if size == 0 or _number(data, at + _EPOCH_AT, 4) != epoch:
+                break
+            following = due + last_delta + 1
+            kept = Int64(0)
+            if count > 0:
+                base_timestamp = _number(data, at + _BASE_TIMESTAMP_AT, 8)
+                has_horizon = data[at + _ATTRIBUTES_AT + 1] & _DELETE_HORIZON != 0
+                is_free = following <= horizon_end
+                keeps_tombstones = not (has_horizon and is_free and base_timestamp <= now_ms)
+                number = passed + records if passed >= 0 else passed
+                fault, _, kept, tombstones, max_timestamp = _judge(
+                    data, at + _HEADER_BYTES, at + size, count, due, last_delta, base_timestamp, keeps_tombstones,
+                    number, table, state, marks, stays,
+                )  # fmt: skip
+                if fault != _FINE or (has_horizon and base_timestamp == NO_HORIZON):
+                    break
+            if kept > 0:
+                if due - gap_from - 1 > _DELTA_MAX:
+                    break
+                if due > gap_from:
+                    written = _put_gap(out, written, gap_from, due - gap_from - 1, epoch)
+                horizon = new_horizon if tombstones > 0 and is_free and not has_horizon else Int64(NO_HORIZON)
+                if kept == count and horizon == NO_HORIZON:
+                    written = _copy_piece(data, at, at + size, out, written)
+                else:
+                    written = _put_batch(data, at, size, count, stays, kept, max_timestamp, horizon, out, written)
+                if tombstones > 0 and (has_horizon or horizon != NO_HORIZON):
+                    found = base_timestamp if has_horizon else horizon
+                    earliest = found if earliest == NO_HORIZON else min(earliest, found)
+                deleted += tombstones
+                gap_from = following
+            at += size
+            due = following
+            records += count
+            stayed += kept
+        return at, due, records, stayed, deleted, earliest, written, gap_from

@@ -16,6 +16,7 @@ from typing import Any
 from bmq.core.records.batch import Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.cleaning.compiled_filter import CompiledRecords
+from bmq.storage.cleaning.plain_runs import RunFilter
 from bmq.storage.cleaning.record_filter import NOTHING, Kept
 from bmq.storage.cleaning.retention import AbortedRanges
 
@@ -93,6 +94,10 @@ class LastOffsetsFilter:
     @property
     def needs_marks(self) -> bool:
         return False
+
+    @property
+    def runs(self) -> RunFilter | None:
+        return None
 
     def map_batch(self, batch: Batch, first_dirty: int) -> None:
         """Do nothing: the keys are known."""

@@ -13,6 +13,7 @@ from bmq.core.records.batch import Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.cleaning.batch_writer import CleanedRecord, KeptRecords, cut_records, write_batch
 from bmq.storage.cleaning.key_offsets import KeyOffsets
+from bmq.storage.cleaning.plain_runs import RunFilter
 from bmq.storage.cleaning.retention import NO_HORIZON
 from bmq.storage.cleaning.superseded import SupersededRecords
 
@@ -49,6 +50,10 @@ class RecordFilter(Protocol):
     @property
     def needs_marks(self) -> bool:
         """True if the walk of ``mark_batch`` is needed: the map has not all keys at once."""
+
+    @property
+    def runs(self) -> RunFilter | None:
+        """The filter of runs of plain batches; None if each batch is passed alone."""
 
     def map_batch(self, batch: Batch, first_dirty: int) -> None:
         """Map the keys of the batch's records at or past ``first_dirty``.
@@ -87,6 +92,10 @@ class PythonRecordFilter:
     @property
     def needs_marks(self) -> bool:
         return self._superseded.needs_marks
+
+    @property
+    def runs(self) -> RunFilter | None:
+        return None
 
     def map_batch(self, batch: Batch, first_dirty: int) -> None:
         for record in self._cut(batch):

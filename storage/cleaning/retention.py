@@ -30,7 +30,7 @@ stay, and no batch gets a horizon.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -40,6 +40,7 @@ from typing import NamedTuple
 from bmq.core.records.batch import NO_PRODUCER_ID, Batch
 from bmq.core.records.control import Marker, marker_of
 from bmq.storage.checkpoint import AbortedTransaction, ProducerState
+from bmq.storage.cleaning.plain_runs import RunRules
 
 DELETE_HORIZON = 0x40
 """The attribute of a batch whose base timestamp is its delete horizon (KIP-534)."""
@@ -139,7 +140,7 @@ class Retention:
     ``open_before``: producers whose transaction may have data before the first batch.
     """
 
-    __slots__ = ("_aborted", "_bounds", "_ended", "_open_before", "_producers", "_with_data")
+    __slots__ = ("_aborted", "_bounds", "_ended", "_lasts", "_open_before", "_producers", "_with_data")
 
     def __init__(
         self,
@@ -152,6 +153,7 @@ class Retention:
         self._aborted = aborted
         self._producers = producers
         self._open_before = open_before
+        self._lasts = sorted(end.last_offset for end in producers.values())
         self._ended: set[int] = set()  # producers of ``open_before`` whose transaction's end has been passed
         self._with_data: set[int] = set()  # producers of whose transaction a batch has been passed, but not its end
 
@@ -174,6 +176,22 @@ class Retention:
             may_get_horizon=not batch.attributes & DELETE_HORIZON and not self._may_be_needed(batch),
             is_free_marker=is_free,
             is_empty_kept=self._is_last_of_producer(batch),
+        )
+
+    def run_rules(self, offset: int, end_offset: int, *, epoch: int, gap_from: int) -> RunRules:
+        """Return the rules for batches from ``offset`` on that ``judge`` need not see: data without a transaction.
+
+        They end before the next batch that may be the last of a producer, and at ``end_offset``.
+        """
+        at = bisect_left(self._lasts, offset)
+        bounds = self._bounds
+        return RunRules(
+            end_offset=min(end_offset, self._lasts[at]) if at < len(self._lasts) else end_offset,
+            epoch=epoch,
+            gap_from=gap_from,
+            now_ms=bounds.now_ms,
+            new_horizon=bounds.horizon,
+            horizon_end=NEVER if bounds.intact_from is None else bounds.intact_from,
         )
 
     def _is_free(self, batch: Batch) -> bool:

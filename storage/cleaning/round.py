@@ -15,6 +15,8 @@ the round ends early, the cleaned files lie below the sources that are left. So 
 
 Offsets stay dense: a batch of the source is there, or a batch without records stands for its offsets.  A run of such
 batches is joined, but not over a change of the leader epoch: headers alone tell where an epoch begins.
+
+Between batches the caller may show a window of the next bytes, which need no check: see ``plain_runs``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch, build_gap
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.cleaning.batch_writer import empty_batch
+from bmq.storage.cleaning.plain_runs import KeptRun, Window
 from bmq.storage.cleaning.record_filter import NOTHING, Kept, RecordFilter, keep_all
 from bmq.storage.cleaning.retention import (
     DELETE_HORIZON,
@@ -41,7 +44,7 @@ from bmq.storage.cleaning.retention import (
 )
 
 Write = Callable[[bytes | bytearray | memoryview], None]
-"""The caller's output: called with the bytes of one batch."""
+"""The caller's output: called with the bytes of whole batches."""
 
 
 class Source(NamedTuple):
@@ -103,6 +106,7 @@ class CleaningRound:
         self._aborted = list(aborted)
         self._ranges = AbortedRanges(self._aborted)
         self._records = records
+        self._runs = records.runs
         self._retention = Retention(bounds, self._ranges, producers, open_before)
         self._open_before = open_before
         self._state = _State.NEW
@@ -137,12 +141,16 @@ class CleaningRound:
         self._walk = _Walk(sources)
         return sources if sources or self._state is _State.CLEAN else self.next_walk()
 
-    def pass_keys(self, batches: Iterable[Batch]) -> None:
-        """Take the next batches of the walk."""
+    def pass_keys(self, batches: Iterable[Batch | Window]) -> None:
+        """Take the next batches of the walk, and plain batches of windows."""
         if self._state not in (_State.MAP, _State.MARK):
             raise ValueError("no walk over keys is under way")
         is_map = self._state is _State.MAP
         for batch in batches:
+            if isinstance(batch, Window):
+                if is_map:
+                    self._map_run(batch)
+                continue
             self._walk.take(batch)
             is_judged = not batch.is_control and self._ranges.find(batch) is None
             if is_judged and is_map:
@@ -150,6 +158,11 @@ class CleaningRound:
             elif is_judged:
                 self._records.mark_batch(batch, self._records_passed)
             self._records_passed += batch.count
+
+    def _map_run(self, window: Window) -> None:
+        if self._runs is not None and self._walk.goes_on_with(window):
+            self._records_passed += self._runs.map_run(window, self.bounds.first_dirty)
+            self._walk.pass_to(window.next_offset)
 
     def begin_file(self, group: Sequence[Source], write: Write) -> None:
         """Begin the cleaned file of the group's sources: the round's next sources, neighbours in order of offsets."""
@@ -162,9 +175,12 @@ class CleaningRound:
         self._walk = _Walk(group)
         self._file = _CleanedFile(group[0].base, group[-1].end_offset, self.bounds, write)
 
-    def clean(self, batches: Iterable[Batch]) -> None:
-        """Take the next batches of the group, and write what stays of them."""
+    def clean(self, batches: Iterable[Batch | Window]) -> None:
+        """Take the next batches of the group, and plain batches of windows; write the rest of their records."""
         for batch in batches:
+            if isinstance(batch, Window):
+                self._clean_run(batch)
+                continue
             self._walk.take(batch)
             self._clean_batch(batch)
 
@@ -202,6 +218,16 @@ class CleaningRound:
             self._file.keep(batch, kept)
         elif verdict.is_empty_kept:
             self._file.keep_empty(batch)
+
+    def _clean_run(self, window: Window) -> None:
+        if self._runs is None or not self._walk.goes_on_with(window):
+            return
+        file = self._file
+        rules = self._retention.run_rules(window.offset, window.end_offset, epoch=file.epoch, gap_from=file.due)
+        run = self._runs.keep_run(window, self._records_passed, rules)
+        self._records_passed += run.records
+        self._walk.pass_to(window.next_offset)
+        file.keep_run(window, run)
 
     def _note_aborted(self, batch: Batch) -> None:
         transaction = self._ranges.find(batch)
@@ -243,6 +269,15 @@ class _Walk:
             )
         self._due = batch.next_offset
 
+    def goes_on_with(self, window: Window) -> bool:
+        """Return whether the window's batches are due, behind a batch of the same source."""
+        source = self._source
+        return source is not None and self._due == window.offset and window.end_offset == source.end_offset
+
+    def pass_to(self, offset: int) -> None:
+        """Pass batches of a window, which are dense."""
+        self._due = offset
+
     def check_end(self) -> None:
         """Check that the walk is complete.  Raises FormatError if batches are missing."""
         if self._source is not None and self._due != self._source.end_offset:
@@ -264,9 +299,11 @@ class _CleanedFile:
         self.facts = CleanedFacts(base=base, end_offset=end_offset, cleaned_up_to=bounds.end)
         self._bounds = bounds
         self._write = write
-        self._due = base  # the offset behind the last batch that was written
+        self.due = base
+        """The offset behind the last batch that was written."""
+        self.epoch = -1
+        """The leader epoch of the offsets [due, passed)."""
         self._passed = base  # the offset behind the last batch that was read
-        self._epoch = -1  # leader epoch of the offsets [due, passed)
 
     def holds(self, offset: int) -> bool:
         return self.facts.base <= offset < self.facts.end_offset
@@ -281,7 +318,7 @@ class _CleanedFile:
         if not facts.epochs or facts.epochs[-1][0] != batch.leader_epoch:
             self._write_gap(batch.base_offset)
             facts.epochs.append((batch.leader_epoch, batch.base_offset))
-            self._epoch = batch.leader_epoch
+            self.epoch = batch.leader_epoch
         self._passed = batch.next_offset
 
     def keep(self, batch: Batch, kept: Kept) -> None:
@@ -295,8 +332,21 @@ class _CleanedFile:
             return
         written = Batch(memoryview(kept.data))
         if written.attributes & DELETE_HORIZON:
-            known, horizon = facts.earliest_horizon, int(written.base_timestamp)
-            facts.earliest_horizon = horizon if known == NO_HORIZON else min(known, horizon)
+            self._note_horizon(int(written.base_timestamp))
+
+    def keep_run(self, window: Window, run: KeptRun) -> None:
+        """Take the run of a window."""
+        facts = self.facts
+        facts.bytes_before += window.passed
+        facts.records_before += run.records
+        facts.records_after += run.kept
+        facts.tombstones += run.tombstones
+        if run.earliest_horizon != NO_HORIZON:
+            self._note_horizon(run.earliest_horizon)
+        self._passed = window.next_offset
+        if run.data:
+            self._count(run.data)
+            self.due = run.written_to
 
     def keep_empty(self, batch: Batch) -> None:
         """Write the batch without records."""
@@ -306,15 +356,19 @@ class _CleanedFile:
         """Write what is left: the gap at the end."""
         self._write_gap(self.facts.end_offset)
 
+    def _note_horizon(self, horizon: int) -> None:
+        known = self.facts.earliest_horizon
+        self.facts.earliest_horizon = horizon if known == NO_HORIZON else min(known, horizon)
+
     def _put(self, batch: Batch, data: bytes | bytearray | memoryview) -> None:
         self._write_gap(batch.base_offset)
         self._count(data)
-        self._due = batch.next_offset
+        self.due = batch.next_offset
 
     def _write_gap(self, end_offset: int) -> None:
-        for gap in build_gap(self._due, end_offset, self._epoch):
+        for gap in build_gap(self.due, end_offset, self.epoch):
             self._count(gap)
-        self._due = end_offset
+        self.due = end_offset
 
     def _count(self, data: bytes | bytearray | memoryview) -> None:
         self.facts.bytes_after += len(data)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import Batch
 from bmq.core.records.cursor import BatchCheck, BatchCursor, CursorStep
+from bmq.storage.cleaning.plain_runs import WINDOW_BYTES, Window, may_be_plain
 from bmq.storage.filesystem import FileSystem
 
 
@@ -17,7 +18,7 @@ class SourceReader:
 
         while not reader.is_over:
             await reader.read()
-            take(reader.batches())          in a thread
+            take(reader.batches())          in a thread; or reader.parts()
 
     Memory: one piece of ``piece_bytes``.  A larger batch is read whole.
     """
@@ -44,11 +45,30 @@ class SourceReader:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the batches that the piece has whole, without I/O.  Raises FormatError at the first damaged batch."""
+        return (part for part in self._parts(has_windows=False) if isinstance(part, Batch))
+
+    def parts(self) -> Iterator[Batch | Window]:
+        """Yield batches as ``batches``, and windows: the taker may pass batches of a window itself.
+
+        A window comes where the next batch may be plain.  The batch behind what was passed follows.
+        """
+        return self._parts(has_windows=True)
+
+    def _parts(self, *, has_windows: bool) -> Iterator[Batch | Window]:
         cursor, piece = self._cursor, self._piece
         start = cursor.position
         is_short = start + len(piece) < min(start + max(self._piece_bytes, cursor.wanted), self._length)
-        while (step := cursor.step(piece, cursor.position - start)) is CursorStep.BATCH:
-            yield Batch(piece[cursor.start - start : cursor.position - start])
+        while True:
+            at = cursor.position - start
+            if has_windows and may_be_plain(piece, at):
+                window = Window(piece[at : at + WINDOW_BYTES], cursor.next_offset, self._end_offset)
+                yield window
+                if window.passed:
+                    cursor.seek(cursor.position + window.passed, window.next_offset)
+                    continue
+            if (step := cursor.step(piece, at)) is not CursorStep.BATCH:
+                break
+            yield Batch(piece[at : cursor.position - start])
         if step is CursorStep.DAMAGED:
             raise FormatError(cursor.fault)
         if step is CursorStep.MORE and is_short:

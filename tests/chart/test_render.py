@@ -99,6 +99,8 @@ def test_the_check_sees_what_is_wrong() -> None:
         ("config.num\\.partition=6", "num.partition"),
         ("config.drain_ms=5", "drain_ms"),
         ("proxy.replica=3", "replica"),
+        ("proxy.replicas=0", "proxy/replicas"),
+        ("external.enabled=true,external.type=NodePort,external.nodePorts.first=100", "external/nodePorts/first"),
         ("listener.protocol=SASL_SSL", "listener.protocol is SASL_SSL: it needs listener.tls.secret"),
         ("external.enabled=true,external.advertisedHost=a,external.protocol=SSL", "it needs external.tls.secret"),
         ("moreListeners[0].name=A,moreListeners[0].port=9095,moreListeners[0].protocol=SSL",

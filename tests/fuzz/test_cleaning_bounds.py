@@ -26,8 +26,8 @@ kernels.keep_records(data, 1, 0, 0, 0, True, -1, 0, words, words, none, none, no
 @pytest.mark.soak
 def test_the_cleaning_with_every_access_checked(tmp_path: Path) -> None:
     checked = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    tests = "tests/unit/storage/cleaning/test_compiled_filter.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    tests = [f"tests/unit/storage/cleaning/{name}.py" for name in ("test_compiled_filter", "test_plain_runs")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=ROOT, env=checked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     # And that it is checked: decisions without room are noticed.

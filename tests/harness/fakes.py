@@ -56,6 +56,7 @@ class FakeView:
         self.own = own
         self.members: dict[str, Member] = {}
         self.owners: dict[PartitionKey, str] = {}
+        self.shards: dict[ShardId, ShardOwner] = {}
         self.asked = 0
         """How often an owner was asked for."""
         self._subscribers = Subscribers[[ViewChange]]()
@@ -71,11 +72,7 @@ class FakeView:
         return len(self.owned_by(incarnation))
 
     def shard(self, shard: ShardId) -> ShardOwner | None:
-        return None
-
-    @property
-    def shards(self) -> Mapping[ShardId, ShardOwner]:
-        return {}
+        return self.shards.get(shard)
 
     def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
         return self._subscribers.add(call)

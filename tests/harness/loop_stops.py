@@ -13,7 +13,7 @@ import asyncio
 import gc
 import struct
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -25,9 +25,9 @@ PIECE_S = 0.0065
 """Processor time of `_piece_of_work` on an idle core of 2.8 GHz with CPython 3.11."""
 
 
-def is_short(stop_s: float) -> bool:
-    """Return whether a stop is within ``STOP_MAX_S``, at the pace that this machine has now."""
-    return stop_s < STOP_MAX_S or stop_s < STOP_MAX_S * slowness()
+def is_short(stop_s: float, most_s: float = STOP_MAX_S) -> bool:
+    """Return whether a stop is within ``most_s``, at the pace that this machine has now."""
+    return stop_s < most_s or stop_s < most_s * slowness()
 
 
 def slowness() -> float:
@@ -105,6 +105,15 @@ class TurnCounter:
         taken = [count for count in self._counts if count]
         self._counts = [0]
         return taken
+
+
+def longest_step_s(steps: Iterable[object]) -> float:
+    """Run all of ``steps``.  Return the longest one, in seconds of processor time."""
+    longest_s, began = 0.0, time.thread_time()
+    for _ in steps:
+        longest_s = max(longest_s, time.thread_time() - began)
+        began = time.thread_time()
+    return max(longest_s, time.thread_time() - began)
 
 
 @contextmanager

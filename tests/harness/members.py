@@ -17,6 +17,7 @@ from bmq.meta.kv import KeyValue
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.meta.shard_kinds import ShardId
 from bmq.storage.filesystem import FileSystem
+from tests.harness.broker_wiring import LooseWiring
 
 
 class Registered:
@@ -27,6 +28,7 @@ class Registered:
 
 def lone_broker(fs: FileSystem, kv: KeyValue, **options: Any) -> Broker:
     """Return a broker that stays a member, and to which no other is alive."""
+    options.setdefault("wiring", LooseWiring().frozen())
     return Broker(fs, kv, membership=Registered(), is_alive=lambda incarnation: False, **options)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from random import Random
 from typing import Any
 
 from bmq.core.clock import Clock, SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.features import FEATURES, FeatureTable
 from bmq.meta.kv import KeyValue
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
 from bmq.storage.filesystem import FileSystem
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 
 
 @contextlib.asynccontextmanager
@@ -37,3 +41,9 @@ async def single_node(
             await node.close()
     finally:
         await joined.leave()
+
+
+def memory_node(config: NodeConfig, clock: Clock | None = None, **options: Any) -> AbstractAsyncContextManager[Node]:
+    """Return the context of ``single_node`` on storage and a store in memory."""
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
+    return single_node(config, fs, kv, clock, **options)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DeleteRecordsRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.admin import DeleteRecordsRequest
 from kafka.protocol.consumer import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -24,6 +25,7 @@ from kafka.protocol.consumer import (
 
 from bmq.core.errors import ErrorCode
 from bmq.core.records.batch import Record, build_batch
+from bmq.core.wire.response_errors import error_codes
 from tests.harness.network import Disconnected
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.group_clients import assignment, subscription
@@ -31,6 +33,14 @@ from tests.simulation.kafka_clients import Refused, check, pause, produce_reques
 
 GIVES_UP_S = 3.0
 """Request time-out of these clients: short, as many set it."""
+
+
+class Message(NamedTuple):
+    """A request, with the class of its response and the version of both."""
+
+    request: Any
+    response: type[Any]
+    version: int
 
 
 def commit_request(group: str, topic: str, offset: int) -> OffsetCommitRequest:
@@ -62,13 +72,6 @@ def leave_request(group: str, instance: str) -> LeaveGroupRequest:
     """Return the request that removes a static member, by its instance alone."""
     leaving = LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance)
     return LeaveGroupRequest(group_id=group, members=[leaving])
-
-
-def alter_request(topic: str, name: str, value: str) -> IncrementalAlterConfigsRequest:
-    Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    config = Resource.AlterableConfig(name=name, config_operation=0, value=value)
-    resource = Resource(resource_type=2, resource_name=topic, configs=[config])
-    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
 
 def delete_request(topic: str, offset: int) -> DeleteRecordsRequest:
@@ -103,6 +106,15 @@ async def insist(world: ClusterWorld, client: ClusterClient, ask: Any) -> Any:
                 raise
             await pause(world)
     raise AssertionError("no response that is not an error")
+
+
+async def respond(client: ClusterClient, message: Message, done: Collection[ErrorCode] = ()) -> Any:
+    """Return the response.  Raises Refused for any error in it that is not in ``done``, which a repetition may get."""
+    response = await client.call(*message)
+    for code in error_codes(response):
+        if code not in done:
+            check(code)
+    return response
 
 
 async def commit(client: ClusterClient, group: str, topic: str, offset: int) -> None:

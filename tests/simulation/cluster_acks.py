@@ -37,9 +37,17 @@ class OneOwner:
         self._tell = tell
         self._spans: dict[PartitionKey, dict[int, _Span]] = {}
 
-    def watched(self, listener: FlushListener, owner: str) -> FlushListener:
-        """Return a listener that notes each flush before ``listener`` gets it."""
-        return _Watched(self, listener, owner)
+    def watch(self, listener: FlushListener, owner: str) -> None:
+        """Note each flush before ``listener`` gets it."""
+        flushed = listener.flushed
+
+        def noted(
+            key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
+        ) -> None:
+            self.acknowledged(key, batches, owner)
+            flushed(key, batches, high_watermark, move)
+
+        listener.flushed = noted  # type: ignore[method-assign]
 
     def acknowledged(self, key: PartitionKey, batches: Sequence[Batch], owner: str) -> None:
         """Take note of what ``owner`` acknowledges."""
@@ -60,20 +68,3 @@ class OneOwner:
                 self._tell(f"{key}: {owner} acknowledges {batch!r} late, where its successors wrote: {higher}")
             self.late += bool(higher)
             own.end = batch.next_offset
-
-
-class _Watched:
-    """One process's flush listener."""
-
-    def __init__(self, acks: OneOwner, listener: FlushListener, owner: str) -> None:
-        self._acks = acks
-        self._listener = listener
-        self._owner = owner
-        self.opened, self.closed, self.log_start_moved = listener.opened, listener.closed, listener.log_start_moved
-        self.changed = listener.changed
-
-    def flushed(
-        self, key: PartitionKey, batches: Sequence[Batch], high_watermark: int, move: StableMove | None = None
-    ) -> None:
-        self._acks.acknowledged(key, batches, self._owner)
-        self._listener.flushed(key, batches, high_watermark, move)

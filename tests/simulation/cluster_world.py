@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, cast
 
 from bmq.console.http import HttpServer
-from bmq.console.http_connection import Connections
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import BmqError
@@ -61,9 +60,6 @@ class _NoHttp:
     """The console's server, which a simulation leaves out."""
 
     port = HTTP_PORT
-
-    def __init__(self) -> None:
-        self.connections = Connections()
 
     def give_clients_up(self) -> int:
         return 0
@@ -112,13 +108,18 @@ class Process:
             if await self._asked.comes_before(joined.join()):
                 return
             node = self.node = Node(
-                config, self.fs, self.kv, LoopClock(), joined, broker_config=SMALL, janitor_config=BUSY
+                config,
+                self.fs,
+                self.kv,
+                LoopClock(),
+                joined,
+                broker_config=SMALL,
+                janitor_config=BUSY,
+                on_leave=self.ask,
+                on_failed=self._failed,
             )
             if node.broker is not None:
-                shared = node.broker.broker.context
-                assert shared.flush_listener is not None
-                shared.flush_listener = self.world.acks.watched(shared.flush_listener, self.incarnation)
-            node.on_leave, node.on_failed = self.ask, self._failed
+                self.world.acks.watch(node.broker.broker.context.wiring.flush_listener, self.incarnation)
             speak(self)
             sockets = self.sockets = Sockets(node, cast(HttpServer, _NoHttp()))
             if await self._asked.comes_before(sockets.start()):

@@ -15,8 +15,9 @@ from bmq.core.records.cursor import read_batches
 from bmq.meta.kv import KvError
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.filesystem import NoSuchFile, StorageUnavailable
-from bmq.storage.log_reader import LogReader, MissingRecords, OffsetNotFound
+from bmq.storage.log_reader import LogReader, OffsetNotFound
 from bmq.storage.memory import MemoryFileSystem
+from bmq.storage.segment_cursor import MissingRecords
 from tests.simulation.judge import PATH, read_log
 from tests.simulation.keyed_judge import KeyedJudge, Pass, Transaction, Update
 from tests.simulation.world import Process, World

@@ -105,7 +105,7 @@ class Story:
 
     async def begin(self) -> None:
         """Write the log, and have it cleaned until the point is met or the round is over."""
-        self.first.broker.context.may_clean = lambda: self.point.is_armed
+        self.first.wiring.may_clean = lambda: self.point.is_armed
         self.first.start()
         await until(lambda: self.first.is_serving)
         await self.write(self.first, RECORDS // 2)
@@ -162,7 +162,7 @@ class Story:
             await self.write(self.heir, 2)
         self.point.is_armed = False  # the judge may have it take the log over at the end
         for process in self.world.processes:
-            process.broker.context.may_clean = lambda: True
+            process.wiring.may_clean = lambda: True
         await self.world.settle()
         await self.look()
         await self.world.check_cleaned()
@@ -235,7 +235,7 @@ async def is_expired(story: Story) -> None:
 async def is_merged(story: Story) -> None:
     """Have the successor merge what is left, and clean only later."""
     await story.succeed(segment_bytes=100_000)
-    story.heir.broker.context.may_clean = lambda: False
+    story.heir.wiring.may_clean = lambda: False
     await asyncio.sleep(5)
     await story.look()
 

@@ -92,7 +92,7 @@ async def play(at: int, how: str, after: Callable[[Story], Awaitable[None]]) -> 
     await story.begin()
     first = story.result
     await after(story)
-    story.heir.broker.context.may_clean = lambda: True
+    story.heir.wiring.may_clean = lambda: True
     await story.go_on()
     await story.end()
     return story.point.count, first if at == 0 else story.result

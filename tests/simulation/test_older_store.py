@@ -237,7 +237,7 @@ def stops(process: Process) -> list[str]:
         reasons.append(why)
         process.crash()
 
-    process.broker.on_failed = stop
+    process.wiring.on_failed = stop
     return reasons
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from bmq.cli.rebuild.run import Outcome, rebuild
 from bmq.cli.rebuild.store import NotLost, mark_key
-from bmq.controller.topics.topics import internal_partitions
+from bmq.controller.topics import internal_topics
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Record, build_batch
@@ -337,7 +337,7 @@ async def test_an_internal_topic_without_a_file_comes_back_by_itself(name: str) 
     entry = await kv.get(topic_key("bmq", name))
     assert entry is not None
     topic = decode_topic(name, entry)
-    assert (topic.topic_id, topic.partitions) == (topic_id, internal_partitions(name, world.config)[0])
+    assert (topic.topic_id, topic.partitions) == (topic_id, internal_topics.BY_NAME[name].partitions(world.config))
     assert topic.configs["cleanup.policy"] == "compact"
     assert any(note.startswith(f"topic {name}: its file is missing") for note in outcome.notes)
 

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 from kafka.protocol.consumer import JoinGroupResponse, OffsetCommitResponse
 
+from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
 from tests.simulation.abandoned_requests import (
     abandon,
@@ -64,6 +65,15 @@ def coordinator(world: ClusterWorld) -> Place:
     return next(place for place in world.places if process_of(place).incarnation == owner.incarnation)
 
 
+def cut_off(world: ClusterWorld, place: Place, *, is_cut: bool) -> None:
+    """Cut a place off from the store and from all other places, or join them again.  Clients reach it."""
+    place.cut_store(is_cut)
+    change = world.network.cut if is_cut else world.network.heal
+    for other in world.places:
+        if other is not place:
+            change(place.host, other.host)
+
+
 async def two_clients(world: ClusterWorld) -> tuple[Process, ClusterClient, ClusterClient]:
     """Return a process that does not serve the group, a client of it, and a client of the group's coordinator."""
     anywhere = world.client()
@@ -89,6 +99,35 @@ async def test_a_commit_that_lay_in_a_stopped_process_takes_no_later_one_back(th
         stopped.resume()
         await settle()
         assert await insist(world, other, partial(committed, group=GROUP, topic=TOPIC)) == then
+        other.close()
+
+
+@pytest.mark.seed(1)
+async def test_a_coordinator_that_stood_still_says_no_old_offset() -> None:
+    """A client connects to it while it stands still, when another coordinator has acknowledged a later commit.
+
+    Its last proof is younger than ``FRESH_S``.  It reaches the store and the other members late, so that it does not
+    learn of its successor at once.
+    """
+    async with three_nodes(1) as world:
+        anywhere = world.client()
+        await insist(world, anywhere, partial(commit, group=GROUP, topic=TOPIC, offset=100))
+        anywhere.close()
+        old = coordinator(world)
+        stopped, began = process_of(old), world.loop.time()
+        other = ClusterClient(world, next(each.host for each in world.places if each is not old))
+        stopped.stop()
+        await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=200))
+        await asyncio.sleep(max(0.0, began + FRESH_S / 2 - world.loop.time()))
+        cut_off(world, old, is_cut=True)
+        late = ClusterClient(world, old.host)
+        asked = asyncio.create_task(insist(world, late, partial(committed, group=GROUP, topic=TOPIC)))
+        await asyncio.sleep(0.1)
+        stopped.resume()
+        await asyncio.sleep(2)
+        cut_off(world, old, is_cut=False)
+        assert await asked == 200
+        late.close()
         other.close()
 
 

@@ -8,6 +8,7 @@ Everything runs in one virtual-time loop (see ``loop``).  The judge's rules, che
 * *dense*: offsets have no gap.
 * *start stays*: a log start that was confirmed is not taken back; none moves past what was asked for, but over records
   that have outlived ``retention.ms``.
+* *indexed*: each closed segment gets its index, however many owners died meanwhile.
 * *available*: when the faults end, a new owner opens the log (no false OFFLINE) and takes a batch.
 """
 
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 
@@ -24,6 +26,7 @@ from bmq.broker.broker import Broker
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
+from bmq.broker.partition.missing_indexes import PAUSES_MS
 from bmq.broker.partition.states import PartitionState
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
@@ -38,8 +41,10 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.checkpoint import encode as encode_checkpoint
 from bmq.storage.filesystem import FileSystem, StorageError
 from bmq.storage.journal import CHECKPOINT, frame
+from bmq.storage.log_segments import walk
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import File
+from tests.harness.broker_wiring import LooseWiring
 from tests.harness.members import Registered
 from tests.harness.waiting import until
 from tests.simulation.frail_files import FrailFileSystem
@@ -63,6 +68,8 @@ SMALL_LOG = LogConfig(segment_bytes=3000, index_interval_bytes=200, retention_ms
 """No file is ever deleted."""
 SETTLE_S = 30.0
 """After the faults: outages of storage that were drawn before may run out."""
+INDEXED_S = 2 * PAUSES_MS.most / 1000
+"""Without faults, for the last owner to write indexes that storage did not take before."""
 OPENS_S = 120.0
 """Without faults, for the last owner to open the log, and to take a batch."""
 BUSY = JanitorConfig(
@@ -143,12 +150,12 @@ class Process:
             self.kv.version = world.rng.choice(tuple(Version))
         fs, kv = wrap(self.fs, self.kv) if wrap else (self.fs, self.kv)
         self.clock = WallClock()
+        self.wiring = LooseWiring(Witness(self))
+        self.wiring.may_clean = lambda: True
         self.broker = Broker(
             fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
-            config=world.config, janitor_config=world.janitor_config,
+            config=world.config, janitor_config=world.janitor_config, wiring=self.wiring.frozen(),
         )  # fmt: skip
-        self.broker.context.flush_listener = Witness(self)
-        self.broker.context.may_clean = lambda: True
         self.died = asyncio.Event()
         self.driver: PartitionDriver | None = None
         self.moving: asyncio.Task[None] | None = None
@@ -477,10 +484,33 @@ class World:
                 await asyncio.sleep(1.0)
 
     async def _expired_files(self) -> set[str]:
-        """Return the files of segments below the log start, but for the newest name and those that the record lists."""
-        assert self.last.driver is not None
+        """Return the files of segments below the log start, but for the newest name."""
         logs = [status.path async for status in self.last.fs.list(PATH.folder) if status.path.endswith(".log")]
-        return set(logs[:-1]) - {PATH.log(entry.name) for entry in self.last.driver.machine.record.segments}
+        return set(logs[:-1])
+
+    async def check_indexes(self) -> None:
+        """Wait until each closed segment has its index, whoever closed it and however many owners died since.
+
+        Without it, readers of committed records cannot read its transactions, and a log is not cleaned further.
+        """
+        deadline = asyncio.get_running_loop().time() + INDEXED_S
+        while lacking := await self._without_index():
+            assert asyncio.get_running_loop().time() < deadline, f"closed, and without an index: {lacking}"
+            await asyncio.sleep(1.0)
+
+    async def _without_index(self) -> list[SegmentName]:
+        assert self.last.driver is not None
+        machine = self.last.driver.machine
+        opened = {entry.name for entry in machine.record.segments if not entry.is_closed}
+        async with aclosing(walk(self.last.fs, PATH)) as listing:
+            return [
+                listed.name
+                async for listed in listing
+                if listed.is_live
+                and not listed.has_idx
+                and listed.name not in opened
+                and (listed.end is None or listed.end > machine.log_start)
+            ]
 
     async def check_producers(self) -> None:
         """Repeat each producer's last five batches, as a client whose answers were lost, then send its next one."""
@@ -501,6 +531,7 @@ class World:
     async def verdict(self) -> list[Batch]:
         batches = await self.settle()
         self.judge.check(batches, self.idempotent, self.log_start)
+        await self.check_indexes()
         return batches
 
 

@@ -6,6 +6,7 @@ No process is down for longer than a restart takes, and what was produced before
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -93,24 +94,58 @@ def test_a_process_without_the_secret_is_kept_out_and_the_cluster_goes_on(
         fourth.remove(keep_log=False)
 
 
-def test_an_open_cluster_gets_a_secret_and_then_another_one_process_by_process(tmp_path: Path) -> None:
-    with EtcdCluster() as etcd, cluster(tmp_path, etcd) as three:
-        traffic = Traffic(three)
+def walk(three: BmqCluster, steps: Iterable[Mapping[str, str]]) -> str:
+    """Restart the processes one after another for each step's settings, with traffic between; return all logs."""
+    traffic = Traffic(three)
+    traffic.check()
+    for step in steps:
+        for name in three.names(NODE):
+            three[name].stop()
+            three[name].process.environment = {**SETTINGS, **step}
+            three.start_again(name)
         traffic.check()
-        for step in (
-            {"BMQ_INTERNAL_SECRET": SECRET, "BMQ_INTERNAL_SECRET_REQUIRED": "false"},
-            {"BMQ_INTERNAL_SECRET": SECRET},
-            {"BMQ_INTERNAL_SECRET": f"{SECRET},{OTHER}"},
-            {"BMQ_INTERNAL_SECRET": f"{OTHER},{SECRET}"},
-            {"BMQ_INTERNAL_SECRET": OTHER},
-        ):
-            for name in three.names(NODE):
-                three[name].stop()
-                three[name].process.environment = {**SETTINGS, **step}
-                three.start_again(name)
-            traffic.check()
-        logs = "".join(text_of(each) for each in three.members.values())
+    return "".join(text_of(each) for each in three.members.values())
+
+
+def test_an_open_cluster_gets_a_secret_and_then_another_one_process_by_process(tmp_path: Path) -> None:
+    steps = (
+        {"BMQ_INTERNAL_SECRET": SECRET, "BMQ_INTERNAL_SECRET_REQUIRED": "false"},
+        {"BMQ_INTERNAL_SECRET": SECRET},
+        {"BMQ_INTERNAL_SECRET": f"{SECRET},{OTHER}"},
+        {"BMQ_INTERNAL_SECRET": f"{OTHER},{SECRET}"},
+        {"BMQ_INTERNAL_SECRET": OTHER},
+    )
+    with EtcdCluster() as etcd, cluster(tmp_path, etcd) as three:
+        logs = walk(three, steps)
         assert "does not have this cluster's secret" not in logs
+
+
+def test_an_open_cluster_gets_certificates_and_then_another_authority_process_by_process(tmp_path: Path) -> None:
+    """Walk the steps of docs/operations/internal-port.md: nobody is kept out meanwhile, and a process without TLS is at
+    the end.
+    """
+    first, second = trustme.CA(), trustme.CA()
+    root = tmp_path / "root"
+    root.mkdir()
+    own, new = certificates(tmp_path, first, "own"), certificates(tmp_path, second, "new")
+    both = tmp_path / "both-ca.pem"
+    both.write_bytes(first.cert_pem.bytes() + second.cert_pem.bytes())
+    trusts_both = {"BMQ_INTERNAL_SSL_TRUSTSTORE_LOCATION": str(both)}
+    steps = (
+        {**own, "BMQ_INTERNAL_SSL_REQUIRED": "false"},
+        own,
+        {**own, **trusts_both},
+        {**new, **trusts_both},
+        new,
+    )
+    with EtcdCluster() as etcd, cluster(root, etcd) as three:
+        logs = walk(three, steps)
+        assert "this process and a member do not accept each other" not in logs
+        open_one = BmqServer(root.as_uri(), etcd.url, environment=SETTINGS)
+        open_one.start(wait=False)
+        wait_end(open_one)
+        assert "this process and a member do not accept each other" in text_of(open_one)
+        open_one.remove(keep_log=False)
 
 
 def certificates(folder: Path, authority: trustme.CA, name: str) -> dict[str, str]:

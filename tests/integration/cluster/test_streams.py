@@ -33,6 +33,9 @@ PARTITIONS = 4
 WORDS = 97
 STEP = 200
 """Records of the sink that are committed between two faults."""
+PASSING = (KafkaError._DESTROY_BROKER, KafkaError._TIMED_OUT, KafkaError._UNKNOWN_PARTITION)
+"""Errors of librdkafka itself that pass: a request stays with a broker that has died, or a process has yet to hear of a
+new topic."""
 LIMIT_S = 180.0
 CALL_S = 5.0
 SINGLE_KILLS = 2
@@ -111,8 +114,7 @@ class Counting:
                 sums.append(self._ask_for_ends())
             except KafkaException as exception:
                 error = exception.args[0]
-                # The client keeps the request to a broker that has died, or drops it: it does not ask the next owner.
-                if error.code() not in (KafkaError._DESTROY_BROKER, KafkaError._TIMED_OUT) and not error.retriable():
+                if error.code() not in PASSING and not error.retriable():
                     raise
             return bool(sums)
 

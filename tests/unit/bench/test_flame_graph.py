@@ -39,6 +39,10 @@ def test_what_is_no_folded_stack_is_an_error(line: str) -> None:
         parse_folded([line])
 
 
+def test_a_stack_without_a_name_keeps_its_time() -> None:
+    assert parse_folded(["main (a.py:1) 2", " 1"]) == {("main (a.py)",): 2, ("?",): 1}
+
+
 def test_folded_lines_are_read_again() -> None:
     assert parse_folded(folded(stacks()).splitlines()) == stacks()
 

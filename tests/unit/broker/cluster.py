@@ -19,6 +19,7 @@ from bmq.broker.assignment.follower import AssignmentFollower
 from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
 from bmq.broker.config import BrokerConfig
+from bmq.broker.context import BrokerWiring
 from bmq.broker.internal_api import BrokerApi
 from bmq.broker.markers_api import MarkersApi
 from bmq.broker.shard_log_api import ShardLogApi
@@ -125,6 +126,7 @@ class Node:
         self.kv = MemoryKeyValue(cluster.store, random=cluster.rng, faults=KvFaults())
         self.view = FakeView(name)
         self.membership = Registered()
+        self.flush_listener = RecordingFlushListener()
         self.broker = Broker(
             self.fs,
             self.kv,
@@ -133,9 +135,8 @@ class Node:
             config=cluster.broker_config,
             membership=self.membership,
             is_alive=lambda incarnation: incarnation in self.view.members,
+            wiring=BrokerWiring(flush_listener=self.flush_listener),
         )
-        self.flush_listener = RecordingFlushListener()
-        self.broker.context.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker)
         self.wire = Wire(cluster, name)
         self.handovers = HandoverNotifier(self.view, self.wire, timeout_s=3.0)

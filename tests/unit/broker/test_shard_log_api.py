@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from bmq.core.aio.standstill import GIVEN_UP_S
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.rpc.messages.broker import (
     ShardAppendRequest,
     ShardAppendResponse,
+    ShardConfirmRequest,
     ShardOpenRequest,
 )
+from bmq.meta.kv_memory import KvFaults
 from tests.unit.broker.cluster import Caller, Cluster, cluster, owned
 
 
@@ -38,6 +41,10 @@ class Coordinator:
             self.epoch = response.epoch
         return response.error
 
+    async def confirm(self) -> ErrorCode:
+        request = ShardConfirmRequest(self._key.topic_id, self._key.partition, self.epoch, self._ownership)
+        return (await self._caller.ask(request)).error
+
     def send(self, value: bytes = b"v") -> asyncio.Future[ShardAppendResponse]:
         """Send an append; its place in the log is decided when this returns."""
         key = self._key
@@ -59,6 +66,24 @@ async def test_a_coordinator_opens_a_shards_log_and_appends() -> None:
         answers = await asyncio.gather(*(coordinator.send() for _ in range(10)))
         assert [response.base_offset for response in answers] == list(range(3, 13))
         assert answers[-1].high_watermark == 13
+
+
+async def test_a_broker_that_stood_still_confirms_no_log_that_it_cannot_prove_to_own() -> None:
+    async with cluster() as c:
+        key = await owned(c)
+        coordinator = Coordinator(c, "a", key, 5)
+        await coordinator.open()
+        assert await coordinator.confirm() is ErrorCode.NONE
+        standstill = c["a"].broker.context.standstill
+        standstill.start()
+        loop: Any = asyncio.get_running_loop()
+        loop.clock.now += GIVEN_UP_S
+        standstill.look()
+        c["a"].kv.faults = KvFaults(unavailable=1.0)
+        assert await coordinator.confirm() is ErrorCode.REQUEST_TIMED_OUT
+        c["a"].kv.faults = KvFaults()
+        assert await coordinator.confirm() is ErrorCode.NONE
+        standstill.stop()
 
 
 async def test_kafscale_121_two_coordinators_for_one_group() -> None:

@@ -26,6 +26,7 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Response
 from bmq.core.records.batch import Batch, Record, build_batch
+from bmq.core.transaction_answers import Verifier
 from bmq.endpoint.produce import handler as produce
 from bmq.meta.catalog import Topic
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
@@ -40,6 +41,7 @@ from bmq.proxy.handlers import (
 from bmq.storage.aborted import StableMove
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.harness.broker_wiring import LooseWiring
 from tests.harness.fakes import FakeCatalog, FakeClient
 from tests.harness.members import OneProxy, Registered
 from tests.harness.scopes import change, make_endpoint, make_scopes
@@ -82,6 +84,7 @@ class World:
         broker: BrokerConfig | None = None,
         offload: Offload = run_inline,
         faults: Faults | None = None,
+        verifier: Verifier | None = None,
         **options: Any,
     ) -> None:
         rng = Random(0)
@@ -95,6 +98,7 @@ class World:
         self.metrics = Metrics(traffic=TrafficMeter())
         self.client = FakeClient()
         self.flush_listener = RecordingFlushListener()
+        self.wiring = LooseWiring(self.flush_listener, verifier=verifier)
         self._correlation = 0
         self._starts = 0
 
@@ -111,10 +115,10 @@ class World:
             incarnation=name,
             membership=self.membership,
             is_alive=lambda incarnation: False,
+            wiring=self.wiring.frozen(),
             clock=LoopClock(),
             config=self.broker_config,
         )
-        self.broker.context.flush_listener = self.flush_listener
         self.assigned = AssignedPartitions(self.broker, offload=self.offload)
         self.scopes = make_scopes(
             config=self.config,

@@ -79,10 +79,12 @@ def test_a_root_or_a_topic_that_is_not_there_is_told_before_spark_starts(
     def no_session(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "place"  # libraries keep files in the configuration's folder, which is beside it
+    place.mkdir()
+    monkeypatch.chdir(place)
     for module in JOBS.values():
         monkeypatch.setattr(importlib.import_module(module), "start_session", no_session)
-    root = tmp_path / "root"
+    root = place / "root"
     assert main(["job", *job, "--root", root.as_uri(), "--topic", "orders"]) == 2
     assert capsys.readouterr().err == f"bmq: there is no folder {root}\n"
     assert not root.exists()
@@ -90,7 +92,7 @@ def test_a_root_or_a_topic_that_is_not_there_is_told_before_spark_starts(
     assert main(["job", *job, "--root", root.as_uri(), "--topic", "orders"]) == 2
     assert "there is no topic orders in " in (error := capsys.readouterr().err)
     assert "is it the right root?" in error
-    assert list(tmp_path.iterdir()) == [root], "nor is the table"
+    assert list(place.iterdir()) == [root], "nor is the table"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.meta.cluster.member import Address
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.server.queries.console_facts import console_state
+from bmq.server.console_view import console_state
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.single_node import single_node
 from tests.unit.console.test_http import OPENAPI, faults

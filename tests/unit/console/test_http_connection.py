@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,6 +15,7 @@ from bmq.console import http_connection
 from bmq.console.http import Hosts, HttpServer
 from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.console.state import ConsoleState
+from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.limit import BURST
 from tests.harness.waiting import until
 from tests.unit.console.states import state
@@ -25,9 +26,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def serving(*names: str, console: ConsoleState | None = None) -> AsyncIterator[HttpServer]:
+async def serving(
+    *names: str, console: ConsoleState | None = None, look: Callable[[], None] = no_op
+) -> AsyncIterator[HttpServer]:
     """Yield a server of `console` under these names."""
-    server = HttpServer(console or state(), "127.0.0.1", 0, names)
+    server = HttpServer(console or state(), "127.0.0.1", 0, names, look=look)
     await server.start()
     try:
         yield server
@@ -47,6 +50,25 @@ async def get(server: HttpServer, path: str, host: str = "localhost") -> bytes:
     await reader.read()
     writer.close()
     return line
+
+
+async def test_a_standstill_is_found_before_the_bytes_that_lay_in_a_socket_are_read() -> None:
+    has_stood = False
+
+    def look() -> None:
+        if has_stood:
+            server.give_clients_up()
+
+    async with serving(look=look) as server:
+        reader, writer = await connect(server)
+        for has_stood in (False, True):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            if not has_stood:
+                assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+                await reader.readuntil(b"\r\n\r\n")
+        assert b"HTTP/1.1" not in await reader.read()
+        assert server.connections.requests == 1
+        writer.close()
 
 
 @pytest.mark.parametrize("loop", ["one large head", "many small pieces"])

@@ -524,6 +524,7 @@ def following(taken: list[int], choices: list[int]) -> list[int] | None:
     return [*taken[:-1], taken[-1] + 1] if taken else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [pytest.param((1, 2), marks=pytest.mark.slow), (None, 1)])
 async def test_no_order_of_steps_finalizes_a_level_that_a_member_does_not_support(
     levels: tuple[int | None, int | None],

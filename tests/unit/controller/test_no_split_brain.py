@@ -74,8 +74,7 @@ async def _live(seed: int) -> Watcher:
     for number in range(2):
         await w.controller(f"c{number}", DriftingClock(random.uniform(0.95, 1.05), random.uniform(0, 1e6)))
     await w.until(lambda: w.leader is not None)
-    topics = w.led_by().controller.topics
-    assert topics is not None
+    topics = w.led_by().topics
     await topics.create_topic("t", 9)
     watching = asyncio.create_task(_watch(w))
     try:

@@ -213,8 +213,7 @@ async def test_a_new_topic_is_left_where_it_was_placed_for_a_minute() -> None:
     async with world("a", "b") as w:
         await w.join("c")
         await asyncio.sleep(SETTLE_S - 20)
-        topics = w.led_by().controller.topics
-        assert topics is not None
+        topics = w.led_by().topics
         topic_id = (await topics.create_topic("new", 6, 1, {})).topic_id
         await asyncio.sleep(1)
         placed = {key: owner for key, owner in w.owners(w.standbys[0]).items() if key.topic_id == topic_id}
@@ -336,8 +335,7 @@ async def test_a_member_that_registers_again_while_it_is_removed_stays() -> None
 
 async def test_a_deleted_topic_leaves_no_assignment_behind() -> None:
     async with world("a", "b", "c") as w:
-        topics = w.led_by().controller.topics
-        assert topics is not None
+        topics = w.led_by().topics
         topic = w.led_by().catalog.topics["t"]
         await topics.delete_topic("t")
         await w.until(lambda: not w.store.page(f"{assignment_prefix('c')}{topic.topic_id}", "", 10), 120)
@@ -345,8 +343,7 @@ async def test_a_deleted_topic_leaves_no_assignment_behind() -> None:
 
 async def test_partitions_added_to_a_topic_are_assigned() -> None:
     async with world("a", "b") as w:
-        topics = w.led_by().controller.topics
-        assert topics is not None
+        topics = w.led_by().topics
         await topics.add_partitions("t", 1_500)
         await w.until(lambda: w.counts()[""] == 0)
         assert w.counts() == {"a": 750, "b": 750}

@@ -10,6 +10,7 @@ from random import Random
 
 from bmq.controller.admin.cluster import LeaderAdmin
 from bmq.controller.file_shares import OpenFileReport
+from bmq.controller.leader_parts import LeaderParts
 from bmq.controller.planning.partition_load import Measured
 from bmq.controller.planning.planner_view import SETTLE_S
 from bmq.controller.service import Controller
@@ -187,12 +188,21 @@ class Standby:
             self.catalog,
             ReachedBy(world.members, name),
             clock,
-            topics=lambda guard: TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
-            cleaner=lambda guard: TopicCleaner(self.kv, "c", self.files, clock, guard=guard),
-            age=lambda guard: StoreAge(self.kv, MemoryFileSystem(world.storage, name), "c", 0, guard=guard),
+            make_parts=lambda guard: LeaderParts(
+                topics=TopicAdmin(self.kv, "c", self.catalog, config, self.files, clock, guard=guard),
+                cleaner=TopicCleaner(self.kv, "c", self.files, clock, guard=guard),
+                age=StoreAge(self.kv, MemoryFileSystem(world.storage, name), "c", 0, guard=guard),
+            ),
             on_failed=self.failures.append,
             since_outage_s=lambda: self.since_outage_s,
         )
+
+    @property
+    def topics(self) -> TopicAdmin:
+        """The changes of topics while this process leads."""
+        parts = self.controller.parts
+        assert parts is not None
+        return parts.topics
 
     async def start(self) -> None:
         await self.view.start()
@@ -341,8 +351,7 @@ async def world(*members: str, controllers: Sequence[str] = ("c1",), topic: int 
         for name in controllers:
             await one.controller(name)
         await one.until(lambda: one.leader is not None)
-        topics = one.led_by().controller.topics
-        assert topics is not None
+        topics = one.led_by().topics
         await topics.create_topic("t", topic)
         if members:
             await one.until(lambda: one.is_assigned(*members))

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.config import BrokerConfig, log_config
+from bmq.broker.context import BrokerWiring
 from bmq.broker.internal_api import BrokerApi
 from bmq.broker.shard_log_api import ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
@@ -263,18 +264,18 @@ class BrokerProcess:
         self.name = name
         kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
         fs = MemoryFileSystem(world.storage, name)
+        fence = ShardFence()
         self.broker = lone_broker(
             fs,
             kv,
             incarnation=name,
             clock=LoopClock(),
             config=BrokerConfig(),
+            wiring=BrokerWiring(flush_listener=_Ended(fence)),
         )
         self.pool = BlockCache(fs)
         self.assigned = AssignedPartitions(self.broker, self.pool)
-        fence = ShardFence()
         self.logs = LocalShardLogs(self.assigned, world.catalog, self.pool, fence)
-        self.broker.context.flush_listener = _Ended(self.logs)
         endpoint = world.network.join(name)
         BrokerApi(self.assigned, TrafficCounters(), self.broker.context.open_files).register(endpoint)
         ShardLogApi(self.assigned, fence).register(endpoint)
@@ -317,8 +318,8 @@ class _Fetches:
 class _Ended:
     """A flush listener that passes an owner's end on."""
 
-    def __init__(self, logs: LocalShardLogs) -> None:
-        self._logs = logs
+    def __init__(self, fence: ShardFence) -> None:
+        self._fence = fence
 
     def opened(self, key: PartitionKey, epoch: int, log_start: int, high_watermark: int) -> None: ...
 
@@ -329,7 +330,7 @@ class _Ended:
     def changed(self, key: PartitionKey) -> None: ...
 
     def closed(self, key: PartitionKey) -> None:
-        self._logs.ended(key)
+        self._fence.closed(key)
 
 
 class CoordinatorProcess:

@@ -117,7 +117,8 @@ def test_a_misspelt_variable_of_security_is_refused(name: str, right: str) -> No
         "BMQ_LISTENER_OUT_SSL_CLIENT_AUTH", "BMQ_AUTHORIZER", "BMQ_AUTHORIZER_CLASS", "BMQ_HTTP_AUTH",
         "BMQ_SSL_CLIENT_AUTHENTICATION", "BMQ_INTERNAL_TLS", "BMQ_AUDIT_FILE", "BMQ_AUDIT_LOG_FILE",
         "BMQ_CLUSTER_SECRET",
-        "BMQ_METAPASSWORD_FILE",
+        "BMQ_METAPASSWORD_FILE", "BMQ_CLIENT_CERT_REQUIRED", "BMQ_TOKEN_KEY", "BMQ_KEYTAB", "BMQ_ENCRYPTION",
+        "BMQ_HTTPS", "BMQ_HDFS_KEYTBA",
     ],
 )  # fmt: skip
 def test_an_unknown_variable_with_a_word_of_security_is_refused(name: str) -> None:
@@ -133,7 +134,10 @@ def test_variables_of_other_programs_are_not_refused() -> None:
     )  # fmt: skip
     foreign = ("BMQ_AUTHOR_NAME", "BMQ_SUPERVISOR_URL", "BMQ_ORACLE_HOME", "BMQ_TITLE")
     assert unknown_names(dict.fromkeys(foreign, "x")) == []
-    of_commands = ("BMQ_HTTP_USER", "BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE", "BMQ_HTTP_TOKEN_FILE", "BMQ_HTTP_CA")
+    of_commands = (
+        "BMQ_HTTP_USER", "BMQ_HTTP_PASSWORD", "BMQ_HTTP_PASSWORD_FILE", "BMQ_HTTP_TOKEN", "BMQ_HTTP_TOKEN_FILE",
+        "BMQ_HTTP_CA",
+    )  # fmt: skip
     assert unknown_names(dict.fromkeys((*of_kubernetes, *of_commands, "BMQ_CACHE_DIR", "BMQ_PROFILE"), "x")) == []
 
 
@@ -145,6 +149,10 @@ def test_variables_of_other_programs_are_not_refused() -> None:
         "BMQ_INTERNAL_SECRET",
         "BMQ_AUDIT_LOG",
         "BMQ_LISTENER_NAME_PLAINTEXT_SSL_CLIENT_AUTH",
+        "BMQ_LOG_STORAGE_MODE",
+        "BMQ_STORAGE_SHARED_MODE",
+        "BMQ_HTTP_HOSTS",
+        "BMQ_HDFS_KEYTAB",
     ],
 )
 def test_an_empty_variable_does_not_open_what_the_file_closes(name: str, value: str) -> None:

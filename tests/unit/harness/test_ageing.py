@@ -45,6 +45,7 @@ async def rising_while(grow: object) -> set[str]:
     return set(meter.rising())
 
 
+@pytest.mark.slow
 async def test_a_heap_that_nothing_empties_rises() -> None:
     heaps: list[TimerHeap] = []
 
@@ -57,11 +58,13 @@ async def test_a_heap_that_nothing_empties_rises() -> None:
     heaps[0].close()
 
 
+@pytest.mark.slow
 async def test_objects_that_stay_rise() -> None:
     kept: list[Deadlines] = []
     assert await rising_while(lambda second: kept.append(Deadlines())) == {"objects: core.aio.timers.Deadlines"}
 
 
+@pytest.mark.slow
 async def test_timers_and_tasks_that_stay_rise() -> None:
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[None]] = []
@@ -75,6 +78,7 @@ async def test_timers_and_tasks_that_stay_rise() -> None:
         task.cancel()
 
 
+@pytest.mark.slow
 async def test_a_second_that_costs_ever_more_rises() -> None:
     ran = 0
 
@@ -87,6 +91,7 @@ async def test_a_second_that_costs_ever_more_rises() -> None:
     assert await rising_while(grow) == {"cost: callbacks"}
 
 
+@pytest.mark.slow
 async def test_what_was_there_before_is_not_counted() -> None:
     heap = TimerHeap(lambda: 0)
     assert await rising_while(lambda second: heap.at(1 << 40, nothing)) == set()

@@ -43,6 +43,7 @@ def test_a_long_text_has_the_same_hash_as_unit_by_unit(length: int) -> None:
     assert java_hash(text) % (1 << 32) == value
 
 
+@pytest.mark.slow
 async def test_the_longest_ids_of_the_largest_request_do_not_stop_the_loop() -> None:
     """100 MB of ids of 32,767 bytes."""
     ids = [f"{each:05}" + "x" * 32_762 for each in range(3_000)]
@@ -52,6 +53,7 @@ async def test_the_longest_ids_of_the_largest_request_do_not_stop_the_loop() -> 
     assert is_short(stops.longest_s), stops.longest_s
 
 
+@pytest.mark.slow
 async def test_ids_count_by_their_length() -> None:
     with loop_stops() as stops:
         await shards_of(["x" * (3 * CHARACTERS_AN_ELEMENT)] * ELEMENTS_A_TURN, 50)

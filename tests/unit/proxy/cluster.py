@@ -9,7 +9,7 @@ import asyncio
 import struct
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -36,6 +36,7 @@ from bmq.core.rpc.messages.proxy import RelayRequest
 from bmq.core.rpc.peer import NO_TAGS
 from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers, ask_peer
 from bmq.core.rpc.server import InternalEndpoint
+from bmq.core.transaction_answers import Verifier
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import PartitionAnswer
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
@@ -57,6 +58,7 @@ from bmq.server.roles.broker_endpoint import internal_endpoint, register_broker
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from tests.harness.broker_wiring import LooseWiring
 from tests.harness.fakes import FakeCatalog, FakeClient, FakeView
 from tests.harness.members import lone_broker
 from tests.harness.scopes import make_scopes, serve
@@ -240,12 +242,14 @@ class BrokerProcess:
         self.stopped: list[Callable[[], None]] | None = None  # what arrived since it stopped
         self.kv = MemoryKeyValue(world.store, random=world.rng, faults=KvFaults())
         fs = MemoryFileSystem(world.storage, name)
+        self.wiring = LooseWiring(verifier=world.verifiers.get(name))
         self.broker = lone_broker(
             fs,
             self.kv,
             incarnation=name,
             clock=LoopClock(),
             config=BrokerConfig(),
+            wiring=self.wiring.frozen(),
         )
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=16 << 20))
         self.assigned = AssignedPartitions(self.broker, self.pool)
@@ -259,7 +263,7 @@ class BrokerProcess:
             FetchContext(world.config, world.catalog, self.pool),
         )
         self.scopes = inside.scopes
-        self.broker.context.flush_listener = self.scopes.process.fetch_service.context
+        self.wiring.flush_listener = self.scopes.process.fetch_service.context
         self.endpoint = InternalEndpoint(name, CLUSTER, LoopClock(), is_serving=lambda: True)
         register_broker(self.endpoint, self.assigned, load, self.broker.context.open_files, ShardFence())
         tracing = world.tracing
@@ -307,9 +311,14 @@ class Cluster:
         tracing: Tracing | None = None,
         segment_bytes: int = 1 << 30,
         configs: dict[str, str] | None = None,
+        verifiers: Mapping[str, Verifier] | None = None,
         **options: Any,
     ) -> None:
-        """``proxies``: others, which relay.  ``tracing``: that of all processes.  ``configs``: those of the topic."""
+        """``proxies``: others, which relay.  ``tracing``: that of all processes.  ``configs``: those of the topic.
+
+        ``verifiers``: the brokers' ways to coordinators of transactions, by broker.
+        """
+        self.verifiers = verifiers or {}
         self.segment_bytes, self.configs = segment_bytes, configs or {}
         self.tracing = tracing
         self.rng = Random(seed)

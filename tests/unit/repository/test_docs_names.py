@@ -131,6 +131,7 @@ def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
     assert files | modules - FOREIGN == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mark"), [("glossary.md", "`"), ("README.md", ".py`")])
 def test_classes_that_the_tables_of_the_design_name_exist(name: str, mark: str) -> None:
     text = (ROOT / "docs" / "design" / name).read_text()
@@ -140,6 +141,7 @@ def test_classes_that_the_tables_of_the_design_name_exist(name: str, mark: str) 
     assert named - classes() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_attributes_that_a_page_names_exist(page: Path) -> None:
     pairs = {found.groups() for text in quoted(page) if (found := _ATTRIBUTE.fullmatch(text))}

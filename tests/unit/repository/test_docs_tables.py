@@ -36,6 +36,7 @@ MACHINES = [
     machine_tables.MEMBER,
     machine_tables.ROUTE,
     machine_tables.TRANSACTION,
+    machine_tables.AUTHENTICATION,
 ]
 
 
@@ -51,6 +52,7 @@ def test_every_combination_is_drawn() -> None:
     assert len(docs_tables.recovery_rows().splitlines()) == 2 + len(recovery.TABLE)
 
 
+@pytest.mark.slow
 def test_changes_of_state_are_read_from_the_handlers() -> None:
     assert "RECOVER --> WRITE: LogRecovered, CheckpointWritten" in machine_tables.diagram(machine_tables.PARTITION)
     assert "WAITING --> AWAITED: HandedOver, MemberGone, TimerExpired" in machine_tables.diagram(

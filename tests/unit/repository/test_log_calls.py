@@ -52,6 +52,7 @@ def test_what_an_operator_acts_on_has_fields() -> None:
     assert without == [], "give extra=fields(...), or list a line about the whole process in PROCESS_WIDE"
 
 
+@pytest.mark.slow
 def test_lines_about_the_whole_process_exist() -> None:
     assert {event.text for event in events()} >= PROCESS_WIDE
 

@@ -18,10 +18,10 @@ import pytest
 
 from bmq.broker.partition.owned_log import OwnedLog
 from tests.log_events import ROOMS, TREE
-from tests.machine_tables import ASSIGNED, JOURNAL, MEMBER, PARTITION, ROUTE, TRANSACTION
+from tests.machine_tables import ASSIGNED, AUTHENTICATION, JOURNAL, MEMBER, PARTITION, ROUTE, TRANSACTION
 
-KINDS = [machine.kind for machine in (PARTITION, JOURNAL, ASSIGNED, MEMBER, ROUTE, TRANSACTION)]
-HOLDERS = {"PartitionMachine": "machine", "JournalMachine": "_machine"}
+KINDS = [machine.kind for machine in (PARTITION, JOURNAL, ASSIGNED, MEMBER, ROUTE, TRANSACTION, AUTHENTICATION)]
+HOLDERS = {"PartitionMachine": "machine", "JournalMachine": "_machine", "AuthenticationMachine": "_machine"}
 """The attribute by which other objects hold a machine of the class."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

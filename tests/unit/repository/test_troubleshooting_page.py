@@ -50,6 +50,7 @@ def sources() -> str:
     return re.sub(r"%[sdrg]|\{[^{}\n]*\}", "…", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", quoted())
 def test_a_message_that_is_quoted_is_written_somewhere(text: str) -> None:
     assert re.search(".*".join(map(re.escape, text.split("…"))), sources())

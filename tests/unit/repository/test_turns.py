@@ -42,6 +42,7 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
+@pytest.mark.slow
 def test_lists_in_a_loop_share_their_turns() -> None:
     found = [
         f"{path.relative_to(TREE)}:{line}"

@@ -194,6 +194,7 @@ async def test_the_compiled_check_is_not_loaded_while_the_first_partitions_are_o
     assert loads == [began + process.COMPILED_AFTER_S]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_gives_back_the_mode_of_new_files(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -273,6 +273,18 @@ async def test_authorized_operations_are_those_of_the_client() -> None:
 
 
 @pytest.mark.slow
+async def test_a_topic_that_does_not_exist_has_authorized_operations_as_in_kafka() -> None:
+    async with running() as node:
+        await give(node, acl(Op.DESCRIBE, TOPIC, "none"), acl(Op.READ, TOPIC, "none"))
+        asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
+        request = metadata("none", "hidden", **asked)
+        found = {each.name: each for each in (await ask(node, ALICE, 9, request)).topics}
+        assert found["none"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert found["none"].authorized_operations == {Op.DESCRIBE, Op.READ}
+        assert (found["hidden"].error_code, found["hidden"].authorized_operations) == (TOPIC_FAILED, None)
+
+
+@pytest.mark.slow
 async def test_offsets_of_hidden_topics_are_hidden() -> None:
     async with running() as node:
         await ask(node, ADMIN, 8, offset_commit("t", "secret"))
@@ -350,12 +362,17 @@ async def test_who_reads_a_topics_files_is_changed_with_the_clusters_right_alone
     async with running() as node:
         await node.admin.alter_topic_configs("t", {"storage.mode": "700"})
         await until(lambda: node.catalog.topics["t"].configs.get("storage.mode") == "700")
-        own = (acl(Op.ALTER_CONFIGS, TOPIC), acl(Op.CREATE, TOPIC, "new"))
+        await node.admin.alter_broker_configs(None, {"log.storage.mode": "700"})
+        await until(lambda: node.catalog.broker_configs(None).get("log.storage.mode") == "700")
+        own = (acl(Op.ALTER_CONFIGS, TOPIC), acl(Op.CREATE, TOPIC, "new"), acl(Op.ALTER_CONFIGS, CLUSTER))
         requests = [
             (1, configs(m.IncrementalAlterConfigsRequest, topic, values=opened)),
             (2, configs(m.AlterConfigsRequest, topic, values=opened)),
             (2, configs(m.AlterConfigsRequest, topic)),  # the new set leaves storage.mode out
             *((7, create_topics("new", values={f"storage.{each}": "700"})) for each in ("owner", "group", "mode")),
+            (1, configs(m.IncrementalAlterConfigsRequest, (4, ""), values={"log.storage.mode": "755"})),
+            (2, configs(m.AlterConfigsRequest, (4, ""), values={"log.storage.mode": "755"})),
+            (2, configs(m.AlterConfigsRequest, (4, ""))),  # as above, of the brokers' defaults
         ]
         for version, request in requests:
             await give(node, *own)

@@ -25,6 +25,7 @@ from bmq.storage.cluster_files import ClusterFile, WrongCluster, put_feature_lev
 from bmq.storage.feature_levels import StoredLevels
 from bmq.storage.filesystem import FileSystem, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.memory.faults import Faults
 from bmq.storage.open import open_filesystem
 from bmq.storage.root_id import read_root_id
 
@@ -254,6 +255,28 @@ def test_a_sqlite_file_and_a_mistyped_folder(tmp_path: Path) -> None:
     with pytest.raises(WrongCluster, match=f"served from file://{tmp_path}/root"):
         asyncio.run(start("rot"))
     asyncio.run(start("root"))
+
+
+async def test_whoever_joins_again_refuses_an_old_state_of_the_store(caplog: pytest.LogCaptureFixture) -> None:
+    """An etcd came back from a snapshot while brokers lived on."""
+    kv, fs = new_store(), new_root()
+    guard = RootGuard(kv, fs, CLUSTER)
+    await guard.before_join()
+    age = StoreAge(kv, fs, CLUSTER, 0, guard=list)
+    await age.note()
+    before = await kv.get(store_count_key(CLUSTER))
+    assert before is not None
+    await put_topic(kv)
+    await age.note()
+    await guard.before_join()
+    await kv.commit([], [Put(before.key, before.value)])
+    fs.storage.faults = Faults(unavailable=1.0)
+    with caplog.at_level(logging.WARNING):
+        await guard.before_join()
+    assert "could not check whether the metadata store is older" in caplog.text
+    fs.storage.faults = Faults()
+    with pytest.raises(JoinRefused, match="the metadata store is older than storage"):
+        await guard.before_join()
 
 
 @pytest.mark.parametrize("is_bound", [True, False])

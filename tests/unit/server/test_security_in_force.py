@@ -108,19 +108,22 @@ def test_settings_that_others_leave_without_an_effect_are_named(file: dict[str, 
 def test_one_line_says_what_is_in_force() -> None:
     assert in_force(loaded()) == (
         "PLAINTEXT 127.0.0.1:9092 PLAINTEXT; HTTP 127.0.0.1:9080 http, log-in none; authorizer none; delegation tokens"
-        " off; audit log none"
+        " off; audit log none; files of topics as storage has them"
     )
     secured = loaded(
         **TWO, **INTERNAL,
         **{
             "internal.secret": "x" * 32, "meta": "etcd://127.0.0.1:2379", "authorizer.class.name": STANDARD_AUTHORIZER,
             "delegation.token.secret.key": "y" * 32, "audit_log": "topic:audit", "http_authentication": "basic",
-            "listener.name.out.sasl.enabled.mechanisms": "PLAIN,GSSAPI",
+            "listener.name.out.sasl.enabled.mechanisms": "PLAIN,GSSAPI", "root": "hdfs://nn:8020/bmq",
+            "hdfs_keytab": "/b.keytab", "http_hosts": "bmq.example.org", "log.storage.mode": "750",
+            "log.storage.group": "readers",
         },
     )  # fmt: skip
     assert in_force(secured) == (
         "IN 127.0.0.1:1 PLAINTEXT; OUT 127.0.0.1:2 SASL_SSL, log-in PLAIN,GSSAPI, client certificates none; HTTP"
-        " 127.0.0.1:9080 http, log-in basic; internal port 127.0.0.1:9093 TLS and secret; authorizer"
-        " StandardAuthorizer; delegation tokens on; audit log topic:audit"
+        " 127.0.0.1:9080 http, log-in basic, hosts bmq.example.org; internal port 127.0.0.1:9093 TLS and secret;"
+        " authorizer StandardAuthorizer; delegation tokens on; audit log topic:audit; files of topics group readers"
+        " mode 750; HDFS log-in keytab /b.keytab"
     )
     assert "x" * 32 not in in_force(secured)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import fields, replace
-from random import Random
-from types import SimpleNamespace
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -29,12 +31,10 @@ from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.scopes import Scopes
 from bmq.meta.cluster.member import Address
-from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.proxy.scopes import ProxyScopes
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
-from bmq.storage.memory import MemoryFileSystem, MemoryStorage
-from tests.harness.single_node import single_node
+from tests.harness.single_node import memory_node
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -54,8 +54,7 @@ PARTITIONS = 4_000
 
 @contextlib.asynccontextmanager
 async def node_of(config: NodeConfig = CONFIG) -> AsyncIterator[Node]:
-    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
-    async with single_node(config, fs, kv) as node:
+    async with memory_node(config) as node:
         yield node
 
 
@@ -104,6 +103,77 @@ async def test_each_budget_queue_and_counter_has_one_owner() -> None:
         assert [caller.audit.is_on for caller in callers.values()] == [True, True, True, False]
 
 
+SEVERAL = {
+    # for clients, and for the internal port
+    "endpoint.fetch.service.FetchService": 2,
+    "endpoint.fetch.sessions.FetchSessions": 2,
+    "endpoint.fetch.partition_checks.PartitionChecks": 2,
+    "endpoint.fetch.storage_reads.StorageReads": 2,
+    "endpoint.large_requests.LargeRequests": 2,
+    "endpoint.produce.connection_order.ProduceOrder": 2,
+    "endpoint.produce.queue.ProduceQueue": 2,
+    "endpoint.produce.retry_order.RetryOrder": 2,
+    "endpoint.response_budget.ResponseBudget": 2,
+    "endpoint.dispatch.Endpoint": 5,  # two listeners, the console, the process itself, the internal port
+    "endpoint.fetch.memory_budget.MemoryPool": 4,  # two of responses, two of the fetch context
+    # for each listener
+    "meta.cluster.proxies.ClusterProxies": 2,
+    "proxy.metadata_cache.MetadataCache": 2,
+    # for each kind of subject
+    "coordinator.joined_requests.JoinedRequests": 3,  # questions, groups' markers, partitions' markers
+    "coordinator.routed_api.OneKey": 2,  # groups, transactions
+    "meta.prefix_watch.PrefixWatcher": 5,  # topics, members, ACLs, SCRAM users, quotas
+    "proxy.quotas.holdings.Holdings": 2,  # what the requests of a caller hold, and their times
+    "proxy.shards.client.Forwards": 2,  # groups, transactions
+}
+"""Instances of the classes of which a process has more than one; private classes count with their modules' others."""
+
+
+def of_a_process(thing: object) -> bool:
+    """Return whether ``thing`` is an object of the product that may be bounded: no value, and no part of others."""
+    kind = type(thing)
+    folder = kind.__module__.removeprefix("bmq.").partition(".")[0]
+    return (
+        kind.__module__.startswith("bmq.")
+        and not kind.__name__.startswith("_")
+        and folder != "core"
+        and not kind.__module__.startswith("bmq.storage.memory")
+        and not (isinstance(thing, (Enum, tuple)) or is_dataclass(kind))
+    )
+
+
+def instances(*roots: object) -> Counter[str]:
+    """Count the objects that the roots reach, by class."""
+    counts = Counter[str]()
+    seen, waiting = {id(each) for each in roots}, list(roots)
+    while waiting:
+        thing = waiting.pop()
+        if of_a_process(thing):
+            counts[f"{type(thing).__module__.removeprefix('bmq.')}.{type(thing).__qualname__}"] += 1
+        reached = gc.get_referents(thing)
+        if isinstance(thing, FunctionType):  # without its module
+            reached = [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        for each in reached:
+            if id(each) not in seen and not isinstance(each, (type, ModuleType)):
+                seen.add(id(each))
+                waiting.append(each)
+    return counts
+
+
+async def test_a_process_has_one_instance_of_each_class_that_is_not_in_the_table() -> None:
+    """A second instance would have bounds of its own: the bound of the process would hold twice."""
+    async with node_of() as node:
+        assert node.controller is not None
+        guard: Any = None
+        counts = instances(node, node.controller._make_parts(guard))
+        assert counts.keys() >= {
+            "broker.broker.Broker", "broker.shard_log_fence.ShardFence", "coordinator.group_markers.GroupMarkers",
+            "coordinator.partition_verifier.PartitionVerifier", "endpoint.fetch.context.FetchContext",
+            "storage.access_files.AccessFiles", "storage.block_cache.BlockCache",
+        }  # fmt: skip
+        assert {name: count for name, count in counts.items() if count > 1} == SEVERAL
+
+
 async def test_the_internal_port_shares_only_what_belongs_to_the_process_as_a_whole() -> None:
     """Budgets are the port's own: clients that do not read must not hold up other processes."""
     async with node_of() as node:
@@ -125,6 +195,14 @@ async def test_all_listeners_get_a_new_node_id() -> None:
         }  # fmt: skip
         assert node.internal_endpoint is not None
         assert node.internal_endpoint.scopes.view.config.node_id == 7
+
+
+async def test_a_term_that_begins_later_has_the_new_node_id() -> None:
+    async with node_of() as node:
+        node._renumbered(7)
+        assert node.controller is not None
+        guard: Any = None
+        assert node.controller._make_parts(guard).topics.config.node_id == 7
 
 
 async def test_room_that_any_listener_or_caller_waits_for_is_wanted() -> None:
@@ -196,7 +274,7 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         listeners=("INSIDE://127.0.0.1:0", "OUTSIDE://127.0.0.2:0"),
     )  # fmt: skip
     async with node_of(config) as node, contextlib.AsyncExitStack() as ends:
-        sockets = Sockets(node, cast(Any, SimpleNamespace(port=1, connections=SimpleNamespace())))
+        sockets = Sockets(node, cast(Any, SimpleNamespace(port=1)))
         ends.callback(sockets.close)
         await sockets.start()
         await node.admin.create_topic("wide", PARTITIONS)

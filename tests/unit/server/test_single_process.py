@@ -17,8 +17,8 @@ from bmq.meta.kv import KeyValue
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.kv_sqlite import SqliteKeyValue
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.console_view import operations
 from bmq.server.node import Node
-from bmq.server.queries.cluster_facts import Operations
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.single_node import single_node
 from tests.harness.waiting import now
@@ -42,20 +42,19 @@ async def owned(node: Node, name: str, count: int) -> None:
 async def test_a_process_elects_itself_and_assigns_itself_everything(tmp_path: Path) -> None:
     kv = await SqliteKeyValue.open(str(tmp_path / "kv.db"))
     fs = MemoryFileSystem(MemoryStorage(Random(0)), "n")
-    async with single_node(CONFIG, fs, kv) as node:
+    left = asyncio.Event()
+    async with single_node(CONFIG, fs, kv, on_leave=left.set) as node:
         node.joined.is_at(http=HTTP)
         await node.start()
         await node.admin.create_topic("orders", 3)
         await owned(node, "orders", 3)
-        status = await Operations(node).status()
+        status = await operations(node).status()
         assert (status["leader"], status["is_from_leader"], status["unassigned"]) == ("n", True, 0)
         (member,) = status["members"]
         assert (member["node_id"], member["partitions"], member["internal"]) == (0, 3, "")
-        assert await Operations(node).balance() == 0
+        assert await operations(node).balance() == 0
         assert node.joined.peers.connected == 0
-        left = asyncio.Event()
-        node.on_leave = left.set
-        await Operations(node).drain("n")
+        await operations(node).drain("n")
         await left.wait()
     assert await keys(kv, members_prefix("bmq")) == []
     await kv.close()

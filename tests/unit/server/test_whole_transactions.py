@@ -30,7 +30,7 @@ from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.cluster.member import Address
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
-from bmq.server.queries.console_facts import console_state
+from bmq.server.console_view import console_state
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.single_node import single_node

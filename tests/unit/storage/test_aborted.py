@@ -19,9 +19,10 @@ from bmq.storage.aborted import (
     decode_aborted,
     encode_aborted,
 )
+from bmq.storage.aborted_reader import AbortedReader, TransactionsUnknown
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.filesystem import write_once
-from bmq.storage.log_reader import LogSlice, TransactionsUnknown
+from bmq.storage.log_reader import LogSlice
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
 from bmq.storage.transactions import Transactions
@@ -133,7 +134,8 @@ async def test_the_list_of_any_range_is_the_slow_readers(seed: int) -> None:
         if not found.size:
             continue
         expected = log.slow(start, found.end_offset)
-        assert list((await stored.with_aborted(found, start, log.end, recent=recent)).aborted) == expected
+        completed = await AbortedReader(stored).with_aborted(found, start, log.end, recent=recent)
+        assert list(completed.aborted) == expected
         assert whole.overlapping(start, found.end_offset)[0] == expected
 
 
@@ -148,7 +150,7 @@ async def test_a_log_without_transactions_costs_no_read() -> None:
     found = await stored.read_slice(0, 1 << 20, log.end)
     reads = fs.idx_reads, len(fs.log_reads)
     for recent in (None, RecentAborted(log.end), recent_of(segments, 1, log.end)):
-        assert await stored.with_aborted(found, 0, log.end, recent=recent) is found
+        assert await AbortedReader(stored).with_aborted(found, 0, log.end, recent=recent) is found
     assert (fs.idx_reads, len(fs.log_reads)) == reads
 
 
@@ -160,12 +162,12 @@ async def test_without_an_index_records_of_transactions_are_not_given_out_and_pl
     await store(fs, [log.batches[:3], log.batches[3:]], 0)
     stored, recent = reader(fs), RecentAborted(3)
     plain = await stored.read_slice(0, 1, log.end)
-    assert await stored.with_aborted(plain, 0, log.end, recent=recent) is plain
+    assert await AbortedReader(stored).with_aborted(plain, 0, log.end, recent=recent) is plain
     found = await stored.read_slice(1, 1, log.end)
     with pytest.raises(TransactionsUnknown, match=r"\.idx is missing.*offsets 1 to 2"):
-        await stored.with_aborted(found, 1, log.end, recent=recent)
+        await AbortedReader(stored).with_aborted(found, 1, log.end, recent=recent)
     last = await stored.read_slice(3, 1, log.end)
-    assert await stored.with_aborted(last, 3, log.end, recent=recent) is last
+    assert await AbortedReader(stored).with_aborted(last, 3, log.end, recent=recent) is last
 
 
 async def test_segments_that_were_merged_under_a_reader_give_the_same_list() -> None:
@@ -177,16 +179,16 @@ async def test_segments_that_were_merged_under_a_reader_give_the_same_list() -> 
     await store(fs, parts, 2)
     stored, recent = reader(fs), recent_of(parts, 2, log.end)
     found = await stored.read_slice(0, 1 << 20, log.stable)
-    assert list((await stored.with_aborted(found, 0, log.end, recent=recent)).aborted) == log.aborted
+    assert list((await AbortedReader(stored).with_aborted(found, 0, log.end, recent=recent)).aborted) == log.aborted
     for base in (0, 2):
         name = SegmentName(base, 1, base // 2)
         await fs.delete(PATH.log(name))
         await fs.delete(PATH.idx(name))
     await fs.delete(PATH.log(SegmentName(4, 1, 2)))
     await store(fs, [log.batches[:4], log.batches[4:]], 1)
-    again = await stored.with_aborted(found, 0, log.end, recent=recent)
+    again = await AbortedReader(stored).with_aborted(found, 0, log.end, recent=recent)
     assert list(again.aborted) == log.aborted
-    assert list((await reader(fs).with_aborted(found, 0, log.end, recent=recent)).aborted) == log.aborted
+    assert list((await AbortedReader(reader(fs)).with_aborted(found, 0, log.end, recent=recent)).aborted) == log.aborted
 
 
 def test_an_entry_whose_marker_lies_before_the_range_is_not_listed() -> None:
@@ -227,4 +229,4 @@ def test_encoded_transactions_are_decoded_and_others_refused() -> None:
 
 
 async def test_nothing_was_read() -> None:
-    assert await reader(SlowFileSystem()).with_aborted(LogSlice(), 0, 5) == LogSlice()
+    assert await AbortedReader(reader(SlowFileSystem())).with_aborted(LogSlice(), 0, 5) == LogSlice()

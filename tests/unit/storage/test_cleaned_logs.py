@@ -19,6 +19,7 @@ from bmq.storage import log_reader
 from bmq.storage.filesystem import CorruptData
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.timestamp_search import TimestampSearch
 from tests.harness.cleaned import Survivor, cleaned_batch, cleaned_log, first_not_older_of, survivors
 from tests.harness.seeds import example_count
 from tests.unit.storage.stored_segments import PATH, S, SlowFileSystem, batch, put, reader
@@ -111,11 +112,11 @@ def test_a_consumer_from_any_offset_gets_the_survivors(layout: Layout, max_bytes
 @given(layouts(), st.integers(0, 40))
 def test_a_search_by_time_finds_the_first_record_that_is_there(layout: Layout, start: int) -> None:
     async def check() -> None:
-        log = await stored(layout)
+        search = TimestampSearch(await stored(layout))
         for timestamp in range(14):
             model = first_not_older_of(survivors(layout.shown), timestamp, start)
             wanted = None if model is None else TimestampAndOffset(model.offset, model.timestamp)
-            assert await log.offset_for_timestamp(timestamp, layout.end, start_offset=start) == wanted
+            assert await search.find(timestamp, layout.end, start_offset=start) == wanted
 
     asyncio.run(check())
 

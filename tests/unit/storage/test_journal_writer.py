@@ -47,7 +47,7 @@ from tests.harness.journals import (
     record,
     restart_all,
 )
-from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
+from tests.harness.loop_stops import TurnCounter, is_short, loop_stops, without_collector
 from tests.harness.seeds import seeds
 from tests.harness.waiting import until
 
@@ -1082,3 +1082,18 @@ async def test_old_files_that_could_not_be_deleted_are_deleted_later_and_delay_n
         fs.is_readonly = False
         await asyncio.sleep(fs.DEADLINE_S + 2.0)
         assert len(await world.files()) == 2, "the open one, and the one before it"
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_snapshot_of_very_many_partitions_is_written_without_a_stop(*, is_held: bool) -> None:
+    """Write the checkpoints of 100,000 partitions, or find that none of them has a checkpoint yet."""
+    world = JournalWorld()
+    checkpoints = [replace(full(1), key=key(number)) for number in range(100_000)]
+    found: dict[PartitionKey, Checkpoint | None] = {each.key: each if is_held else None for each in checkpoints}
+    world.journal = JournalWriter(world.fs, BROKER, lambda: map(found.get, found))
+    with loop_stops() as stops:
+        async with world.running():
+            await world.journal.append(full(2))
+    assert is_short(stops.longest_s, 0.020), stops.longest_s
+    with without_collector():
+        assert len(await world.read()) == (100_000 if is_held else 1)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
+from bmq.broker.assignment import events as ev
 from bmq.broker.assignment.assigned_partition import OFFLINE_LOOK_MS, OFFLINE_LOOKS_MAX
 from bmq.broker.assignment.assigned_partitions import BACKGROUND_PARALLEL
+from bmq.broker.assignment.open_state import OpenState
 from bmq.broker.config import BrokerConfig, LogConfig, log_config
 from bmq.broker.not_served_api import NotServedApi
 from bmq.core.errors import ErrorCode, RequestError
@@ -20,11 +23,14 @@ from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import KvFaults
 from bmq.meta.ownership import PartitionRecord
 from bmq.storage.memory import Faults
+from tests.harness.loop_stops import is_short, loop_stops
 from tests.harness.seeds import amount
 from tests.harness.waiting import until
 from tests.unit.broker.world import World, batch, idempotent, world
 
 pytestmark = pytest.mark.slow
+PARTITIONS = amount(50_000, 100_000)
+"""Partitions of one broker: handled in one turn of the loop, they stop it for 60 ms or longer."""
 
 
 def refusal(outcome: BaseException | None) -> ErrorCode:
@@ -305,7 +311,7 @@ async def test_a_record_that_becomes_undecodable_stops_its_owner_and_no_other(fi
                 await owner.delete_before(1)
         assert (await w.produce_one(batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         failed: list[str] = []
-        w.broker.on_failed = failed.append
+        w.wiring.on_failed = failed.append
         await asyncio.sleep(600)  # rounds of upkeep
         assert failed == []
         assert (await w.produce_one(batch(), 1)).error_code == 0
@@ -537,3 +543,59 @@ async def test_an_offline_partition_is_tried_again_more_and_more_rarely() -> Non
         await w.kv.commit([], [Delete(key)])
         await asyncio.sleep(OFFLINE_LOOKS_MAX * OFFLINE_LOOK_MS / 1000)
         assert w.assigned.get(w.key()) is not None
+
+
+async def with_waiting(w: World, partitions: int) -> None:
+    """Assign partitions, all of which wait for the member "other" to hand them over."""
+    w.assigned._pump = lambda: None  # type: ignore[method-assign]  # none is opened here
+    w.topic("orders", partitions)
+    for slot in w.assigned._slots.values():
+        slot.state = OpenState.OPENING
+        w.assigned._handle(slot, ev.RecordRead("other", 1, False))
+
+
+def states(w: World) -> Counter[OpenState]:
+    return Counter(slot.state for slot in w.assigned._slots.values())
+
+
+async def test_very_many_partitions_of_a_member_that_is_gone_are_queued_without_a_stop() -> None:
+    async with world() as w:
+        await with_waiting(w, PARTITIONS)
+        with loop_stops() as stops:
+            w.assigned.members_gone(["other"])
+            w.assigned.withdraw(w.key("orders", PARTITIONS - 1))  # between two steps
+            await w.assigned._many.finish()
+        assert states(w) == {OpenState.ASKED: PARTITIONS - 1}
+        assert is_short(stops.longest_s, 0.020), stops.longest_s
+
+
+async def test_partitions_that_wait_for_a_member_are_left_where_they_are_if_the_broker_closes() -> None:
+    async with world() as w:
+        await with_waiting(w, 5_000)
+        w.assigned.members_gone(["other"])
+        await w.assigned.close()
+        assert states(w)[OpenState.WAITING] >= 3_000
+
+
+async def test_very_many_partitions_of_a_process_that_is_a_member_again_are_queued_without_a_stop() -> None:
+    async with world() as w:
+        await with_waiting(w, PARTITIONS)
+        w.membership.is_member = False
+        for slot in w.assigned._slots.values():
+            slot.state = OpenState.QUEUED
+            w.assigned._handle(slot, ev.TurnCame(OpenState.QUEUED, is_lost=True))
+        w.membership.is_member = True
+        with loop_stops() as stops:
+            w.assigned._check_membership()
+            await w.assigned._many.finish()
+        assert states(w) == {OpenState.QUEUED: PARTITIONS}
+        assert is_short(stops.longest_s, 0.020), stops.longest_s
+
+
+async def test_very_many_partitions_that_were_not_handed_over_in_time_are_queued_without_a_stop() -> None:
+    async with world() as w:
+        await with_waiting(w, PARTITIONS)
+        with loop_stops() as stops:
+            await asyncio.sleep(w.broker.config.handover_wait_ms / 1000 + 1)
+        assert states(w) == {OpenState.ASKED: PARTITIONS}
+        assert is_short(stops.longest_s, 0.020), stops.longest_s

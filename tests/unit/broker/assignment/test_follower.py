@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,15 +18,18 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields_of
+from bmq.core.model import PartitionKey
 from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.core.rpc.messages.broker import HandedOverRequest
+from bmq.meta.catalog import Topic
+from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv_memory import KvFaults
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
-from tests.harness.loop_stops import TurnCounter
+from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.members import NoSuccessors, OneView
 from tests.harness.seeds import seeds
 from tests.harness.waiting import now
@@ -73,6 +77,9 @@ async def test_a_change_costs_what_it_names() -> None:
         c.topic(1000)
         keys = c.keys()
         c.give("a", *keys)
+        working = c["a"].follower._working  # a thousand partitions have a turn of their own
+        assert working is not None
+        await working
         asked = c["a"].view.asked
         c["a"].view.assign("b", keys[7])
         await asyncio.sleep(1)
@@ -177,9 +184,8 @@ async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
 
         topic = w.topic("orders", LARGE, assign=False)
         small = w.topic("small", 3, assign=False)
-        assert turns.take() == [STEP + 3], "nothing waits for what is large"
         await asyncio.sleep(0.1)
-        assert turns.take() == [STEP, STEP // 2]
+        assert turns.take() == [STEP, STEP, 3, STEP // 2], "what is small waits for a step of what is large"
 
         w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
         await asyncio.sleep(0.1)
@@ -188,7 +194,7 @@ async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
         w.catalog.put("small", None)
         w.catalog.put("orders", None)
         await asyncio.sleep(0.1)
-        assert turns.take() == [STEP + 3, STEP, STEP // 2]
+        assert turns.take() == [3, STEP, STEP, STEP // 2]
         assert (len(follower), small.partitions) == (60 + LARGE, 3)
         follower.close()
 
@@ -1104,3 +1110,60 @@ async def test_a_deleted_topic_is_not_refused_any_more() -> None:
         assert list(c["a"].follower.refused) == ["wrong"]
         c.catalog.put("wrong", None)
         assert c["a"].follower.refused == {}
+
+
+async def test_many_topics_and_partitions_that_change_in_one_turn_are_followed_without_a_stop() -> None:
+    """A watch shows 125 topics, or 2,500 moves, in one turn of the loop."""
+    async with world() as w:
+        w.assigned._pump = lambda: None  # type: ignore[method-assign]  # none is opened here
+        w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+        view = OneView("b1")
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        await follower.start()
+        topics = [Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=800) for n in range(125)]
+
+        async def change(to: Callable[[Topic], Topic | None]) -> None:
+            with loop_stops() as stops:
+                for each in topics:
+                    w.catalog.put(each.name, to(each))
+                await asyncio.sleep(1)
+            assert is_short(stops.longest_s, 0.025), stops.longest_s
+
+        await change(lambda each: each)
+        assert len(follower) == len(w.assigned) == 100_000
+        await change(lambda each: replace(each, configs={"retention.ms": "1000"}))
+        assert {slot.config.retention_ms for slot in w.assigned._slots.values()} == {1_000}
+        moved = {PartitionKey(topics[n % 125].topic_id, n // 125) for n in range(2_500)}
+        for owner, left in (("other", 97_500), ("b1", 100_000)):
+            view.owner_of = lambda key, owner=owner: owner  # type: ignore[method-assign,misc]
+            with loop_stops() as stops:
+                view._subscribers.notify(ViewChange(partitions=moved))
+                await asyncio.sleep(1)
+            assert is_short(stops.longest_s, 0.025), stops.longest_s
+            assert len(follower) == len(w.assigned) == left
+        await change(lambda each: None)
+        assert len(follower) == len(w.assigned) == 0
+        follower.close()
+
+
+async def test_a_topic_that_changes_again_while_its_change_waits_has_its_last_config() -> None:
+    """Let a config wait for its turn; another one comes in that turn, before the work that waits."""
+    async with world() as w:
+        w.assigned._pump = lambda: None  # type: ignore[method-assign]
+        w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
+        follower = AssignmentFollower(w.assigned, w.catalog, OneView("b1"), w.config, NoSuccessors())
+        await follower.start()
+        topic, gone = w.topic("orders", 2, assign=False), w.topic("gone", 2, assign=False)
+        large = w.topic("large", 2_500, assign=False)
+        await asyncio.sleep(1)
+
+        w.catalog.put("large", replace(large, configs={"retention.ms": "1"}))
+        w.catalog.put("orders", replace(topic, configs={"retention.ms": "1"}))
+        w.catalog.put("gone", replace(gone, configs={"retention.ms": "1"}))
+        await asyncio.sleep(0)
+        w.catalog.put("orders", replace(topic, configs={"retention.ms": "2"}))
+        w.catalog.put("gone", None)
+        await asyncio.sleep(1)
+        assert {slot.config.retention_ms for slot in w.assigned._slots.values() if slot.path.topic == "orders"} == {2}
+        assert {slot.path.topic for slot in w.assigned._slots.values()} == {"orders", "large"}
+        follower.close()

@@ -145,7 +145,7 @@ async def test_a_round_ends_when_the_topic_is_not_compacted_any_more() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     upkeep = asyncio.create_task(owner.rounds())
     await begun.wait()
     config = owner.driver.machine.config

@@ -7,8 +7,9 @@ import pytest
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.records.cursor import read_batches
+from bmq.storage.aborted_reader import AbortedReader, SegmentReplaced
 from bmq.storage.block_cache import BlockCache, ReadConfig
-from bmq.storage.log_reader import LogReader, SegmentReplaced
+from bmq.storage.log_reader import LogReader
 from tests.unit.broker.cleanup.compacted_logs import compacted, hidden, update
 from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, World
 
@@ -40,8 +41,8 @@ async def test_cached_bytes_of_an_aborted_transaction_come_with_its_entry() -> N
     assert owner.janitor.cleaning.cleaner.rounds == 2
     assert await hidden(world) == 0
     with pytest.raises(SegmentReplaced):
-        await log.with_aborted(await log.read_slice(opened, 1, end), opened, end)
-    records = await log.read_with_aborted(opened, 1 << 20, end, end)
+        await AbortedReader(log).with_aborted(await log.read_slice(opened, 1, end), opened, end)
+    records = await AbortedReader(log).read(opened, 1 << 20, end, end)
     found = [batch for data in records.buffers for batch in read_batches(memoryview(data))]
     of_producer = [batch.base_offset for batch in found if batch.producer_id == 9 and batch.count]
     assert [offset for offset in of_producer if offset in offsets] == offsets[1:]

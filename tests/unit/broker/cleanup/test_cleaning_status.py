@@ -15,6 +15,7 @@ from bmq.broker.cleanup.cleaning_status import (
     count_logs,
     explain,
 )
+from bmq.core.aio.steps import finish_steps
 from bmq.storage.cleaning.plan import CleaningPlan, Reason
 
 NEVER = (1 << 63) - 1
@@ -54,7 +55,7 @@ def test_every_reason_is_counted_also_at_zero() -> None:
     cleaned = (Outcome(plan=plan(Reason.DIRTY, dirty=90, oldest=1), has_cleaned=True), 1)
     damaged = (Outcome(plan=plan(Reason.DAMAGED), damaged_at=0), NEVER)
     failed = (Outcome(plan=None, obstacle=Obstacle.FAILED), 1)
-    totals = count_logs([dirty, quiet, cleaned, damaged, failed], now_ms=9_000)
+    totals = finish_steps(count_logs([dirty, quiet, cleaned, damaged, failed], now_ms=9_000))
     assert (totals.uncleanable, totals.max_dirty_percent, totals.max_delay_s) == (2, 40.0, 5.0)
     assert {name: count for name, count in totals.not_cleaned.items() if count} == {
         "below_ratio": 1,
@@ -66,7 +67,9 @@ def test_every_reason_is_counted_also_at_zero() -> None:
 
 
 def test_without_a_max_lag_no_record_is_late() -> None:
-    totals = count_logs([(Outcome(plan=plan(Reason.BELOW_RATIO, dirty=1, oldest=5)), NEVER)], now_ms=1 << 42)
+    totals = finish_steps(
+        count_logs([(Outcome(plan=plan(Reason.BELOW_RATIO, dirty=1, oldest=5)), NEVER)], now_ms=1 << 42)
+    )
     assert totals.max_delay_s == 0
 
 

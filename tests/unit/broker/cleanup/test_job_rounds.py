@@ -152,12 +152,11 @@ async def test_sources_wait_for_the_delay_of_their_own_swap() -> None:
 
 async def test_a_log_that_is_not_compacted_or_whose_cluster_is_of_level_0_is_refused() -> None:
     story = await Story.of()
-    context = story.owner.janitor.cleaning.cleaner._context
-    context.may_clean = lambda: False
+    story.owner.wiring.may_clean = lambda: False
     code, text = await refused(story.job.begin(story.owner))
     assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
     assert "compaction.version" in text
-    context.may_clean = lambda: True
+    story.owner.wiring.may_clean = lambda: True
     driver = story.owner.driver
     driver.machine.reconfigure(replace(driver.machine.config, cleaning=NOT_COMPACTED))
     assert "cleanup.policy" in (await refused(story.job.begin(story.owner)))[1]
@@ -287,7 +286,7 @@ async def test_a_job_is_refused_while_a_local_round_is_under_way() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.rounds()
     code, text = await refused(story.job.begin(owner))
     assert code is ErrorCode.OPERATION_NOT_ATTEMPTED

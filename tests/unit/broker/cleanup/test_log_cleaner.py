@@ -13,6 +13,7 @@ from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import Obstacle
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.partition.log_size import LogSize
+from bmq.core.aio.steps import finish_steps
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker
@@ -66,7 +67,7 @@ async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(cap
     assert [name for name in await world.names() if name.startswith(".clean")] == []
     assert owner.driver.machine.record.swap is None
     assert (owner.janitor.cleaning.cleaner.rounds, owner.janitor.cleaning.swapper.swaps_done) == (1, 1)
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["open_segment"], sum(totals.not_cleaned.values())) == (0, 1, 1)
     (line,) = [line.message for line in caplog.records if "was cleaned" in line.message]
     assert f"up to offset {lives[1].base}:" in line
@@ -148,7 +149,7 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.round()
     (first, *_) = [one.name async for one in walk(world.reading, PATH) if one.is_live]
     appender = await world.reading.append(PATH.log(first))
@@ -179,7 +180,7 @@ async def test_a_round_is_given_up_if_a_source_expires_meanwhile(monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(owner.steps, "read", gone)
         await owner.rounds()
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (owner.janitor.failures, totals.uncleanable, owner.janitor.cleaning.cleaner.rounds) == (0, 0, 0)
     await owner.round(BRISK.retry_ms / 1000 + 1)
     assert owner.janitor.cleaning.cleaner.rounds == 1
@@ -250,7 +251,7 @@ async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     lives = [one async for one in walk(world.reading, PATH) if one.is_live]
     assert [(one.name.cleaning, one.end) for one in lives[:1]] == [(1, at.base)]
     assert [name for name in await world.names() if name >= str(at)] == behind
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["damaged"]) == (1, 1)
     assert [line.levelname for line in caplog.records if "stops the cleaning" in line.message] == ["WARNING"]
     reads.clear()
@@ -265,7 +266,7 @@ async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     last |= await update(owner, 4)
     for _ in range(5):
         await owner.rounds(10)
-    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
     found, count = await contents(world, 0, 28)
     assert (found, await hidden(world)) == (last, 0)
     assert count <= KEYS + 4
@@ -370,7 +371,7 @@ async def test_retention_by_size_beside_a_swap_judges_no_old_sizes(monkeypatch: 
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.rounds()
     retention = owner.janitor._retention
     count = retention._count
@@ -415,10 +416,10 @@ async def test_a_quiet_log_is_cleaned_once_its_damage_is_gone(kind: str, monkeyp
         patch.setattr(owner.steps, "read", unsound)
         for _ in range(10):
             await owner.rounds(30)
-    assert owner.janitor.cleaning.totals().uncleanable == 1
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 1
     for _ in range(10):
         await owner.rounds(600)
-    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
     found, count = await contents(world, 0, 20)
     assert (found, count) == (last, KEYS + 1)
 

@@ -14,6 +14,7 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.core.aio.steps import finish_steps
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
@@ -112,7 +113,7 @@ async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_th
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     await owner.rounds()
     for _ in range(3):
         await owner.rounds(60)
@@ -136,7 +137,7 @@ async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
         await gate.wait()
         return call()
 
-    owner.janitor.cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     owner.configure(segment_bytes=2_000)
     owner.janitor.config = replace(owner.janitor.config, merge_after=1)
     await owner.round()
@@ -194,7 +195,7 @@ async def test_a_quiet_log_is_cleaned_when_its_transaction_ends(monkeypatch: pyt
     monkeypatch.setattr(type(owner.driver.machine), "last_stable_offset", property(lambda _: stable))
     await update(owner, 20)
     await owner.rounds()
-    assert owner.janitor.cleaning.totals().not_cleaned["open_transaction"] == 1
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["open_transaction"] == 1
     await owner.rounds(10)
     stable = 20
     await owner.rounds()
@@ -260,10 +261,10 @@ async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkey
     with monkeypatch.context() as patch:
         patch.setattr(log_cleaner, "write_once", refuse)
         await owner.rounds()
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["failed"], owner.janitor.cleaning.cleaner.rounds) == (1, 1, 0)
     await owner.round(BRISK.retry_ms / 1000 + 1)
-    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
     assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last
 
@@ -284,39 +285,38 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
         patch.setattr(CleaningRound, "next_walk", fail)
         await owner.rounds()
     assert [str(error) for error in seen] == ["int too large to convert"]
-    totals = owner.janitor.cleaning.totals()
+    totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)
     (line,) = [line for line in caplog.records if "bug: a round" in line.message]
     assert line.levelname == "ERROR"
     await owner.rounds(BRISK.retry_ms * 61 / 1000)
-    assert owner.janitor.cleaning.totals().uncleanable == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
 
 
 async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
     """Show the reason while numba compiles: half a minute on a new machine."""
-    world = World()
+    filters = Loading()
+    world = World(filters)
     owner = await compacted(world)
     await update(owner, 20)
     gate = asyncio.Event()
-    filters = Loading()
 
     async def slow(call: Callable[[], T]) -> T:
         if not filters.is_loaded:
             await gate.wait()
         return call()
 
-    context = owner.janitor.cleaning.cleaner._context
-    context.offload, context.filters = slow, filters
+    owner.wiring.offload = slow
     await owner.rounds()
     waiting = LogCleaning(reason="compiling", dirty_percent=None, last=None)
     assert owner.janitor.cleaning.state_of(KEY) == waiting
-    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 1
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["compiling"] == 1
     gate.set()
     await asyncio.sleep(1)
     state = owner.janitor.cleaning.state_of(KEY)
     assert state is not None
     assert state.reason != "compiling"
-    assert owner.janitor.cleaning.totals().not_cleaned["compiling"] == 0
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["compiling"] == 0
     assert owner.janitor.cleaning.cleaner.rounds == 1
 
 
@@ -347,10 +347,10 @@ async def test_a_large_log_is_cleaned_beside_the_round_that_loads_compiled_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No change of its record follows: a look that finds it too large would be its last."""
-    world = World()
+    filters, gate = RecordFilters(Compiling()), asyncio.Event()
+    world = World(filters)
     owner = await settled(world)
     monkeypatch.setattr(log_cleaner, "LOG_BYTES_MAX", 1_000)
-    filters, gate = RecordFilters(Compiling()), asyncio.Event()
 
     async def offload(call: Callable[[], T]) -> T:
         if call != filters.load:
@@ -362,8 +362,7 @@ async def test_a_large_log_is_cleaned_beside_the_round_that_loads_compiled_code(
             Compiling.ends.set()
             return loaded.result()
 
-    context = owner.janitor.cleaning.cleaner._context
-    context.offload, context.filters = offload, filters
+    owner.wiring.offload = offload
     for _ in range(2):
         await owner.round(2)
     gate.set()
@@ -387,7 +386,7 @@ async def test_a_disabled_cleaner_leaves_the_log_and_completes_the_swap_of_an_ea
         await second.rounds(10)
     assert second.janitor.cleaning.cleaner.rounds == 0
     assert second.janitor.cleaning.state_of(KEY) == LogCleaning(reason="disabled", dirty_percent=None, last=None)
-    assert second.janitor.cleaning.totals().not_cleaned["disabled"] == 1
+    assert finish_steps(second.janitor.cleaning.totals()).not_cleaned["disabled"] == 1
     assert await hidden(world) == 0, "the sources of the earlier owner's cleaned segment are deleted"
     assert (await contents(world, 0, 40))[0] == last
 
@@ -409,7 +408,7 @@ async def test_as_many_logs_are_cleaned_at_once_as_there_are_threads(threads: in
         await gate.wait()
         return call()
 
-    cleaning.cleaner._context.offload = slow
+    owner.wiring.offload = slow
     for _ in range(3):
         await owner.round(2)
     states = [owner.janitor.queue.states[key] for key in (KEY, SECOND_KEY)]
@@ -426,13 +425,12 @@ async def test_threads_share_the_memory_for_keys(monkeypatch: pytest.MonkeyPatch
     world = World()
     owner = await world.owner("a", COMPACT, replace(BRISK, clean_threads=4, clean_buffer_bytes=4 << 20))
     allow(owner)
-    filters = owner.janitor.cleaning.cleaner._context.filters
 
     def new(secret: bytes, buffer_bytes: int, offsets: int, pace: Callable[[], None]) -> Any:
         sizes.append(buffer_bytes)
         return RecordFilters().new(secret, buffer_bytes, offsets, pace)
 
-    monkeypatch.setattr(filters, "new", new)
+    monkeypatch.setattr(world.filters, "new", new)
     await update(owner, 20)
     await owner.rounds()
     assert sizes == [1 << 20]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.core.model import SegmentName
 from tests.harness.loop import run
 from tests.unit.broker.cleanup.upkeep import (
     CLOCK,
@@ -15,6 +16,7 @@ from tests.unit.broker.cleanup.upkeep import (
     MINUTE_MS,
     PATH,
     SMALL,
+    Owner,
     S,
     World,
     life,
@@ -225,20 +227,60 @@ async def test_files_of_deleted_records_are_deleted_after_the_delay() -> None:
     assert await world.records(7, 12) == world.sent[7:]
 
 
-async def test_a_file_that_may_still_be_open_is_not_deleted_until_the_record_says_closed() -> None:
+async def test_a_file_that_may_still_be_open_is_not_deleted_until_it_is_closed() -> None:
+    """Then it goes, and all that it held up, though nothing is written any more."""
     world = World()
     owner = await world.owner("a", SMALL)
+    publish = hold_index(owner, S(3, 1, 1))
     await owner.send(12)
     await owner.rounds()
-    await world.reading.delete(PATH.idx(S(6, 1, 2)))  # as if it were still being closed
     await moved_log_start(owner, 9)
     await owner.round()
     await owner.rounds(61)
-    assert await world.logs() == [6, 9]
-    await owner.send(6)
-    await owner.round()
+    assert await world.logs() == [3, 6, 9]
+    revision = owner.driver.machine.revision
+    publish.set()
+    await owner.round(1)
     await owner.rounds(61)
-    assert (await world.logs())[0] == 9
+    assert await world.logs() == [9]
+    assert owner.driver.machine.revision == revision, "the record was written"
+
+
+async def test_a_file_that_a_dead_owner_left_open_holds_no_deletion_up() -> None:
+    """The takeover has fenced it, but its index is written only seconds later, and the record names it as open."""
+    world = World()
+    first = await world.owner("a", SMALL)
+    hold_index(first, S(3, 1, 1))
+    await first.send(12)
+    first.driver.apply(first.driver.machine.checkpoint())  # the successor begins to read here
+    await asyncio.sleep(1)
+    first.die()
+    second = await world.owner("b", replace(SMALL, file_delete_delay_ms=1000))
+    machine = second.driver.machine
+    revision = machine.revision
+    assert next(entry.name for entry in machine.record.segments if not entry.is_closed) == S(3, 1, 1)
+    await moved_log_start(second, 9)
+    await second.round()
+    await second.round(2)
+    assert await world.logs() == [9]
+    assert machine.revision == revision, "the record was written"
+    await second.send(3)
+    second.die()
+    third = await world.owner("c", SMALL)
+    assert (third.log_start, third.watermark) == (9, 15)
+
+
+def hold_index(owner: Owner, name: SegmentName) -> asyncio.Event:
+    """Hold a segment's index back before it gets its name, until the event is set: so long its closing goes on."""
+    rename, released = owner.fs.rename, asyncio.Event()
+
+    async def held(source: str, target: str) -> None:
+        if target == PATH.idx(name):
+            await released.wait()
+        await rename(source, target)
+
+    owner.fs.rename = held  # type: ignore[method-assign]
+    return released
 
 
 async def test_deletes_are_bounded_per_job() -> None:

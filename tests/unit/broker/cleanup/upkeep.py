@@ -20,11 +20,13 @@ from bmq.core.records.cursor import read_batches
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage import layout
 from bmq.storage.block_cache import BlockCache, ReadConfig
+from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.filesystem import Appender, CreateOptions
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.broker_wiring import LooseWiring
 from tests.harness.members import lone_broker
 from tests.simulation.world import WallClock
 
@@ -79,13 +81,14 @@ class StepFileSystem(MemoryFileSystem):
 
 
 class World:
-    """One storage and store; brokers come and go."""
+    """One storage and store; brokers come and go, and clean by ``filters``."""
 
-    def __init__(self) -> None:
+    def __init__(self, filters: RecordFilters | None = None) -> None:
         self.storage = MemoryStorage(random.Random(1))
         self.store = MemoryStore()
         self.reading = MemoryFileSystem(self.storage, "reader")
         self.sent: list[bytes] = []
+        self.filters = filters or RecordFilters()
 
     async def owner(self, name: str, config: LogConfig = SMALL, janitor: JanitorConfig = CONFIG) -> Owner:
         owner = Owner(self, name, janitor)
@@ -125,7 +128,10 @@ class Owner:
         self.fs = MemoryFileSystem(world.storage, name)
         self.kv = MemoryKeyValue(world.store, random=random.Random(2))
         self.clock = WallClock()
-        self.broker = lone_broker(self.fs, self.kv, incarnation=name, clock=self.clock, janitor_config=ASLEEP)
+        self.wiring = LooseWiring(filters=world.filters)
+        self.broker = lone_broker(
+            self.fs, self.kv, incarnation=name, clock=self.clock, janitor_config=ASLEEP, wiring=self.wiring.frozen()
+        )
         self.steps = StepFileSystem(world.storage, name)
         self.janitor = Janitor(replace(self.broker.context, fs=self.steps), self.held, config, random.Random(3))
 

@@ -68,6 +68,28 @@ async def test_an_index_that_cannot_be_written_is_tried_a_few_times_and_then_rep
     await asyncio.sleep(ATTEMPTS)
     (report,) = broker.reports
     assert "could not write the index" in report
+    await asyncio.sleep(LOOK_MS)
+    storage.faults = Faults()
+    await asyncio.sleep(LOOK_MS)
+    assert await fs.read(PATH.idx(NAME), 0, 99) == b"index", "as long as it takes"
+    assert len(broker.reports) == 1
+    assert len(broker.context.deferred_indexes) == 0
+
+
+@pytest.mark.parametrize("after_ms", [BEHIND_MS, LOOK_MS])
+async def test_a_process_that_ends_does_not_wait_for_storage_to_take_its_indexes(after_ms: int) -> None:
+    storage = MemoryStorage(Random(1))
+    fs = MemoryFileSystem(storage, "b")
+    broker = lone_broker(fs, MemoryKeyValue(MemoryStore(), random=Random(1)), incarnation="b", clock=LoopClock())
+    files = SegmentFiles(broker.context, PATH, is_synced=False, replication=3)
+    await write_once(fs, PATH.log(NAME), b"x" * LENGTH)
+    storage.faults = Faults(unavailable=1.0)
+    late, ended = broker.context.deferred_indexes, list[int]()
+    late.add(files, NAME, LENGTH, b"index", after_ms=after_ms, ended=lambda: ended.append(1))
+    await asyncio.sleep(5)
+    async with asyncio.timeout(1):
+        await late.finish()
+    assert (ended, len(late)) == ([1], 0)
 
 
 async def test_a_broker_that_cannot_write_its_indexes_in_time_counts_them_in_the_log(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bmq.broker import events as ev
+from bmq.broker.context import BrokerState
 from bmq.broker.events import Event
 from bmq.broker.partition.flushes import JOIN_BYTES, InFlightFlushes
 from bmq.broker.pending import Pending
@@ -52,7 +53,7 @@ class Partition:
             flush_ms=SimpleNamespace(observe=lambda ms: None),
             open_files=SimpleNamespace(lacks_room=lambda why: note(("lacks room", why))),
             scheduler=SimpleNamespace(on_flush_ended=lambda flusher: note(("ended",))),
-            trouble="of an earlier flush",
+            state=BrokerState(trouble="of an earlier flush"),
         )
         shared: Any = self.context
         flusher: Any = object()
@@ -85,7 +86,7 @@ async def test_a_flush_that_is_acknowledged_ends_the_trouble() -> None:
     assert isinstance(flushed, ev.Flushed)
     assert (flushed.name, flushed.position) == (NAME, size)
     assert partition.noted == [("flushed", ("dn1", "dn2"), 100), ("ended",)]
-    assert (partition.flushes.bytes, partition.context.trouble) == (0, "")
+    assert (partition.flushes.bytes, partition.context.state.trouble) == (0, "")
 
 
 async def test_small_batches_are_joined_and_large_ones_are_not_copied() -> None:
@@ -106,7 +107,7 @@ async def test_a_failed_pipeline_is_posted_once_with_its_suspects() -> None:
     assert isinstance(failed, ev.SegmentFailed)
     assert failed.name == NAME
     assert partition.noted == [("failed", ("dn2",)), ("ended",)]
-    assert (partition.flushes.bytes, partition.context.trouble) == (0, "reset")
+    assert (partition.flushes.bytes, partition.context.state.trouble) == (0, "reset")
 
 
 async def test_a_write_that_is_refused_fails_the_flush_in_the_next_turn() -> None:

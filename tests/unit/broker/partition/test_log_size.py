@@ -36,13 +36,16 @@ async def test_bytes_of_segments_that_are_not_closed_are_counted_again() -> None
         w.topic()
         fs = Namespace(w.storage, "n")
         partition = SimpleNamespace(
-            record=PartitionRecord(segments=(entry(0), entry(5))), current=SimpleNamespace(flushed=70)
+            record=PartitionRecord(segments=(entry(0), entry(5))),
+            open_names={SegmentName(0, 1, 0), SegmentName(5, 1, 5)},
+            current=SimpleNamespace(flushed=70),
         )
         driver = cast(PartitionDriver, SimpleNamespace(machine=partition, path=w.path(), swaps_stored=0))
         size = LogSize(0)
         assert await size.count(fs, driver) == 70
         lengths[0] = 1000
         partition.record = PartitionRecord(segments=(entry(0, 1000), entry(5)))
+        partition.open_names.remove(SegmentName(0, 1, 0))
         assert await size.count(fs, driver) == 1070
         partition.current.flushed = 80
         assert await size.count(fs, driver) == 1080

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.files.deferred_indexes import LOOK_MS
+from bmq.broker.files.deferred_indexes import LOOK_MS, PARALLEL
+from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment
+from bmq.core.clock import LoopClock
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.core.records.control import Marker
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
+from bmq.storage.filesystem import NoSuchFile, write_once
+from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
+from bmq.storage.segment import decode_idx
+from tests.harness.members import lone_broker
+from tests.harness.waiting import now, until
+from tests.simulation.world import KEY, PATH
 from tests.unit.broker.cluster import Cluster, cluster
-from tests.unit.broker.moves import index_of, later, names, owned, path_of, record_of
+from tests.unit.broker.moves import count_calls, index_of, later, names, owned, path_of, record_of
+from tests.unit.broker.partition.transactional import data, marker
 from tests.unit.broker.world import idempotent
 
 
@@ -20,14 +40,7 @@ async def test_an_index_that_an_owner_died_before_writing_is_written_by_the_next
     async with cluster("a", "b", "c") as c:
         key = await owned(c, 3)
         path = path_of(c).idx((await record_of(c)).segments[0].name)
-        publish = c["b"].fs.rename
-
-        async def rename(source: str, target: str) -> None:
-            if target == path:
-                await asyncio.Event().wait()
-            await publish(source, target)
-
-        c["b"].fs.rename = rename  # type: ignore[method-assign]
+        never_publish(c, "b", path)
         await die(c, "a")
         c.give("b", key)
         for sequence in (3, 4, 5):
@@ -47,6 +60,311 @@ async def test_an_index_that_an_owner_died_before_writing_is_written_by_the_next
         (producer,) = index.producers
         assert [batch.base_sequence for batch in producer.batches] == [0, 1, 2]
         assert await c.write("c", key, idempotent(7)) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_an_index_is_written_however_many_owners_died_before() -> None:
+    """A takeover does not read the segment: a later checkpoint covers it. The record names it all the same."""
+    async with cluster("a", "b", "c", "d", "e") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        written = 3
+        never_publish(c, "b", path_of(c).idx(first))
+        for former, owner in itertools.pairwise("abcd"):
+            await die(c, former)
+            c.give(owner, key)
+            for _ in range(2):
+                assert await c.write(owner, key, idempotent(written)) == written
+                written += 1
+                await roll(c, owner, key)
+            named = [entry.name for entry in (await record_of(c)).segments]
+            assert named[0] == first, f"{owner} has taken the name out"
+        await die(c, "d")
+        c.give("e", key)
+        assert await c.write("e", key, idempotent(written)) == written
+        await later(2 * LOOK_MS)
+        index = await index_of(c, "e")
+        assert index is not None
+        assert (index.segment, index.end_offset) == (first, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+@pytest.mark.parametrize("writes_more", [True, False])
+async def test_an_index_that_came_by_a_release_note_is_written_though_both_owners_died(writes_more: bool) -> None:
+    async with cluster("a", "b", "c") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        c.give("b", key)
+        assert await c.write("b", key, idempotent(3)) == 3
+        await die(c, "a")
+        if writes_more:
+            await roll(c, "b", key)
+            assert await c.write("b", key, idempotent(4)) == 4
+        assert first in [entry.name for entry in (await record_of(c)).segments]
+        await die(c, "b")
+        c.give("c", key)
+        written = 4 + writes_more
+        assert await c.write("c", key, idempotent(written)) == written
+        await roll(c, "c", key)
+        assert await c.write("c", key, idempotent(written + 1)) == written + 1
+        await later(2 * LOOK_MS)
+        index = await index_of(c, "c")
+        assert index is not None
+        assert (index.segment, index.end_offset) == (first, 3)
+        await roll(c, "c", key)
+        assert await c.write("c", key, idempotent(written + 2)) == written + 2
+        assert first not in [entry.name for entry in (await record_of(c)).segments], "it has its index"
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_a_name_leaves_the_record_once_the_old_owner_has_written_the_index() -> None:
+    async with cluster("a", "b") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        c.give("b", key)
+        for sequence in (3, 4, 5):
+            assert await c.write("b", key, idempotent(sequence)) == sequence
+            await roll(c, "b", key)
+        assert (await record_of(c)).segments[0].name == first
+        await later(LOOK_MS)
+        assert await c.write("b", key, idempotent(6)) == 6
+        assert (await record_of(c)).segments[0].name != first
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_an_index_that_its_owner_had_not_written_when_it_died_is_written_by_the_next() -> None:
+    """The takeover begins behind the segment, at a checkpoint of the next one; the record lists the segment as open."""
+    async with cluster("a", "b") as c:
+        key = await owned(c, 3)
+        first = (await record_of(c)).segments[0].name
+        never_publish(c, "a", path_of(c).idx(first))
+        await roll(c, "a", key)
+        assert await c.write("a", key, idempotent(3)) == 3
+        driver = c["a"].broker.get(key)
+        assert driver is not None
+        driver.apply(driver.machine.checkpoint())
+        await later(500)
+        await die(c, "a")
+        c.give("b", key)
+        assert await c.write("b", key, idempotent(4)) == 4
+        assert (await record_of(c)).segments[0].name == first
+        await later(2 * LOOK_MS)
+        index = await index_of(c, "b")
+        assert index is not None
+        assert (index.segment, index.end_offset) == (first, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+async def test_work_that_waits_needs_no_task_and_a_few_partitions_do_it_at_once() -> None:
+    """A death leaves such work to thousands of partitions at the same moment, most of them idle."""
+    count = 20
+    async with cluster("a", "b") as c:
+        c.topic(count)
+        keys = c.keys()
+        c.give("a", *keys)
+        paths = [path_of(c, n).idx(SegmentName(0, 1, 0)) for n in range(count)]
+        for n, key in enumerate(keys):
+            assert await c.write("a", key, idempotent(0, producer_id=n)) == 0
+            never_publish(c, "a", paths[n])
+            await roll(c, "a", key)
+            assert await c.write("a", key, idempotent(1, producer_id=n)) == 1
+            driver = c["a"].broker.get(key)
+            assert driver is not None
+            driver.apply(driver.machine.checkpoint())
+        await later(500)
+        await die(c, "a")
+        c.give("b", *keys)
+        for key in keys:
+            await c["b"].assigned.wait(key, 5.0)
+        drivers = [driver for key in keys if (driver := c["b"].broker.get(key)) is not None]
+        await later(LOOK_MS // 2)
+        assert [len(driver.tasks) for driver in drivers] == [0] * count
+        statuses = count_calls(c["b"], "status")
+        c.storage.faults = Faults(call_s=(0.01, 0.01))
+        await until(lambda: any(driver.tasks for driver in drivers), LOOK_MS / 1000, every_s=0.001)
+        most = 0
+        while tasks := sum(len(driver.tasks) for driver in drivers):
+            most = max(most, tasks)
+            await later(1)
+        assert most == PARALLEL
+        assert Counter(path for path in statuses if path.endswith(".idx")) == dict.fromkeys(paths, 1)
+        c.storage.faults = Faults()
+        for path in paths:
+            await c["b"].fs.status(path)
+
+
+def never_publish(c: Cluster, name: str, path: str) -> None:
+    """Let a node's index hang before it gets the name ``path``."""
+    publish = c[name].fs.rename
+
+    async def rename(source: str, target: str) -> None:
+        if target == path:
+            await asyncio.Event().wait()
+        await publish(source, target)
+
+    c[name].fs.rename = rename  # type: ignore[method-assign]
+
+
+async def roll(c: Cluster, name: str, key: PartitionKey) -> None:
+    """Have the next segment begin with the next batch."""
+    driver = c[name].broker.get(key)
+    assert driver is not None
+    driver.post(ev.PlaceWanted())
+    await later(500)
+
+
+PID = 7
+SPAN = 2
+"""Offsets of each segment in a row."""
+
+
+@dataclass
+class Row:
+    """Closed segments in a row, which lack their indexes, and the work on these.
+
+    Each segment begins a transaction, or aborts that of the segment before.
+    """
+
+    count: int
+    storage: MemoryStorage = field(default_factory=MemoryStorage)
+    ended: list[SegmentName] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.fs = MemoryFileSystem(self.storage, "b")
+        kv = MemoryKeyValue(MemoryStore(), random=Random(1))
+        self.broker = lone_broker(self.fs, kv, incarnation="b", clock=LoopClock())
+        self.names = [SegmentName(SPAN * n, 1, n) for n in range(self.count)]
+        self.segments: list[UnreadSegment] = []
+
+    async def write(self) -> None:
+        for n, name in enumerate(self.names):
+            batches = [
+                data(n // 2, pid=PID, base=name.base) if n % 2 == 0 else marker(Marker.ABORT, pid=PID, base=name.base)
+            ]
+            batches.append(data(n, pid=PID + 1, base=name.base + 1, is_transactional=False))
+            raw = b"".join(bytes(batch.data) for batch in batches)
+            await write_once(self.fs, PATH.log(name), raw)
+            self.segments.append(UnreadSegment(name, len(raw), name.base + SPAN))
+
+    async def damage(self, n: int) -> None:
+        path = PATH.log(self.names[n])
+        raw = bytearray(await self.fs.read(path, 0, 1 << 20))
+        raw[-1] ^= 1
+        await self.fs.delete(path)
+        await write_once(self.fs, path, bytes(raw))
+
+    def begin(self, *damaged: SegmentName) -> asyncio.Task[None]:
+        files = SegmentFiles(self.broker.context, PATH, is_synced=False, replication=3)
+        work = MissingIndexes(
+            self.broker.context,
+            files,
+            KEY,
+            65_536,
+            0,
+            (),
+            self.segments,
+            frozenset(damaged),
+            self.ended.append,
+            lambda work: asyncio.create_task(work()),
+        )
+
+        async def write() -> None:
+            await work.write()
+            await until(lambda: len(self.ended) == self.count, 1e6)
+
+        return asyncio.create_task(write())
+
+    async def index(self, n: int) -> Checkpoint | None:
+        with contextlib.suppress(NoSuchFile):
+            return decode_idx(await self.fs.read(PATH.idx(self.names[n]), 0, 1 << 20))
+        return None
+
+
+def count(fs: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
+    called: list[str] = []
+    real = getattr(fs, method)
+
+    def counted(path: str, *arguments: Any, **options: Any) -> Any:
+        called.append(path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(fs, method, counted)
+    return called
+
+
+async def test_many_segments_in_a_row_wait_once_and_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records cannot read them so long; and a folder has very many names."""
+    row = Row(200)
+    await row.write()
+    lists, reads = count(row.fs, monkeypatch, "list"), count(row.fs, monkeypatch, "read")
+    begun = now()
+    await row.begin()
+    assert now() - begun < 2 * LOOK_MS / 1000
+    assert row.ended == row.names
+    assert len(lists) <= 2, "of the folder"
+    assert Counter(reads) == {PATH.log(name): 1 for name in row.names}
+    for n, name in enumerate(row.names):
+        index = await row.index(n)
+        assert index is not None
+        aborted = [AbortedTransaction(PID, name.base - SPAN, name.base, name.base + 1)] if n % 2 else []
+        assert (index.aborted, index.end_offset) == (tuple(aborted), name.base + SPAN)
+        assert index.first_open_txn == (-1 if n % 2 else name.base)
+        last = next(state for state in index.producers if state.producer_id == PID + 1)
+        assert [batch.base_sequence for batch in last.batches] == list(range(max(0, n - 4), n + 1))
+
+
+async def test_the_work_goes_on_when_storage_is_back() -> None:
+    row = Row(2)
+    await row.write()
+    row.storage.faults = Faults(unavailable=1.0)
+    work = row.begin()
+    await later(60 * LOOK_MS)
+    assert not work.done()
+    assert row.ended == [], "the record names them"
+    assert len(row.broker.reports) == 2, "once each"
+    row.storage.faults = Faults()
+    await work
+    assert row.ended == row.names
+    assert await row.index(0) is not None
+    assert await row.index(1) is not None
+
+
+async def test_segments_behind_a_damaged_one_are_given_up_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row(40)
+    await row.write()
+    await row.damage(2)
+    reads = count(row.fs, monkeypatch, "read")
+    await row.begin()
+    assert sorted(row.ended) == row.names, "records do not collect such names"
+    assert [n for n in range(40) if await row.index(n) is not None] == [0, 1]
+    assert PATH.log(row.names[3]) not in reads
+    assert len(row.broker.reports) == 38
+
+
+async def test_a_segment_that_is_deleted_meanwhile_does_not_end_the_work_on_the_next() -> None:
+    row = Row(3)
+    await row.write()
+    await row.fs.delete(PATH.log(row.names[0]))
+    await row.begin()
+    assert row.ended == row.names
+    assert [await row.index(n) is not None for n in range(3)] == [False, True, True]
+
+
+async def test_a_damaged_index_gives_place_to_a_sound_one() -> None:
+    """Readers and compaction count it as none, and no one else writes another."""
+    row = Row(2)
+    await row.write()
+    await write_once(row.fs, PATH.idx(row.names[0]), b"damaged")
+    await row.begin(row.names[0])
+    assert row.ended == row.names
+    index = await row.index(0)
+    assert index is not None
+    assert index.end_offset == SPAN
 
 
 async def die(c: Cluster, name: str) -> None:

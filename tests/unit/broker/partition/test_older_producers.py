@@ -7,6 +7,7 @@ a transaction is refused its next batch.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from array import array
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from uuid import UUID
 import pytest
 
 from bmq.broker import events as ev
+from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.recovery import Takeover
+from bmq.core.aio.timers import TimerHeap
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import Marker
@@ -28,7 +31,8 @@ from bmq.storage.filesystem import write_once
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import FencedSegment, Found
-from bmq.storage.segment import encode_idx
+from bmq.storage.segment import decode_idx, encode_idx
+from tests.harness.waiting import until
 from tests.unit.broker.partition.transactional import data, marker
 
 KEY = PartitionKey(UUID(int=7), 0)
@@ -121,13 +125,25 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
         return None if journal_end is None else checkpoint_at(journal_end)
 
     reported: list[str] = []
+
+    def report(text: str, /, *arguments: object, **_: object) -> None:
+        reported.append(text % arguments)
+
+    def now_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
     shared: Any = SimpleNamespace(
         fs=fs,
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
-        report=lambda text, *args, **_: reported.append(text % args),
+        deferred_indexes=DeferredIndexes(TimerHeap(now_ms), now_ms, report),
+        report=report,
     )
-    files: Any = SimpleNamespace(path=PATH)
+
+    async def write_idx(name: SegmentName, index: Checkpoint, *, replaces: bool) -> None:
+        await write_once(fs, PATH.idx(name), encode_idx(index))
+
+    files: Any = SimpleNamespace(path=PATH, write_idx=write_idx)
     entries = [
         SegmentEntry(name=name, spare="/spare", holder="a", file_id=1, length=length, end_offset=end)
         for name, length, end in ((NAMES[2], len(BYTES[2]), 12), (NAMES[3], -1, -1))
@@ -221,7 +237,12 @@ async def test_the_index_of_a_segment_that_was_not_read_has_no_aborts_of_segment
     event = await takeover.recover(effect, is_ours)
     assert isinstance(event, ev.LogRecovered)
     assert NAMES[2] in event.unindexed
-    segment, wanted = await takeover._read_whole(effect.entries[0]), checkpoint_at(12)
-    assert tuple(segment.aborted) == wanted.aborted == ()
-    assert (segment.first_open_txn, tuple(segment.epochs)) == (wanted.first_open_txn, ((-1, 8),))
-    assert set(map(repr, segment.producers)) == set(map(repr, wanted.producers))
+    ended: list[SegmentName] = []
+    effects = ev.WriteIndexes(event.recovered, event.log_start)
+    await takeover.missing_indexes(effects, ended.append, lambda work: asyncio.create_task(work())).write()
+    await until(lambda: NAMES[2] in ended)
+    fs, wanted = takeover._context.fs, checkpoint_at(12)
+    index = decode_idx(await fs.read(PATH.idx(NAMES[2]), 0, 1 << 20))
+    assert index.aborted == wanted.aborted == ()
+    assert (index.first_open_txn, index.epochs) == (wanted.first_open_txn, ((-1, 8),))
+    assert set(map(repr, index.producers)) == set(map(repr, wanted.producers))

@@ -111,15 +111,6 @@ async def test_flush_listeners_are_notified_in_order() -> None:
         assert w.flush_listener.notified[-1] == ("opened", 0, 2, 3, 6)
 
 
-async def test_an_owner_without_a_flush_listener_serves() -> None:
-    async with world() as w:
-        w.broker.context.flush_listener = None
-        w.topic()
-        assert (await w.produce_one(batch())).base_offset == 0
-        await (await w.owner()).delete_before(1)
-        assert not w.flush_listener.notified
-
-
 async def test_list_offsets_refuses_other_versions_and_epochs() -> None:
     async with world() as w:
         w.topic()

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.config import BrokerConfig
-from bmq.broker.files.deferred_indexes import BEHIND_MS
+from bmq.broker.files.deferred_indexes import BEHIND_MS, LOOK_MS
 from bmq.broker.partition.release import NOTHING, ReleaseNote
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.rpc.messages.broker import HandedOverRequest, Release
 from bmq.storage.memory import Faults
 from tests.harness.waiting import now, until
 from tests.unit.broker.cluster import cluster
-from tests.unit.broker.moves import HDFS, count_calls, count_gets, later, owned, path_of, record_of
+from tests.unit.broker.moves import HDFS, count_calls, count_gets, later, names, owned, path_of, record_of
 from tests.unit.broker.world import idempotent
 
 
@@ -75,7 +75,8 @@ async def test_the_segment_before_the_last_is_not_read_for_its_producers() -> No
         c.give("b", key)
         assert list(await asyncio.gather(last_of_first, first_of_next)) == [3, 4]
         await c["a"].wire.has_asked.wait()
-        assert [entry.name.base for entry in (await record_of(c)).segments] == [4]
+        assert [entry.name.base for entry in (await record_of(c)).segments] == [0, 4]
+        assert (await record_of(c)).is_settled
         c["a"].kill()
         c["b"].view.leave("a")
         del c.nodes["a"]
@@ -83,6 +84,9 @@ async def test_the_segment_before_the_last_is_not_read_for_its_producers() -> No
         assert await c.write("b", key, idempotent(3)) == 3, "a repetition"
         assert await c.write("b", key, idempotent(5)) == 5
         assert [path for path in read if f"/{0:020}" in path] == []
+        await later(2 * LOOK_MS)
+        kept = [name for name in await names(c) if name.endswith(".idx")]
+        assert [name[:20] for name in kept] == [f"{base:020}" for base in (0, 4)], "none is missing for ever"
 
 
 @pytest.mark.parametrize("spoil", ["damaged", "of another segment", "stale", "no record", "an empty record"])

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bmq.broker.config import BrokerConfig
+from bmq.broker.context import BrokerState, OpenPartition
 from bmq.broker.events import CheckSlowPipeline, SegmentFailed
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.partition.driver import PartitionDriver
@@ -38,7 +39,7 @@ class Partition:
         self.machine = SimpleNamespace(
             current=SimpleNamespace(entry=SimpleNamespace(name=name)), batches=SimpleNamespace(inflight=self.inflight)
         )
-        shared.busy.append(self)
+        shared.state.busy.add(cast(OpenPartition, self))
 
     def post(self, event: Any) -> None:
         self.posted.append(event)
@@ -55,7 +56,7 @@ class Shared:
         self.health = NodeHealth()
         self.config = BrokerConfig()
         self.fs = self
-        self.busy: list[Partition] = []
+        self.state = BrokerState()
 
     def now_ms(self) -> int:
         return now_ms()

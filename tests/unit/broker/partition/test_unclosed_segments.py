@@ -58,7 +58,7 @@ def test_a_record_names_a_recovered_segment_until_it_has_its_index() -> None:
     listed = (first, last)
     left.found(listed, last.name, 100, 20)
     for one in listed:
-        left.lacks_index(listed, one.name, 100, one.name.base + 10)
+        left.lacks_index(one.closed(100, one.name.base + 10))
     named = (first.closed(100, 10), last.closed(100, 20), opened)
     assert left.listed(opened) == named
     assert left.still_needed(named) == named
@@ -75,14 +75,13 @@ def test_a_record_names_a_recovered_segment_until_it_has_its_index() -> None:
 def test_the_newest_recovered_segment_stays_named_once_it_has_its_index() -> None:
     left = UnclosedSegments()
     left.found([ENTRY], NAME, 100, 9)
-    left.lacks_index([ENTRY], NAME, 100, 9)
+    left.lacks_index(ENTRY.closed(100, 9))
     left.indexed(NAME)
     assert left.listed() == (ENTRY.closed(100, 9),)
 
 
-def test_a_segment_that_only_a_checkpoint_names_is_not_waited_for() -> None:
+def test_a_segment_that_only_a_checkpoint_names_is_not_added_to_a_stored_record() -> None:
     left = UnclosedSegments()
     left.found([], NAME, 100, 9)
-    left.lacks_index([], NAME, 100, 9)
     assert [each.name for each in left.listed()] == [NAME]
     assert left.still_needed(()) == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.broker.partition.unindexed_aborted import UnindexedAborted
+from bmq.broker.partition.unindexed_aborted import FOUND_MAX, UnindexedAborted
 from bmq.core.model import SegmentName
 from bmq.storage.aborted import AbortedTransactions
 from bmq.storage.checkpoint import AbortedTransaction
@@ -51,3 +51,23 @@ def test_what_a_takeover_found_stays_until_a_segment_of_this_owner_has_its_index
     assert kept.recent(20).overlapping(0, 20) == [txn(0), txn(10)]
     kept.indexed(S(10, 2, 0))
     assert kept.recent(20) == (20, ())
+
+
+def test_what_a_takeover_found_without_an_index_stays_until_its_index_is_written() -> None:
+    """Readers of committed records would have neither the index nor the list."""
+    kept = UnindexedAborted()
+    kept.found(S(0, 1, 0), [txn(0)], lacks_index=True)
+    kept.opened(S(10, 2, 0), AbortedTransactions([txn(10)]))
+    kept.opened(S(20, 2, 1), AbortedTransactions([txn(20)]))
+    kept.indexed(S(10, 2, 0))
+    assert kept.recent(30).overlapping(0, 30) == [txn(0), txn(10), txn(20)]
+    kept.indexed(S(0, 1, 0))
+    assert kept.recent(30).overlapping(0, 30) == [txn(20)]
+
+
+def test_what_a_takeover_found_is_not_waited_for_once_the_lists_are_long() -> None:
+    kept = UnindexedAborted()
+    kept.found(S(0, 1, 0), [txn(0)], lacks_index=True)
+    kept.opened(S(10, 2, 0), AbortedTransactions(txn(at) for at in range(10, 10 + FOUND_MAX)))
+    kept.indexed(S(10, 2, 0))
+    assert kept.recent(99_999) == (99_999, ())

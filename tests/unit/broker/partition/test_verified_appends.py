@@ -85,11 +85,10 @@ class Writer:
 
 
 @asynccontextmanager
-async def writer(broker: BrokerConfig | None = None) -> AsyncIterator[Writer]:
-    async with world(broker=broker) as w:
+async def writer(broker: BrokerConfig | None = None, *, is_served: bool = True) -> AsyncIterator[Writer]:
+    verifier = FakeVerifier()
+    async with world(broker=broker, verifier=verifier if is_served else None) as w:
         w.topic()
-        verifier = FakeVerifier()
-        w.broker.context.verifier = verifier
         yield Writer(w, await w.owner(), verifier)
         assert w.broker.context.budget.used == 0
 
@@ -112,10 +111,10 @@ async def test_rule_12_the_first_batch_waits_and_the_producers_others_behind_it(
         plain = one.append(0, pid=7, attributes=0)
         assert (await plain).base_offset == 0, "another producer does not wait"
         assert one.verifier.asked == [("t", PID, 0, True)]
-        assert one.owner._context.unverified == 3
+        assert one.owner._context.state.unverified == 3
         one.respond()
         assert [(await each).base_offset for each in waiting] == [1, 2, 3]
-        assert one.owner._context.unverified == 0
+        assert one.owner._context.state.unverified == 0
         assert (await one.append(3)).base_offset == 4
         assert len(one.verifier.asked) == 1, "the transaction is open"
         assert one.owner.last_stable_offset == 1
@@ -264,7 +263,5 @@ async def test_the_end_of_the_process_refuses_what_waits() -> None:
 async def test_transactional_batches_are_refused_without_an_id_and_without_coordinators(
     name: str | None, is_served: bool
 ) -> None:
-    async with writer() as one:
-        if not is_served:
-            one.w.broker.context.verifier = None
+    async with writer(is_served=is_served) as one:
         assert await codes_of(one.append(0, name=name)) == ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED"]

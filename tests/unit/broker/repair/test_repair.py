@@ -26,7 +26,7 @@ from bmq.core.clock import SystemClock
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.meta import ownership
-from bmq.meta.kv import Put
+from bmq.meta.kv import Commit, Compare, KvError, KvUnavailable, KvUnknown, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, SegmentEntry
 from bmq.storage.block_cache import BlockCache
@@ -336,6 +336,27 @@ def test_a_repair_that_was_killed_at_any_call_can_be_run_again(kind: str) -> Non
     raise AssertionError("it never ended")
 
 
+async def test_a_write_in_doubt_is_settled_though_the_store_is_away_for_a_moment() -> None:
+    """The claim is written and its response lost; the next try is refused for certain, the claim is still in doubt."""
+    d = await damaged(COVERED)
+    await shorter(d)
+    commit = d.kv.commit
+    failures: list[KvError] = [KvUnknown("lost"), KvUnavailable("away")]
+
+    async def failing(compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+        if not failures:
+            return await commit(compares, writes)
+        failure = failures.pop(0)
+        if isinstance(failure, KvUnknown):
+            await commit(compares, writes)
+        raise failure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(d.kv, "commit", failing)
+        report = await d.repair(is_dry=False, choice=Choice.SHORTER)
+    assert (report.end_offset, failures) == (3, [])
+
+
 async def test_a_repair_ends_if_a_broker_takes_the_partition_meanwhile() -> None:
     """A broker that takes the partition over meanwhile keeps it: nothing that it may have read is replaced."""
 
@@ -397,6 +418,36 @@ async def test_an_unreadable_batch_of_a_closed_segment_is_skipped() -> None:
     report = await d.repair(is_dry=False, with_records=True, all_segments=True)
     assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
     assert (await d.record()).epoch == epoch, "its owner goes on"
+    assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
+
+
+async def test_a_closed_segment_that_was_merged_meanwhile_keeps_its_index() -> None:
+    """The repair of all segments claims nothing: the owner merges a neighbour into the file that is being replaced."""
+    d = await damaged(COVERED)
+    end = await poisoned(d)
+    write, merged = Repair._write_draft, dict[str, bytes]()
+
+    async def interrupted(self: Repair, plan: Any) -> str:
+        draft = await write(self, plan)
+        files = d.files()
+        log, idx = PATH.log(plan.name), PATH.idx(plan.name)
+        neighbour = min(path for path in files if path.endswith(".log") and path > log)
+        index = decode_idx(files[idx])
+        await d.fs.concat(log, [neighbour])
+        merged[log] = files[log] + files[neighbour]
+        merged[idx] = encode_idx(replace(index, position=len(merged[log]), index=index.index[:0]))
+        await write_once(d.fs, f"{idx}-draft", merged[idx])
+        await d.fs.replace(f"{idx}-draft", idx)
+        return draft
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Repair, "_write_draft", interrupted)
+        with pytest.raises(NotRepaired, match="has changed meanwhile"):
+            await d.repair(is_dry=False, with_records=True, all_segments=True)
+    files = d.files()
+    assert {path: files.get(path) for path in merged} == merged
+    report = await d.repair(is_dry=False, with_records=True, all_segments=True)
+    assert [(gap.first, gap.end) for plan in report.older for gap in plan.gaps] == [(COUNT, COUNT + 1)]
     assert [batch.base_offset for batch in await d.stored(end) if not batch.count] == [COUNT]
 
 

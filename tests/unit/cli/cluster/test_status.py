@@ -44,6 +44,15 @@ def test_status_over_kafka_fails_when_a_partition_cannot_be_used(admin: FakeAdmi
     assert printed["brokers"][0] == {"node_id": 1, "host": "127.0.0.1", "port": 9001, "rack": None}
 
 
+def test_status_over_kafka_does_not_say_of_bmq_that_all_is_served(admin: FakeAdmin, bmq: Run, capsys: Told) -> None:
+    admin.add_topic("orders", FakePartition())
+    admin.configs["orders"] = {"flush.mode": "hflush"}
+    assert bmq("cluster", "status", "--bootstrap-server", "k:9092") == 0
+    assert "1, of BMQ: `bmq cluster status --http" in capsys.readouterr().out
+    assert bmq("cluster", "status", "--bootstrap-server", "k:9092", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["partitions_without_leader"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "settings", "is_kafka"),
     [

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from bmq.controller.planning.lasting_loads import WINDOW_S, WINDOWS, LastingLoads
+from bmq.controller.planning.lasting_loads import RATES_PER_STEP, WINDOW_S, WINDOWS, LastingLoads
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.rates import NO_RATE, Rate
 from bmq.core.model import PartitionKey
@@ -119,3 +119,18 @@ def test_a_long_list_is_taken_in_steps() -> None:
     loads = LastingLoads(PartitionTable.of(dict.fromkeys(everything, "a")))
     loads.begin("a", 0.0)
     assert len(list(loads.add("a", dict.fromkeys(everything, (1000, 1)), WINDOW_S))) == 4
+
+
+def test_partitions_of_a_member_that_is_gone_go_to_the_windows_of_their_owners_in_steps() -> None:
+    many = 20_000
+    table = PartitionTable.of({PartitionKey(TOPIC, number): "b" for number in range(many)})
+    loads = LastingLoads(table)
+    loads.begin("a", 0.0)
+    loads.begin("b", 0.0)
+    loads._windows["a"].arrived = {PartitionKey(TOPIC, number) for number in range(many)}
+    loads.forget("a")
+    left, longest = many, 0
+    for _ in loads.add("b", {}, WINDOW_S):
+        left, longest = len(loads._orphans), max(longest, left - len(loads._orphans))
+    assert not loads._orphans
+    assert longest <= RATES_PER_STEP

@@ -11,6 +11,7 @@ from bmq.controller.planning.partition_load import SMOOTH_S, Loads, Measured
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.rates import Rate
 from bmq.core.model import PartitionKey
+from tests.harness.loop_stops import is_short, longest_step_s, without_collector
 
 TOPIC = uuid.UUID(int=1)
 KEY = PartitionKey(TOPIC, 0)
@@ -100,3 +101,17 @@ def test_a_load_is_a_change_while_it_is_measured_and_rest_is_none() -> None:
     assert not take(loads, "a", [], 5)
     assert take(loads, "a", [Measured(KEY, 5_000, 0, 0)], 10)
     assert take(loads, "a", [], 15), "it was something"
+
+
+@pytest.mark.slow
+def test_very_many_loads_are_taken_in_short_steps() -> None:
+    """Take the responses of a broker with 100,000 loaded partitions, then one in which all of them are silent."""
+    keys = [PartitionKey(TOPIC, number) for number in range(100_000)]
+    loads = Loads(partitions := PartitionTable.of(dict.fromkeys(keys, "a")))
+    measured = [Measured(key, 1_000, 1_000, 5) for key in keys]
+    longest_s = 0.0
+    with without_collector():
+        for now, response in ((0.0, measured), (5.0, measured), (70.0, measured), (75.0, [])):
+            longest_s = max(longest_s, longest_step_s(loads.update("a", response, now)))
+    assert partitions.rated_count == len(keys)
+    assert is_short(longest_s, 0.025), longest_s

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.controller.planning.partition_table import PartitionTable
+from bmq.controller.planning.rates import Rate
 from bmq.controller.planning.table_feed import FORGET_TOPIC_S, TableFeed
+from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk
 from bmq.meta.cluster.view import ViewChange
+from tests.harness.loop_stops import is_short, longest_step_s, without_collector
 from tests.harness.seeds import example_count
 
 IDS = [uuid.UUID(int=number + 1) for number in range(4)]
@@ -109,3 +112,37 @@ def test_an_assignment_without_a_topic_is_deleted_after_a_minute() -> None:
     assert world.feed.deleted(FORGET_TOPIC_S + 1) == [IDS[0]]
     world.feed.forget([IDS[0]])
     assert not world.feed.has_unknown
+
+
+@pytest.mark.slow
+def test_very_many_partitions_with_traffic_change_owners_and_are_deleted_in_short_steps() -> None:
+    world, (topic_id, *_), chunks = World(), IDS, 100
+    world.topic(topic_id, chunks * CHUNK)
+    longest_s = 0.0
+    with without_collector():
+        for owner in ("a", "b", ""):
+            if not owner:
+                world.topic(topic_id, 0)
+            for number in range(chunks):
+                world.chunk(topic_id, number, [owner] * CHUNK if owner else [])
+            longest_s = max(longest_s, longest_step_s(world.feed.catch_up()))
+            assert world.table.count(owner) == (chunks * CHUNK if owner else 0)
+            if owner == "a":
+                for key in world.table:
+                    world.table.set_rate(key, Rate(1_000.0, 1.0))
+                    world.table.set_lasting(key, Rate(1_000.0, 1.0))
+    assert not world.table.rated_count
+    assert not world.table.lasting
+    assert is_short(longest_s, 0.025), longest_s
+
+
+def test_a_rate_of_a_partition_that_is_being_removed_is_ignored() -> None:
+    """Set rates between the steps in which the topic goes: none of them stays behind."""
+    table, (topic_id, *_) = PartitionTable(), IDS
+    table.set_topic(topic_id, 3 * CHUNK)
+    for number in range(3):
+        table.set_chunk(topic_id, number, ["a"] * CHUNK)
+    for _ in table.remove_in_steps(topic_id):
+        for key in [PartitionKey(topic_id, number * CHUNK) for number in range(3)]:
+            table.set_rate(key, Rate(1_000.0, 1.0))
+    assert (table.rated_count, len(table), list(table.owners)) == (0, 0, [])

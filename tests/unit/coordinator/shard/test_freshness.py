@@ -56,6 +56,44 @@ async def _ask(world: World, how: str, member: str, generation: int) -> int:
     return int((await world.coordinator.describe_groups(describe, CLIENT)).groups[0].error_code)
 
 
+async def test_after_a_doubt_the_ownership_is_confirmed_before_the_next_response() -> None:
+    async with running(World()) as world:
+        assert await world.commit("g", 5) == 0
+        for turn in range(3):
+            world.coordinator.doubt()
+            assert await asyncio.gather(*(world.fetch("g") for _ in range(3))) == [5] * 3
+            assert world.log.confirmations == turn + 1
+
+
+async def test_a_confirmation_that_began_before_a_doubt_confirms_nothing() -> None:
+    async with running(World()) as world:
+        assert await world.commit("g", 5) == 0
+        world.coordinator.doubt()
+        world.log.stalled = asyncio.Event()
+        asked = asyncio.create_task(world.fetch("g"))
+        await asyncio.sleep(1)
+        world.coordinator.doubt()
+        world.log.stalled.set()
+        assert await asked == 5
+        assert world.log.confirmations == 2
+
+
+async def test_an_append_that_began_before_a_doubt_proves_nothing() -> None:
+    """The acknowledgement may have lain in a socket while this process stood still."""
+    async with running(World()) as world:
+        assert await world.commit("g", 5) == 0
+        world.log.flush_s = 1.0
+        commit = asyncio.create_task(world.commit("g", 6))
+        await asyncio.sleep(0.5)
+        world.coordinator.doubt()
+        assert await commit == 0
+        assert await world.fetch("g") == 6
+        assert world.log.confirmations == 1
+        assert await world.commit("g", 7) == 0
+        assert await world.fetch("g") == 7
+        assert world.log.confirmations == 1
+
+
 @pytest.mark.slow
 async def test_a_remote_log_is_confirmed_by_its_broker() -> None:
     """Cut a coordinator and a proxy off from the store while the shard is given to another coordinator."""

@@ -61,7 +61,9 @@ async def write(make: Callable[[], Any], operations: Sequence[Operation]) -> tup
     Returns the log and the state's facts before each operation and after the last.
     """
     partition, state = MemoryPartition(), make()
-    writer = Writer(MemoryLog(partition, lambda: None), LoopClock(), flushed=lambda: None, failed=lambda error: None)
+    writer = Writer(
+        MemoryLog(partition, lambda: None), LoopClock(), flushed=lambda sent_s: None, failed=lambda error: None
+    )
     facts: list[object] = [state.facts()]
     done: list[object] = []
     for number, (records, producer) in enumerate(operations):

@@ -135,7 +135,7 @@ class Written:
         self.completed: list[int] = []
         self.failures: list[RequestError] = []
         self._log = MemoryLog(self.partition, lambda: None)
-        self.writer = Writer(self._log, LoopClock(), flushed=lambda: None, failed=self.failures.append)
+        self.writer = Writer(self._log, LoopClock(), flushed=lambda sent_s: None, failed=self.failures.append)
 
     def write(self, number: int, records: int, producer: BatchProducer | None = None, size: int = 100) -> None:
         """Write an operation of so many records, whose keys are its number and theirs."""

@@ -8,6 +8,7 @@ import pytest
 
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
 from bmq.coordinator.transaction.states import TransactionState
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode as E
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields_of
@@ -163,14 +164,14 @@ async def test_markers_refused_by_fenced_go_on_only_while_this_process_is_the_ow
 async def test_open_transactions_and_markers_that_a_partition_does_not_take_are_counted() -> None:
     async with running(World()) as world:
         shards = world.a.shards
-        assert (shards.oldest_open_s(), shards.unwritten_markers()) == (0.0, (0, 0.0))
+        assert (finish_steps(shards.oldest_open_s()), shards.unwritten_markers()) == (0.0, (0, 0.0))
         producer = await world.a.begin(1)
-        await until(lambda: shards.oldest_open_s() > 0)
+        await until(lambda: finish_steps(shards.oldest_open_s()) > 0)
         world.partitions.codes = {key(1): [E.NOT_LEADER_OR_FOLLOWER] * 1_000}
         await world.a.end(producer, commit=True)
         await until(lambda: shards.unwritten_markers().markers == 1)
         await until(lambda: shards.unwritten_markers().oldest_s > 0)
-        assert shards.oldest_open_s() == 0.0
+        assert finish_steps(shards.oldest_open_s()) == 0.0
         world.partitions.codes.clear()
         await completed(world, "CompleteCommit")
         assert shards.unwritten_markers() == (0, 0.0)

@@ -12,6 +12,7 @@ from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitio
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.core.aio.steps import batched
 from bmq.core.errors import ErrorCode as E
+from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from tests.harness.loop_stops import is_short, loop_stops
@@ -126,3 +127,26 @@ async def test_markers_of_many_replayed_transactions_are_begun_in_turns() -> Non
         with loop_stops() as stops:
             await until(lambda: len(world.a.shards.endings()) == len(records))
         assert is_short(stops.longest_s), stops.longest_s
+
+
+async def test_a_transaction_with_very_many_partitions_is_described_without_a_stop() -> None:
+    """Describe it while it is open, and while half of its partitions lack their markers."""
+    async with wide_world() as world:
+        producer = await world.a.begin(0)
+        await send(world, one_of("tx", producer, [("wide", list(range(COUNT)))]))
+
+        async def described() -> tuple[str, list[int]]:
+            with loop_stops() as stops:
+                found = await world.a.describe()
+            assert is_short(stops.longest_s, 0.025), stops.longest_s
+            return found.transaction_state, next(each.partitions for each in found.topics if each.topic == "wide")
+
+        assert await described() == ("Ongoing", list(range(COUNT)))
+        wide = world.a.catalog.topics["wide"].topic_id
+        late = {PartitionKey(wide, number): [E.KAFKA_STORAGE_ERROR] * 1_000 for number in range(0, COUNT, 2)}
+        world.partitions.codes = late
+        await world.a.end(producer, commit=True)
+        serving = await world.a.serving()
+        await until(lambda: len(next(iter(serving.endings)).missing) == len(late))
+        assert await described() == ("PrepareCommit", list(range(0, COUNT, 2)))
+        world.partitions.codes = {}

@@ -73,7 +73,7 @@ async def test_rule_14_a_replay_up_to_any_batch_is_the_state_that_was_live_then(
     chance = random.Random(seed)
     partition, state = MemoryPartition(), TransactionsState()
     log = MemoryLog(partition, lambda: None)
-    writer = Writer(log, LoopClock(), flushed=lambda: None, failed=lambda error: None)
+    writer = Writer(log, LoopClock(), flushed=lambda sent_s: None, failed=lambda error: None)
     facts: list[dict[object, object]] = [state.facts()]
     done: list[object] = []
     for number, record in enumerate(history(chance)):

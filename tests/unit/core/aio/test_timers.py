@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from bmq.core.aio.timers import EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines, NextDeadline, TimerHeap
+from bmq.core.aio.timers import CALLS_A_TURN, EXPIRED_A_TURN, GRAIN_S, LONGEST_S, Deadlines, NextDeadline, TimerHeap
 from tests.harness.loop import run
 from tests.harness.loop_stops import TurnCounter
 
@@ -228,6 +229,21 @@ async def test_a_clock_that_lags_behind_the_loop_expires_late_not_early() -> Non
     await asyncio.sleep(10)
     assert len(made) == 1
     assert 100 <= made[0] <= 101
+
+
+async def test_very_many_deadlines_at_the_same_time_come_in_turns_and_in_order() -> None:
+    timers, made, counter = TimerHeap(now_ms), list[int](), TurnCounter()
+
+    def call(number: int) -> None:
+        counter.count()
+        made.append(number)
+
+    for number in range(3 * CALLS_A_TURN + 1):
+        timers.at(100, partial(call, number))
+    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.01)
+    assert made == list(range(3 * CALLS_A_TURN + 1))
+    assert counter.take() == [CALLS_A_TURN] * 3 + [1]
 
 
 def test_a_bug_in_one_call_does_not_stop_the_others() -> None:

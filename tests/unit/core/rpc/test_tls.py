@@ -70,14 +70,15 @@ def authorities(tmp_path: Path) -> Authorities:
 async def connected(
     caller: tuple[InternalTls | None, SharedSecret], callee: tuple[InternalTls | None, SharedSecret]
 ) -> AsyncIterator[tuple[Peers, FakeMember]]:
-    endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True, secret=callee[1])
+    strangers = Strangers()
+    endpoint = InternalEndpoint(
+        "b-1", "test", LoopClock(), is_serving=lambda: True, secret=callee[1], on_known=strangers.known
+    )
 
     def respond(body: memoryview, call: object) -> list[bytes | bytearray | memoryview]:
         return EchoResponse(ErrorCode.NONE, "", "x" * (len(EchoRequest.decode(body).padding) // 2)).encode()
 
     endpoint.register(EchoRequest, respond)
-    strangers = Strangers()
-    endpoint.on_known = strangers.known
     listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False, strangers=strangers)
     tls = callee[0]
     session = ANONYMOUS_SESSION if tls is None else Session(listener=tls.name, protocol="SSL")

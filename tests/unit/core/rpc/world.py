@@ -223,9 +223,10 @@ class World:
         self.calls: list[InternalCall] = []
         self.is_serving = True
         self.metrics = Metrics()
-        self.endpoint = InternalEndpoint(own, "test", LoopClock(), is_serving=lambda: self.is_serving, secret=secret)
         self.strangers = Strangers()
-        self.endpoint.on_known = self.strangers.known
+        self.endpoint = InternalEndpoint(
+            own, "test", LoopClock(), is_serving=lambda: self.is_serving, secret=secret, on_known=self.strangers.known
+        )
         self.endpoint.register(EchoRequest, self._echo)
         self.config = NodeConfig(**config)
         self.peers = Peers("a-1", "test", settings=settings, secret=callers_secret)

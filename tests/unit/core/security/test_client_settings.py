@@ -63,6 +63,11 @@ SASL = {"security.protocol": "SASL_SSL"}
         ),
         ({"sasl.mechanisms": "PLAIN"}, "unknown setting 'sasl.mechanisms'; did you mean sasl.mechanism?"),
         ({"sasl.jaas.config": PLAIN}, "security.protocol is PLAINTEXT, and would use no log-in"),
+        ({"ssl.truststore.location": "/t"}, "ssl.truststore.location: security.protocol is PLAINTEXT, without TLS"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "ssl.keystore.location": "/k"},
+            "ssl.keystore.location: security.protocol is SASL_PLAINTEXT, without TLS: give SSL or SASL_SSL",
+        ),
         ({**SASL, "sasl.mechanism": "SCRAM-SHA-1"}, "no mechanism 'SCRAM-SHA-1'; did you mean SCRAM-SHA-"),
         ({**SASL, "sasl.mechanism": "PLAIN"}, "sasl.jaas.config is missing: PLAIN needs"),
         ({**SASL, "sasl.mechanism": "PLAIN", "sasl.jaas.config": SCRAM}, "sasl.mechanism=PLAIN, needs"),

@@ -35,9 +35,9 @@ class Served(World):
     asked: list[tuple[str, int, int, bool]]
 
     async def start(self) -> None:
-        await super().start()
         self.asked = []
-        self.broker.context.verifier = self.verify
+        self.wiring.verifier = self.verify
+        await super().start()
         self.change(levels=lambda: FeatureLevels(levels={TRANSACTION_VERSION: 2}))
 
     async def verify(
@@ -128,7 +128,7 @@ async def test_a_batch_waits_for_the_coordinator_and_its_requests_time_ends_the_
             await answers.wait()
             return await verify(*question)
 
-        w.broker.context.verifier = slow
+        w.wiring.verifier = slow
         assert await w.codes(transactional(), timeout_ms=100) == ["REQUEST_TIMED_OUT"]
         answers.set()
         assert await w.codes(transactional()) == ["NONE"], "the repeated batch is found, or the first one's"

@@ -157,6 +157,7 @@ async def test_a_store_that_does_not_answer_and_too_many_entities_are_errors(mon
         assert [code for code, _ in results] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_allowed", [True, False], ids=["with the right", "without the right"])
 @pytest.mark.parametrize("entities", [1, 3])
 async def test_many_entities_take_many_turns_of_the_loop(entities: int, is_allowed: bool) -> None:

@@ -33,6 +33,7 @@ async def test_elect_leaders_finds_nothing_to_elect(version: int) -> None:
         assert [len(each.partition_result) for each in found.replica_election_results] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [0, 900])
 @pytest.mark.parametrize("is_allowed", [True, False], ids=["with the right", "without the right"])
 async def test_many_topics_take_many_turns_of_the_loop(partitions: int, is_allowed: bool) -> None:

@@ -53,6 +53,7 @@ async def fetch(message: Any, authorizer: Any) -> m.OffsetFetchResponse:
     return await offset_fetch.handle(scopes, request, message)
 
 
+@pytest.mark.slow
 async def test_groups_with_a_topic_each_are_handled_in_turns() -> None:
     authorizer, count = GroupsOnly(), 12_000
     groups = [
@@ -66,6 +67,7 @@ async def test_groups_with_a_topic_each_are_handled_in_turns() -> None:
     assert [each.topics[0].partitions[0].error_code for each in response.groups] == [REFUSED] * count
 
 
+@pytest.mark.slow
 async def test_a_group_that_is_named_many_times_is_merged_once() -> None:
     authorizer, count = GroupsOnly(), 25_000
     topic = GroupTopic(name="secret", partition_indexes=[0])
@@ -77,6 +79,7 @@ async def test_a_group_that_is_named_many_times_is_merged_once() -> None:
     assert [len(each.topics) for each in response.groups] == [count // 2] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [0, 900])
 async def test_refused_topics_of_one_group_take_turns(partitions: int) -> None:
     count = 30 if partitions else 30_000

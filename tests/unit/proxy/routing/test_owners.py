@@ -470,7 +470,7 @@ async def test_partitions_of_this_process_are_appended_to_directly() -> None:
         world.view.own = "b2"
         world.scopes = change(world.scopes, owners=routed)
         world.fetch_service._checks._owners = world.fetch_service._reads._owners = routed
-        own.broker.context.flush_listener = world.fetch_service.context
+        own.wiring.flush_listener = world.fetch_service.context
         sent = []
         for number in range(60):
             sent.append(world.send(idempotent(number)))

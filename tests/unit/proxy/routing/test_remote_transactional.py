@@ -36,10 +36,8 @@ def transactional(sequence: int = 0, *, pid: int = 7) -> bytearray:
 class Coordinators:
     """Coordinators that confirm every partition; ``asked`` has the questions."""
 
-    def __init__(self, world: Cluster, *brokers: str) -> None:
+    def __init__(self) -> None:
         self.asked: list[tuple[str, int, bool]] = []
-        for name in brokers:
-            world.broker(name).broker.context.verifier = self.verify
 
     async def verify(
         self, transactional_id: str, producer_id: int, epoch: int, keys: Sequence[PartitionKey], add: bool
@@ -65,8 +63,8 @@ async def code_of(appended: asyncio.Future[Appended]) -> str:
 
 
 async def test_each_part_carries_its_own_transactional_id_and_client_version() -> None:
-    async with cluster() as world:
-        coordinators = Coordinators(world, "b1", "b2")
+    coordinators = Coordinators()
+    async with cluster(verifiers={"b1": coordinators.verify, "b2": coordinators.verify}) as world:
         sent = [
             await append(world, transactional(), Transaction("x", 12)),
             await append(world, transactional(pid=8), Transaction("ÿ", 11)),
@@ -77,15 +75,13 @@ async def test_each_part_carries_its_own_transactional_id_and_client_version() -
 
 
 async def test_a_part_keeps_its_transaction_on_its_way_to_the_next_owner() -> None:
-    async with cluster() as world:
-        coordinators = Coordinators(world, "b2")
-        held = asyncio.Event()
+    coordinators, held = Coordinators(), asyncio.Event()
 
-        async def never(*question: object) -> dict[PartitionKey, tuple[ErrorCode, int]]:
-            await held.wait()
-            return {}
+    async def never(*question: object) -> dict[PartitionKey, tuple[ErrorCode, int]]:
+        await held.wait()
+        return {}
 
-        world.broker("b1").broker.context.verifier = never
+    async with cluster(verifiers={"b1": never, "b2": coordinators.verify}) as world:
         sent = await append(world, transactional(), Transaction("x", 12))
         world.move(0, "b2")
         with pytest.raises(RequestError, match="given back"):
@@ -104,8 +100,8 @@ async def test_a_broker_that_serves_no_transactions_takes_no_transactional_batch
 async def test_a_broker_of_an_earlier_version_reads_the_request_without_the_tag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with cluster() as world:
-        coordinators = Coordinators(world, "b1")
+    coordinators = Coordinators()
+    async with cluster(verifiers={"b1": coordinators.verify}) as world:
         monkeypatch.setattr(wire, "TRANSACTION_TAG", -1)
         assert await code_of(await append(world, transactional(), Transaction("x", 12))) == REFUSED
         assert await answers([world.send(idempotent(0))]) == [("NONE", 0)]
@@ -113,8 +109,8 @@ async def test_a_broker_of_an_earlier_version_reads_the_request_without_the_tag(
 
 
 async def test_a_clients_tag_gives_no_right_to_a_transaction() -> None:
-    async with cluster() as world:
-        coordinators = Coordinators(world, "b1")
+    coordinators = Coordinators()
+    async with cluster(verifiers={"b1": coordinators.verify}) as world:
         records = memoryview(transactional())
         topics = [(world.topic.topic_id, [(0, records)])]
         buffers = encode_produce_request(-1, 1_000, topics, transactions={id(records): Transaction("x", 12)})

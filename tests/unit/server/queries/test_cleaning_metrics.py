@@ -8,17 +8,19 @@ from typing import Any, cast
 from bmq.broker.cleanup.cleaning_status import Obstacle, Outcome, count_logs
 from bmq.broker.cleanup.log_cleaner_manager import LogCleanerManager
 from bmq.console.state import OwnMetric
+from bmq.core.aio.steps import finish_steps
 from bmq.server.queries.cleaning_metrics import cleaning_metrics
 
 
 def test_a_brokers_numbers_have_kafkas_names_where_kafka_has_them() -> None:
     logs = [(Outcome(plan=None, obstacle=Obstacle.LEVEL), 1), (Outcome(plan=None, damaged_at=3), 1)]
     manager = SimpleNamespace(
-        totals=lambda: count_logs(logs, 0),
         cleaner=SimpleNamespace(rounds=4, bytes_before=500, bytes_after=60),
         swapper=SimpleNamespace(swaps_done=7),
     )
-    found = [each for each in cleaning_metrics(cast(LogCleanerManager[Any], manager)) if isinstance(each, OwnMetric)]
+    totals = finish_steps(count_logs(logs, 0))
+    metrics = cleaning_metrics(cast(LogCleanerManager[Any], manager), totals)
+    found = [each for each in metrics if isinstance(each, OwnMetric)]
     numbers = {f"{each.name}{each.label_value and '.' + each.label_value}": each.value for each in found}
     assert {name: value for name, value in numbers.items() if value} == {
         "kafka_log_logcleanermanager_uncleanable_partitions_count": 1,

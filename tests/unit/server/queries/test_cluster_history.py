@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from random import Random
 from typing import Any
 
 from bmq.console.history import INTERVAL_MS, LAYOUT, HistoryRow, Totals, encode_rows
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.metrics.counters import Metrics
 from bmq.core.rpc.messages.member import HistoryRequest, HistoryResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.wire.api_keys import ApiKey
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.queries.cluster_history import ANSWER_S, ClusterHistory, totals
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.members import lone_broker
+from tests.unit.server.queries.joined import joined, member
+from tests.unit.server.queries.roles import BrokerOf
 
 START_MS = 1_000 * INTERVAL_MS
-
-
-class Endpoint:
-    def __init__(self) -> None:
-        self.handlers: dict[Any, Any] = {}
-
-    def register(self, key: Any, handler: Any) -> None:
-        self.handlers[key] = handler
 
 
 class Peers:
@@ -38,22 +36,20 @@ class Peers:
         return response(request.after_ms) if callable(response) else response
 
 
-def member(name: str, port: int = 1) -> Any:
-    return SimpleNamespace(incarnation=name, internal=SimpleNamespace(port=port))
+def cluster_of(**answers: Any) -> ClusterMember:
+    """Return the membership of a process beside these members, and a member without an internal port."""
+    return joined(*map(member, answers), member("own"), member("silent", port=0), ask=Peers(answers).ask)
 
 
-def node(answers: dict[str, Any] | None = None, metrics: Metrics | None = None) -> Any:
-    members = {name: member(name) for name in answers or ()} | {"own": member("own"), "silent": member("silent", 0)}
-    context = SimpleNamespace(flush_ms=Histogram())
-    broker = SimpleNamespace(broker=SimpleNamespace(context=context))
-    view = SimpleNamespace(own="own", members=members)
-    joined = SimpleNamespace(endpoint=Endpoint(), peers=Peers(answers or {}), view=view)
-    return SimpleNamespace(metrics=metrics or Metrics(), joined=joined, broker=broker)
+def broker_role() -> BrokerOf:
+    fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "own"), MemoryKeyValue(MemoryStore())
+    return BrokerOf(lone_broker(fs, kv, incarnation="own"))
 
 
-def test_what_a_process_has_counted() -> None:
+async def test_what_a_process_has_counted() -> None:
     metrics = Metrics(topics_max=1)
-    assert totals(metrics, node().broker) == Totals()
+    broker = broker_role()
+    assert totals(metrics, broker) == Totals()
     for name in ("orders", "further"):
         metrics.topic(name).messages_in += 3
         metrics.topic(name).bytes_in += 300
@@ -62,7 +58,7 @@ def test_what_a_process_has_counted() -> None:
     metrics.api(ApiKey.FETCH).answered(1)
     metrics.api(ApiKey.FETCH).failed(1)
     metrics.connections = 4
-    counted = totals(metrics, node().broker)
+    counted = totals(metrics, broker)
     assert (counted.counts, counted.connections) == ((6, 600, 60, 1, 1, 1), 4)
     assert sum(counted.produce_buckets) == 1
 
@@ -77,8 +73,9 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
             layout=LAYOUT, rows=encode_rows([row for row in known if row.number * INTERVAL_MS > after_ms])
         )
 
-    of = node(
-        {
+    metrics = Metrics()
+    members = cluster_of(
+        **{
             "broker-1": newer,
             "broker-2": HistoryResponse(layout=LAYOUT + 1, rows=rows),
             "broker-3": TimeoutError(),
@@ -87,10 +84,10 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
             "broker-6": HistoryResponse(layout=LAYOUT, rows=rows[:-1]),
         }
     )
-    history = ClusterHistory(of.joined, of.metrics, of.broker, lambda: now_ms)
+    history = ClusterHistory(members, metrics, broker_role(), lambda: now_ms)
     for step in range(3):
         now_ms = START_MS + step * INTERVAL_MS
-        of.metrics.topic("orders").messages_in += 5
+        metrics.topic("orders").messages_in += 5
         history.sample()
     now_ms += INTERVAL_MS
     facts = await history.facts(0)
@@ -107,13 +104,12 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
 
 async def test_a_member_answers_with_what_is_newer() -> None:
     now_ms = START_MS
-    of = node({})
-    history = ClusterHistory(of.joined, of.metrics, of.broker, lambda: now_ms)
+    own = joined(member("own"))
+    history = ClusterHistory(own, Metrics(), broker_role(), lambda: now_ms)
     history.start()
     for step in (1, 2):
         now_ms = START_MS + step * INTERVAL_MS
         history.sample()
     history.stop()
-    (body,) = HistoryRequest(after_ms=1001 * INTERVAL_MS).encode()
-    response = HistoryResponse.decode(memoryview(b"".join(of.joined.endpoint.handlers[HistoryRequest](body, None))))
+    response = await own.peers.ask(member("own"), HistoryRequest(after_ms=1001 * INTERVAL_MS), ANSWER_S)
     assert (response.layout, response.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))

@@ -6,8 +6,8 @@ import asyncio
 import json
 import struct
 import threading
-from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -22,6 +22,8 @@ from bmq.meta.group_placement import shard_of
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.queries.group_facts import Groups
 from tests.harness.loop_stops import is_short, loop_stops
+from tests.unit.server.queries.joined import catalog_of, joined, topic
+from tests.unit.server.queries.roles import Coordinator
 
 pytestmark = pytest.mark.loops("asyncio")  # pages are cut in a thread
 
@@ -58,12 +60,10 @@ class FakeCoordinator:
 
 
 async def all_of(coordinator: FakeCoordinator, search: str = "", page: Page = WHOLE, sort: str = "group_id") -> Any:
-    catalog: Any = SimpleNamespace(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS)})
-    joined: Any = SimpleNamespace(
-        view=SimpleNamespace(own="b", members={}, shard={ShardId(GROUPS, 4): ShardOwner("d", 1)}.get)
-    )
-    own: Any = SimpleNamespace(shards_not_loaded=lambda: {ShardId(GROUPS, 3): "storage is full"})
-    return await Groups(joined, catalog, cast(Any, coordinator), own).page(search, Order.parse(sort), page)
+    catalog = catalog_of(topic(OFFSETS_TOPIC, UUID(int=2), SHARDS))
+    membership = joined(shards={ShardId(GROUPS, 4): ShardOwner("d", 1)}, own="b")
+    own = Coordinator({ShardId(GROUPS, 3): "storage is full"})
+    return await Groups(membership, catalog, cast(Any, coordinator), own).page(search, Order.parse(sort), page)
 
 
 async def groups_of(coordinator: FakeCoordinator) -> list[str]:

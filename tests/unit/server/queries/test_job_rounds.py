@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.rpc.messages.broker import BeginCleaningRequest, BeginCleaningResponse
+from bmq.core.rpc.messages.broker import (
+    BeginCleaningRequest,
+    BeginCleaningResponse,
+    SwapCleanedRequest,
+    SwapCleanedResponse,
+)
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, Member
-from bmq.server.queries.job_rounds import ANSWER_S, ask_owner
+from bmq.server.queries.job_rounds import ANSWER_S, JobRounds, ask_owner
+from tests.unit.server.queries.joined import catalog_of, joined, member, topic
 
 TOPIC = uuid.UUID(int=7)
 KEY = PartitionKey(TOPIC, 1)
@@ -24,14 +30,12 @@ RESPONSE = BeginCleaningResponse(start=5)
 class Cluster:
     """A cluster in which ``owner`` owns the partition, and responds with ``response`` or raises it."""
 
-    def __init__(self, owner: str, response: BeginCleaningResponse | Exception = RESPONSE) -> None:
+    def __init__(self, owner: str, response: Any = RESPONSE) -> None:
         self.asked: list[tuple[str, object, float]] = []
         self._response = response
-        members = {name: Member(incarnation=name, roles=frozenset({BROKER})) for name in ("own", "other")}
-        view = SimpleNamespace(own="own", members=members, owner_of=lambda key: owner if key == KEY else "")
-        self.joined: Any = SimpleNamespace(view=view, peers=SimpleNamespace(ask=self.ask))
+        self.joined = joined(member("own", BROKER), member("other", BROKER), ask=self.ask, owners={KEY: owner})
 
-    async def ask(self, member: Member, request: object, timeout_s: float) -> BeginCleaningResponse:
+    async def ask(self, member: Member, request: object, timeout_s: float) -> Any:
         self.asked.append((member.incarnation, request, timeout_s))
         if isinstance(self._response, Exception):
             raise self._response
@@ -66,3 +70,25 @@ async def test_a_refusal_says_what_is_wrong(owner: str, response: Any, code: Err
         await ask_owner(Cluster(owner, response).joined, KEY, REQUEST)
     assert caught.value.code is code
     assert text in caught.value.message
+
+
+async def test_a_round_of_an_existing_partition_is_planned_by_its_owner() -> None:
+    cluster = Cluster("other")
+    rounds = JobRounds(cluster.joined, catalog_of(topic("orders", TOPIC, 2)))
+    facts = await rounds.begin_cleaning("orders", 1, "j")
+    assert (facts["topic_id"], facts["partition"], facts["start"]) == (str(TOPIC), 1, 5)
+    assert cluster.asked == [("other", REQUEST, ANSWER_S)]
+    for wrong in (("orders", 2), ("nobody", 0)):
+        with pytest.raises(RequestError) as caught:
+            await rounds.begin_cleaning(*wrong, "j")
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_cleaned_segments_are_swapped_by_the_owner_and_the_hold_ends_without_one() -> None:
+    cluster = Cluster("other", SwapCleanedResponse(swapped=3, expired=1))
+    rounds = JobRounds(cluster.joined, catalog_of(topic("orders", TOPIC, 2)))
+    assert await rounds.swap_cleaned("orders", 1, "j", 9, 70, []) == {"swapped": 3, "expired": 1, "stopped": None}
+    await rounds.end_cleaning("orders", 1, "j")
+    swap = SwapCleanedRequest(topic_id=TOPIC, partition=1, job="j", end=9, swap_until_ms=70, groups=(), ends_hold=False)
+    ends = replace(swap, end=-1, swap_until_ms=-1, ends_hold=True)
+    assert [request for _, request, _ in cluster.asked] == [swap, ends]

@@ -13,8 +13,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCleaningResponse
 from bmq.core.rpc.peers import PeerLost
-from bmq.meta.cluster.member import BROKER, Address, Member
+from bmq.meta.cluster.member import BROKER, Member
 from bmq.server.queries.log_cleaning import log_cleaning
+from tests.unit.server.queries.joined import joined, member
 
 TOPIC = uuid.UUID(int=7)
 Report = list[CleaningRow] | Exception
@@ -31,12 +32,8 @@ class Cluster:
     def __init__(self, owners: Mapping[int, str], **reports: Report) -> None:
         self._reports = reports
         self.asked: dict[str, LogCleaningRequest] = {}
-        members = {
-            name: Member(incarnation=name, roles=frozenset({BROKER}), internal=Address(host="h", port=1))
-            for name in reports
-        }
-        view = SimpleNamespace(own="own", members=members, owner_of=lambda key: owners.get(key.partition, ""))
-        self.joined: Any = SimpleNamespace(view=view, peers=SimpleNamespace(ask=self.ask))
+        keys = {PartitionKey(TOPIC, number): owner for number, owner in owners.items()}
+        self.joined = joined(*(member(name, BROKER) for name in reports), ask=self.ask, owners=keys)
 
     async def ask(self, member: Member, request: LogCleaningRequest, timeout_s: float) -> LogCleaningResponse:
         self.asked[member.incarnation] = request

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,18 +10,10 @@ import pytest
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages.coordinator import ShardsNotLoadedRequest
 from bmq.core.rpc.peers import PeerLost
-from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
+from bmq.meta.cluster.member import BROKER, PROXY, Member
 from bmq.server.queries.member_queries import ANSWER_S, PARALLEL, ask_members, others_with
 from tests.harness.waiting import now
-
-
-def member(name: str, *roles: str, port: int = 1) -> Member:
-    return Member(incarnation=name, roles=frozenset(roles), internal=Address(host="h", port=port))
-
-
-def joined(*members: Member, own: str = "own", ask: Any = None) -> Any:
-    view = SimpleNamespace(own=own, members={each.incarnation: each for each in members})
-    return SimpleNamespace(view=view, peers=SimpleNamespace(ask=ask))
+from tests.unit.server.queries.joined import joined, member
 
 
 def test_other_processes_with_the_role_and_an_address_are_asked() -> None:

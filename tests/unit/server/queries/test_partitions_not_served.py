@@ -9,9 +9,10 @@ from typing import Any
 from bmq.console.operations import NAMED_MAX
 from bmq.core.rpc.messages.broker import NotServedPartition, PartitionsNotServedResponse
 from bmq.core.rpc.peers import PeerLost
-from bmq.meta.cluster.member import BROKER, Address, Member
+from bmq.meta.cluster.member import BROKER, Member
 from bmq.server.queries.partitions_not_served import ClusterNotServed, partitions_not_served
 from bmq.storage.layout import PartitionPath
+from tests.unit.server.queries.joined import joined, member
 
 
 async def asked(responses: Mapping[str, PartitionsNotServedResponse | None], *, own: Any = None) -> ClusterNotServed:
@@ -23,13 +24,8 @@ async def asked(responses: Mapping[str, PartitionsNotServedResponse | None], *, 
             raise PeerLost("cut", was_sent=True)
         return found
 
-    members = {
-        name: Member(incarnation=name, roles=frozenset({BROKER}), internal=Address(host="h", port=1))
-        for name in responses
-    }
-    view = SimpleNamespace(own="own", members=members)
-    joined: Any = SimpleNamespace(view=view, peers=SimpleNamespace(ask=ask))
-    return await partitions_not_served(joined, own)
+    members = [member(name, BROKER) for name in responses]
+    return await partitions_not_served(joined(*members, ask=ask), own)
 
 
 def report(*partitions: tuple[str, int], total: int | None = None, trouble: str = "") -> PartitionsNotServedResponse:

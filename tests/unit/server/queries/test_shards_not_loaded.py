@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any
 
 from bmq.console.operations import NotLoadedFacts
 from bmq.core.rpc.messages.coordinator import ShardsNotLoadedResponse
 from bmq.core.rpc.peers import PeerLost
-from bmq.meta.cluster.member import COORDINATOR, Address, Member
+from bmq.meta.cluster.member import COORDINATOR, Member
 from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId
 from bmq.server.queries.shards_not_loaded import shards_not_loaded
+from tests.unit.server.queries.joined import joined, member
+from tests.unit.server.queries.roles import Coordinator
 
 
 async def asked(reports: Mapping[str, dict[int, str] | None], own: dict[ShardId, str] | None) -> list[NotLoadedFacts]:
@@ -26,14 +26,8 @@ async def asked(reports: Mapping[str, dict[int, str] | None], own: dict[ShardId,
             raise PeerLost("cut", was_sent=True)
         return ShardsNotLoadedResponse(shards=tuple(found.items()))
 
-    members = {
-        name: Member(incarnation=name, roles=frozenset({COORDINATOR}), internal=Address(host="h", port=1))
-        for name in reports
-    }
-    view = SimpleNamespace(own="own", members=members)
-    joined: Any = SimpleNamespace(view=view, peers=SimpleNamespace(ask=ask))
-    coordinator: Any = SimpleNamespace(shards_not_loaded=lambda: own)
-    return await shards_not_loaded(joined, coordinator if own is not None else None)
+    members = [member(name, COORDINATOR) for name in reports]
+    return await shards_not_loaded(joined(*members, ask=ask), Coordinator(own) if own is not None else None)
 
 
 async def test_shards_of_all_coordinators_are_joined_by_number() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +17,7 @@ from bmq.server.queries.storage_facts import PARALLEL, TELL_S, segments_of
 from bmq.storage.filesystem import BlockPlace, StorageUnavailable
 from bmq.storage.log_segments import ListedSegment
 from tests.harness.loop import run
+from tests.unit.server.queries.joined import catalog_of, topic
 
 SEGMENTS = 200
 
@@ -64,8 +64,7 @@ async def listed_never(*_: object) -> AsyncIterator[ListedSegment]:
 def look(storage: Storage, monkeypatch: pytest.MonkeyPatch, walk: Any = listed) -> tuple[Any, float]:
     """Return the facts, and how many seconds it took to find them."""
     monkeypatch.setattr(storage_facts, "walk", walk)
-    topic = SimpleNamespace(topic_id=uuid.UUID(int=1))
-    catalog: Any = SimpleNamespace(topics={"orders": topic})
+    catalog = catalog_of(topic("orders", uuid.UUID(int=1)))
 
     async def main() -> tuple[Any, float]:
         loop = asyncio.get_running_loop()

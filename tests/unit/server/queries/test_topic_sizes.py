@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -16,26 +15,23 @@ from bmq.broker.log_sizes_api import LogSizesApi
 from bmq.console.state import TopicSizes
 from bmq.core.rpc.messages.broker import LogSizesRequest, LogSizesResponse
 from bmq.core.rpc.peers import PeerLost
-from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
+from bmq.meta.catalog import Catalog, Topic
+from bmq.meta.cluster.member import BROKER, PROXY, Member
 from bmq.server.queries import topic_sizes
+from bmq.server.queries.collected_metrics import Collected
 from bmq.server.queries.topic_sizes import ClusterTopicSizes
+from tests.harness.fakes import FakeCatalog
 from tests.harness.loop_stops import is_short, loop_stops
+from tests.unit.server.queries.joined import catalog_of, joined, member, topic
 
 IDS = {name: UUID(int=number) for number, name in enumerate(("orders", "events", "audit"), 1)}
-CATALOG: Any = SimpleNamespace(
-    topics={name: SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in IDS.items()},
-    by_id={topic_id: SimpleNamespace(name=name) for name, topic_id in IDS.items()}.get,
-)
+CATALOG = catalog_of(*(topic(name, topic_id) for name, topic_id in IDS.items()))
 
 
 def counted(sums: dict[str, int], unknown: int = 0) -> LogSizes:
     sizes = LogSizes(list, 1)
     sizes.of_all_topics, sizes.partitions_unknown, sizes.is_counted = Counter(sums), unknown, True
     return sizes
-
-
-def member(incarnation: str, *roles: str) -> Member:
-    return Member(incarnation=incarnation, roles=frozenset(roles), internal=Address(host="127.0.0.1", port=1))
 
 
 class Peers:
@@ -59,14 +55,20 @@ class Peers:
         return LogSizesResponse.decode(memoryview(b"".join(map(bytes, response))))
 
 
-def sizes_of(peers: Peers, own: LogSizes | None, *members: Member) -> ClusterTopicSizes:
-    async def count() -> LogSizes | None:
-        return own
+class OwnSizes(Collected):
+    """The collected numbers of a process whose logs are counted; None: of a process that is no broker."""
 
-    view = SimpleNamespace(own="own", members={each.incarnation: each for each in members})
-    joined: Any = SimpleNamespace(peers=peers, view=view)
-    collected: Any = SimpleNamespace(log_sizes=own, count_log_sizes=count)
-    return ClusterTopicSizes(joined, CATALOG, collected)
+    def __init__(self, sizes: LogSizes | None) -> None:
+        """Collect nothing."""
+        self.log_sizes = sizes
+
+    async def count_log_sizes(self) -> LogSizes:
+        assert self.log_sizes is not None
+        return self.log_sizes
+
+
+def sizes_of(peers: Peers, own: LogSizes | None, *members: Member, catalog: Catalog = CATALOG) -> ClusterTopicSizes:
+    return ClusterTopicSizes(joined(*members, ask=peers.ask), catalog, OwnSizes(own))
 
 
 async def test_the_brokers_sums_are_added_up_and_those_that_do_not_answer_are_named() -> None:
@@ -96,17 +98,18 @@ def test_a_broker_names_its_largest_topics(monkeypatch: Any) -> None:
 
 @pytest.mark.slow
 async def test_sizes_of_many_topics_of_many_brokers_do_not_stop_the_loop() -> None:
-    names = {UUID(int=number): SimpleNamespace(name=f"topic-{number}") for number in range(10_000)}
-    response = LogSizesResponse(topics=tuple((topic_id, 1) for topic_id in names))
+    by_id = {UUID(int=number): topic(f"topic-{number}", UUID(int=number)) for number in range(10_000)}
+    response = LogSizesResponse(topics=tuple((topic_id, 1) for topic_id in by_id))
+
+    class Indexed(FakeCatalog):
+        def by_id(self, topic_id: UUID) -> Topic | None:
+            return by_id.get(topic_id)
 
     class Full(Peers):
         async def ask(self, to: Member, request: Any, timeout_s: float) -> LogSizesResponse:
             return response
 
-    view = SimpleNamespace(own="own", members={f"b{n}": member(f"b{n}", BROKER) for n in range(20)})
-    joined: Any = SimpleNamespace(peers=Full(), view=view)
-    catalog: Any = SimpleNamespace(by_id=names.get)
-    sizes = ClusterTopicSizes(joined, catalog, cast(Any, SimpleNamespace(log_sizes=None)))
+    sizes = sizes_of(Full(), None, *(member(f"b{n}", BROKER) for n in range(20)), catalog=Indexed())
     with loop_stops() as stops:
         found = await sizes.facts()
     assert set(found.by_topic.values()) == {20}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -13,18 +12,15 @@ from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.rpc.messages.proxy import PartitionTraffic, TrafficRequest, TrafficResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.rpc.server import InternalCall
-from bmq.meta.cluster.member import BROKER, PROXY, Address, Member
+from bmq.meta.cluster.member import BROKER, PROXY, Member
 from bmq.proxy.traffic_api import WHOLE_TOPIC, TrafficApi
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.queries.traffic import ClusterTraffic, cluster_traffic, rates_of, sum_of
 from tests.harness.loop_stops import is_short, run_measured, without_collector
+from tests.unit.server.queries.joined import catalog_of, joined, member, topic
 
-TOPICS = {name: SimpleNamespace(topic_id=uuid.UUID(int=number), name=name) for number, name in enumerate("tu", 1)}
-CATALOG: Any = SimpleNamespace(topics=TOPICS, by_id={topic.topic_id: topic for topic in TOPICS.values()}.get)
+CATALOG = catalog_of(*(topic(name, uuid.UUID(int=number)) for number, name in enumerate("tu", 1)))
 CALL = cast(InternalCall, None)
-
-
-def member(name: str, *roles: str) -> Member:
-    return Member(incarnation=name, roles=frozenset(roles), internal=Address(host="h", port=1))
 
 
 class Peers:
@@ -43,9 +39,15 @@ class Peers:
         return TrafficResponse.decode(memoryview(b"".join(map(bytes, response))))
 
 
-def node(own: TrafficMeter | None, peers: Peers, *members: Member) -> Any:
-    view = SimpleNamespace(own="own", members={each.incarnation: each for each in members})
-    return SimpleNamespace(joined=SimpleNamespace(peers=peers, view=view), traffic=own)
+class Process(NamedTuple):
+    """A process: its membership, and its meter if it is a proxy."""
+
+    joined: ClusterMember
+    traffic: TrafficMeter | None
+
+
+def node(own: TrafficMeter | None, peers: Peers, *members: Member) -> Process:
+    return Process(joined(*members, ask=peers.ask), own)
 
 
 def meter(seconds: float, *wrote: tuple[str, int, int, int]) -> TrafficMeter:
@@ -57,7 +59,7 @@ def meter(seconds: float, *wrote: tuple[str, int, int, int]) -> TrafficMeter:
     return made
 
 
-def ask(of: Any, *wanted: tuple[str, int]) -> ClusterTraffic:
+def ask(of: Process, *wanted: tuple[str, int]) -> ClusterTraffic:
     return asyncio.run(cluster_traffic(of.joined, CATALOG, of.traffic, wanted))
 
 
@@ -98,9 +100,9 @@ def test_a_process_that_is_not_a_proxy_asks_the_others() -> None:
 
 @pytest.mark.slow
 def test_rates_of_many_topics_of_many_proxies_do_not_stop_the_loop() -> None:
-    topics = {f"t{n}": SimpleNamespace(topic_id=uuid.UUID(int=n + 1), name=f"t{n}") for n in range(5_000)}
+    topics = [topic(f"t{n}", uuid.UUID(int=n + 1)) for n in range(5_000)]
     row = PartitionTraffic(uuid.UUID(int=1), WHOLE_TOPIC, 10, 1_000, 0)
-    rows = tuple(row._replace(topic_id=each.topic_id) for each in topics.values())
+    rows = tuple(row._replace(topic_id=each.topic_id) for each in topics)
     response = TrafficResponse(window_ms=10_000, records_in=50_000, bytes_in=5_000_000, bytes_out=0, partitions=rows)
 
     class Busy(Peers):
@@ -108,10 +110,8 @@ def test_rates_of_many_topics_of_many_proxies_do_not_stop_the_loop() -> None:
             return response
 
     of = node(None, Busy(), *(member(f"p{n}", PROXY) for n in range(10)))
-    wanted = [(name, WHOLE_TOPIC) for name in topics]
+    wanted = [(each.name, WHOLE_TOPIC) for each in topics]
     with without_collector():
-        traffic, longest_s = run_measured(
-            cluster_traffic(of.joined, cast(Any, SimpleNamespace(topics=topics)), None, wanted)
-        )
+        traffic, longest_s = run_measured(cluster_traffic(of.joined, catalog_of(*topics), None, wanted))
     assert rates_of(traffic, "t4999") == {"records_in": 10.0, "bytes_in": 1_000.0, "bytes_out": 0.0}
     assert is_short(longest_s), longest_s

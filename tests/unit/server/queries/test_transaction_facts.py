@@ -23,6 +23,8 @@ from bmq.server.queries import transaction_facts
 from bmq.server.queries.partitions_not_served import ClusterNotServed
 from bmq.server.queries.transaction_facts import Transactions
 from bmq.storage.checkpoint import ProducerBatch, ProducerState
+from tests.unit.server.queries.joined import catalog_of, joined, member, topic
+from tests.unit.server.queries.roles import Coordinator
 
 pytestmark = pytest.mark.loops("asyncio")  # pages are cut in a thread
 SHARDS = 50
@@ -69,26 +71,15 @@ class FakeTransactions:
 
 
 def facts_of(fake: FakeTransactions, *, owners: Any = None, has_topic: bool = True) -> Transactions:
-    topics = {
-        OFFSETS_TOPIC: SimpleNamespace(partitions=SHARDS, topic_id=UUID(int=2)),
-        "orders": SimpleNamespace(partitions=9, topic_id=ORDERS),
-    }
+    catalog = catalog_of(topic(OFFSETS_TOPIC, UUID(int=2), SHARDS), topic("orders", ORDERS, 9))
     if has_topic:
-        topics[TRANSACTIONS_TOPIC] = SimpleNamespace(partitions=SHARDS, topic_id=UUID(int=3))
+        catalog.put(TRANSACTIONS_TOPIC, topic(TRANSACTIONS_TOPIC, UUID(int=3), SHARDS))
     owner_of = {PartitionKey(ORDERS, 0): "b", PartitionKey(ORDERS, 1): "gone", PartitionKey(ORDERS, 3): "b"}
     shards = {ShardId(GROUPS, 4): ShardOwner("b", 1), ShardId(TRANSACTIONS, 4): ShardOwner("d", 1)}
-    view = SimpleNamespace(
-        own="b", members={"b": object()}, shard=shards.get, owner_of=lambda key: owner_of.get(key, "")
-    )
-    own = SimpleNamespace(
-        shards_not_loaded=lambda: {ShardId(TRANSACTIONS, 3): "storage is full", ShardId(GROUPS, 5): "the log is torn"}
-    )
-    joined: Any = SimpleNamespace(view=SimpleNamespace(**vars(view)), peers=None)
+    own = Coordinator({ShardId(TRANSACTIONS, 3): "storage is full", ShardId(GROUPS, 5): "the log is torn"})
     # No other member is asked: "b" is the only one, and this process.
-    return Transactions(
-        joined, cast(Any, SimpleNamespace(topics=topics)), cast(Any, fake), owners,
-        coordinator=cast(Any, own), broker=None,
-    )  # fmt: skip
+    membership = joined(member("b"), owners=owner_of, shards=shards, own="b")
+    return Transactions(membership, catalog, cast(Any, fake), owners, coordinator=own, broker=None)
 
 
 async def ids_of(facts: Transactions, wanted: TransactionFilter = ALL, **more: Any) -> list[str]:

@@ -38,7 +38,7 @@ class Process(World):
         clock = LoopClock()
         fetches = FetchContext(self.config, self.catalog, self.pool)
         self.fetch_service = FetchService(self.config, self.catalog, self.assigned, fetches, clock, self.metrics)
-        self.broker.context.flush_listener = fetches
+        self.wiring.flush_listener = fetches
         self.endpoint = internal_endpoint(
             ListenerView(config=self.config),
             clock,
@@ -200,7 +200,7 @@ async def test_without_clients_of_its_own_it_stands_alone() -> None:
             FetchContext(w.config, w.catalog, pool),
         )
         fetch_service = w.endpoint.scopes.process.fetch_service
-        w.broker.context.flush_listener = fetch_service.context
+        w.wiring.flush_listener = fetch_service.context
         w.topic()
         await w.produce({("orders", 0): batch()}, version=13)
         assert fetch_service.tails.used > 0
@@ -227,7 +227,7 @@ async def test_coordinators_here_and_elsewhere_meet_one_fence() -> None:
         assert stale.value.code is ErrorCode.NOT_COORDINATOR
         newer = await logs.open(ShardId(GROUPS, 0), 7, 5.0, lambda: ended.append(7))
         assert await newer.append(batch()) == 1
-        logs.ended(p.key(OFFSETS_TOPIC))
+        fence.closed(p.key(OFFSETS_TOPIC))
         await asyncio.sleep(0)
         assert ended == [5, 7]
         assert len(fence) == 0

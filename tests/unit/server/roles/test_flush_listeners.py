@@ -1,15 +1,14 @@
-"""The listener of partitions notifies the process's fetches, and the logs of shards that it owns."""
+"""The listener of partitions notifies the process's fetches, and the fence of shard logs."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import cast
 
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.server.roles.flush_listeners import FetchAndShardListener
-from bmq.server.roles.local_shard_log import LocalShardLogs
 from bmq.storage.aborted import StableMove
 
 KEY = PartitionKey(uuid.UUID(int=1), 2)
@@ -46,16 +45,6 @@ class RecordingFetches:
         self.calls.append(("closed", key))
 
 
-class RecordingLogs:
-    """`LocalShardLogs` as far as the listener calls it."""
-
-    def __init__(self) -> None:
-        self.calls: list[PartitionKey] = []
-
-    def ended(self, key: PartitionKey) -> None:
-        self.calls.append(key)
-
-
 def notify_all(listener: FetchAndShardListener) -> None:
     listener.opened(KEY, 3, 4, 5)
     listener.flushed(KEY, (), 6)
@@ -64,9 +53,9 @@ def notify_all(listener: FetchAndShardListener) -> None:
     listener.closed(KEY)
 
 
-def test_fetches_are_notified_of_everything_and_shard_logs_of_the_end() -> None:
-    fetches, logs = RecordingFetches(), RecordingLogs()
-    listener = FetchAndShardListener(fetches, cast(LocalShardLogs, logs))
-    notify_all(listener)
+def test_fetches_are_notified_of_everything_and_the_fence_of_the_end() -> None:
+    fetches, fence, ended = RecordingFetches(), ShardFence(), []
+    fence.open(KEY, 3, 1, object(), lambda: ended.append(KEY))
+    notify_all(FetchAndShardListener(fetches, fence))
     assert fetches.calls == ALL
-    assert logs.calls == [KEY]
+    assert (ended, len(fence)) == ([KEY], 0)

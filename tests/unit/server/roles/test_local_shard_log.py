@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC
@@ -33,6 +34,13 @@ class FakeOwner:
         self.active_segment = None
         self.appends: list[asyncio.Future[int]] = []
         self.deleted: list[int] = []
+        self.proofs = 0
+        self.unproven: RequestError | None = None
+
+    async def confirm_ownership(self) -> None:
+        self.proofs += 1
+        if self.unproven is not None:
+            raise self.unproven
 
     def append_internal(self, data: memoryview) -> asyncio.Future[int]:
         self.appends.append(asyncio.get_running_loop().create_future())
@@ -122,6 +130,17 @@ async def test_a_handle_is_open_while_its_owner_has_the_epoch_of_the_opening(cha
     assert (w.reader.reads, w.owner.deleted) == ([], [])
 
 
+async def test_a_handle_is_confirmed_by_its_owner_which_proves_itself() -> None:
+    w = World()
+    await w.log.confirm()
+    assert w.owner.proofs == 1
+    w.owner.unproven = RequestError(ErrorCode.REQUEST_TIMED_OUT, "the store is away")
+    with pytest.raises(RequestError) as refused:
+        await w.log.confirm()
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert w.log.is_open
+
+
 async def test_reads_end_at_the_high_watermark() -> None:
     w = World()
     assert await w.log.read(20, 100) == b""
@@ -153,7 +172,7 @@ async def test_a_snapshot_moves_the_log_start_of_the_owner() -> None:
 # -------------------------------------------------------------------------------------------------------- opening
 
 
-def logs(owner: Any, *, has_topic: bool = True) -> LocalShardLogs:
+def logs(owner: Any, fence: ShardFence | None = None, *, has_topic: bool = True) -> LocalShardLogs:
     async def wait(key: PartitionKey, timeout_s: float) -> Any:
         assert key == KEY
         return owner
@@ -162,7 +181,7 @@ def logs(owner: Any, *, has_topic: bool = True) -> LocalShardLogs:
     assigned: Any = SimpleNamespace(wait=wait)
     catalog: Any = SimpleNamespace(topics=topics)
     pool: Any = SimpleNamespace(fs=None, progress=None)
-    return LocalShardLogs(assigned, catalog, pool)
+    return LocalShardLogs(assigned, catalog, pool, ShardFence() if fence is None else fence)
 
 
 @pytest.mark.parametrize(("partition", "has_topic"), [(0, False), (1, True)])
@@ -191,8 +210,9 @@ async def test_a_coordinator_with_a_lower_ownership_cannot_open_the_log() -> Non
 
 
 async def test_a_partition_that_left_ends_its_handle_and_forgets_the_ownership() -> None:
-    opened = logs(FakeOwner())
+    fence = ShardFence()
+    opened = logs(FakeOwner(), fence)
     first = await opened.open(ShardId(GROUPS, 0), 7, 1.0, lambda: None)
-    opened.ended(KEY)
+    fence.closed(KEY)
     assert not first.is_open
     assert (await opened.open(ShardId(GROUPS, 0), 6, 1.0, lambda: None)).is_open

@@ -1,0 +1,160 @@
+"""Transactional producers with a request that they give up; then they end the transaction and begin another."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+from tests.simulation.abandoned_requests import Message, abandon, committed
+from tests.simulation.abandoning import TOPIC, Abandoning
+
+TIMEOUT_MS = 600_000
+"""Longer than a history: no transaction is aborted by its time-out."""
+ENDED = {"PrepareCommit", "CompleteCommit"}
+
+
+class _Transacting(Abandoning):
+    """A producer whose transactional id and group have its name.  Its requests are of transactions of version 1."""
+
+    producer_id = epoch = -1
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.begin()
+
+    async def begin(self) -> None:
+        """Get a producer id and an epoch, as a new instance does."""
+        begun = await self.respond(self.init())
+        self.producer_id, self.epoch = begun.producer_id, begun.producer_epoch
+
+    def init(self) -> Message:
+        request = InitProducerIdRequest(
+            transactional_id=self.name, transaction_timeout_ms=TIMEOUT_MS, producer_id=-1, producer_epoch=-1
+        )
+        return Message(request, InitProducerIdResponse, 4)
+
+    def add(self) -> Message:
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=TOPIC, partitions=[self.partition])
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name, v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch, v3_and_below_topics=[topic],
+        )  # fmt: skip
+        return Message(request, AddPartitionsToTxnResponse, 3)
+
+    def add_offsets(self) -> Message:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, group_id=self.name
+        )
+        return Message(request, AddOffsetsToTxnResponse, 3)
+
+    def commit_offset(self, offset: int) -> Message:
+        Topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        part = Topic.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name, group_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch,
+            topics=[Topic(name=TOPIC, partitions=[part])],
+        )  # fmt: skip
+        return Message(request, TxnOffsetCommitResponse, 3)
+
+    def end(self) -> Message:
+        request = EndTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=True
+        )
+        return Message(request, EndTxnResponse, 3)
+
+    async def state(self) -> str:
+        message = Message(DescribeTransactionsRequest(transactional_ids=[self.name]), DescribeTransactionsResponse, 0)
+        return str((await self.respond(message)).transaction_states[0].transaction_state)
+
+
+class Beginning(_Transacting):
+    """A new instance of an application."""
+
+    async def give_up(self) -> None:
+        await abandon(self.client, *self.init())
+
+    async def go_on(self) -> None:
+        await self.begin()
+
+    async def check(self) -> None:
+        """Write in a transaction: an instance that was fenced gets an error that no repetition mends."""
+        await self.respond(self.add())
+        await self.respond(self.end())
+
+
+class AddingPartitions(_Transacting):
+    """A producer that adds a partition, and commits the transaction."""
+
+    async def give_up(self) -> None:
+        await abandon(self.client, *self.add())
+
+    async def go_on(self) -> None:
+        await self.respond(self.add())
+        await self.respond(self.end())
+
+    async def check(self) -> None:
+        assert (state := await self.state()) in ENDED, f"{self.name}: the transaction was committed, then is {state}"
+
+
+class AddingOffsets(AddingPartitions):
+    """A producer that adds the offsets of a group, and commits the transaction."""
+
+    def add(self) -> Message:
+        return self.add_offsets()
+
+
+class Ending(_Transacting):
+    """A producer that commits a transaction, and begins another."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.respond(self.add())
+
+    async def give_up(self) -> None:
+        await abandon(self.client, *self.end())
+
+    async def go_on(self) -> None:
+        await self.respond(self.end())
+        await self.respond(self.add())
+
+    async def check(self) -> None:
+        assert (state := await self.state()) == "Ongoing", f"{self.name}: a transaction was begun, then is {state}"
+        await self.respond(self.end())
+
+
+class CommittingInTransactions(_Transacting):
+    """A producer that commits an offset in a transaction, and a later one in the next."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.respond(self.add_offsets())
+
+    async def give_up(self) -> None:
+        await abandon(self.client, *self.commit_offset(100))
+
+    async def go_on(self) -> None:
+        for message in (
+            self.commit_offset(100), self.end(), self.add_offsets(), self.commit_offset(200)
+        ):  # fmt: skip
+            await self.respond(message)
+
+    async def check(self) -> None:
+        await self.respond(self.end())
+        found = await self.at.ask(partial(committed, group=self.name, topic=TOPIC))
+        assert found == 200, f"{self.name}: committed 200, then {found}"
+
+
+KINDS = (Beginning, AddingPartitions, AddingOffsets, Ending, CommittingInTransactions)

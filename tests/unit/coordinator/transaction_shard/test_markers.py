@@ -1,0 +1,77 @@
+"""The sender of markers, with transactions of very many partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitions
+from bmq.coordinator.transaction.states import TransactionState
+from bmq.coordinator.transaction_shard.call_room import CallRoom
+from bmq.coordinator.transaction_shard.markers import MarkerSender
+from bmq.core.clock import LoopClock
+from bmq.core.config import NodeConfig
+from bmq.core.errors import ErrorCode
+from bmq.core.model import PartitionKey
+from bmq.core.records.control import TransactionMarker
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
+from tests.harness.fakes import FakeCatalog
+from tests.harness.loop_stops import is_short, loop_stops
+
+pytestmark = pytest.mark.slow
+PARTITIONS = 100_000
+
+
+class Sender:
+    """A sender whose partitions take each marker at once."""
+
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+        self.taken: list[PartitionKey] = []
+        self.done = asyncio.Event()
+        self.markers = MarkerSender(
+            ShardId(TRANSACTIONS, 0), 1, self._write, FakeCatalog(), LoopClock(), CoordinatorSettings.of(NodeConfig()),
+            self._spawn, room=CallRoom(), done=lambda _: self.done.set(), confirm=self._confirm,
+        )  # fmt: skip
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _write(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
+        self.taken += keys
+        return dict.fromkeys(keys, ErrorCode.NONE)
+
+    async def _confirm(self) -> None:
+        """Find that this process is still the owner."""
+
+
+def prepared(topics: int) -> StoredTransaction:
+    each = tuple(range(PARTITIONS // topics))
+    partitions = tuple(TopicPartitions(f"t{number}", uuid.UUID(int=number + 1), each) for number in range(topics))
+    return StoredTransaction(1, 1, 60_000, TransactionState.PREPARE_COMMIT, partitions)
+
+
+@pytest.mark.parametrize("topics", [1, 10_000])
+async def test_markers_of_very_many_partitions_are_sent_without_a_stop(topics: int) -> None:
+    sender, value = Sender(), prepared(topics)
+    with loop_stops() as stops:
+        sender.markers.begin("id", value)
+        assert not sender.markers.endings["id"].is_complete
+        await sender.done.wait()
+        await asyncio.gather(*sender.tasks)
+    assert len(sender.taken) == len(set(sender.taken)) == PARTITIONS
+    assert not sender.markers.endings
+    assert is_short(stops.longest_s, 0.020), stops.longest_s
+
+
+async def test_a_sender_that_closes_while_it_looks_for_partitions_sends_nothing() -> None:
+    sender = Sender()
+    sender.markers.begin("id", prepared(1))
+    sender.markers.close()
+    await asyncio.gather(*sender.tasks)
+    assert not sender.taken
