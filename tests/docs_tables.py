@@ -28,6 +28,7 @@ from bmq.storage import recovery
 from tests import drawn_files, machine_tables
 from tests.chart import drawn as chart
 from tests.drawn_files import Drawn, replace_section, table
+from tests.hadoop_matrix import results as hadoop_matrix
 from tests.integration.clients import mechanisms
 from tests.log_events import events as read_log_events
 from tests.mutants.catalogue import read_list
@@ -278,6 +279,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "design/mutations.md": {"mutations": mutations},
     "logging.md": {"fields": log_fields, "events": log_events},
     "operations/http.md": {"rights": http_rights},
+    "operations/hdfs.md": {"versions of Hadoop": lambda: hadoop_matrix.draw(hadoop_matrix.read_results())},
     "configuration.md": {
         "own settings": own_settings,
         "Kafka's settings": kafka_settings,

@@ -1,6 +1,6 @@
 """Play the matrix of Hadoop versions and protections: `python -m tests.hadoop_matrix [--only WORD ...]`.
 
-Each cell starts an HDFS of its version, with what protects it, and plays a story with a real `bmq serve`: produce, roll,
+Each cell starts an HDFS of its version and protection, and plays a story with a real `bmq serve`: produce, roll,
 takeover, append, read, a query by Spark; with a pair of NameNodes also a failover.  Results go to results.json, and
 `make docs-tables` draws docs/operations/hdfs.md from them.  A minute for each cell.  Exits with 1 if a cell failed.
 """
@@ -36,7 +36,9 @@ def main() -> int:
         keep_result(cell, result)
         failed += bool(result["error"])
         end = result["error"] or "passed"
-        print(f"{cell.key}: {', '.join(result['steps'])}: {end} ({time.monotonic() - began:.0f} s)", flush=True)
+        took_s = time.monotonic() - began
+        sys.stdout.write(f"{cell.key}: {', '.join(result['steps'])}: {end} ({took_s:.0f} s)\n")
+        sys.stdout.flush()
     return int(failed > 0)
 
 
@@ -48,7 +50,7 @@ def play(cell: Cell) -> Result:
         with cluster(cell) as (hdfs, folder):
             steps.append("start")
             Story(cell, hdfs, folder).play(steps.append)
-    except Exception as failure:  # the cell's end, which the table shows; other cells go on
+    except Exception as failure:  # noqa: BLE001 - the cell's end, which the table shows; other cells go on
         traceback.print_exc()
         error = f"{type(failure).__name__}: {str(failure)[:300]}"
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)

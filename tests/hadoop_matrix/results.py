@@ -1,4 +1,4 @@
-"""The results of the matrix: a file with one end for each cell, and the table that docs/operations/hdfs.md draws from it."""
+"""The results of the matrix: a file with one end for each cell, and the table of docs/operations/hdfs.md."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import CreateOptions, FileSystem

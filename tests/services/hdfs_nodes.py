@@ -68,8 +68,8 @@ class DataNode:
         return any(
             actor["NamenodeAddress"].endswith(f":{namenode_port}")
             and actor["ActorState"] == "RUNNING"
-            and float(actor.get("LastHeartbeatResponseTime", actor["LastHeartbeat"]))
-            <= late_s  # before Hadoop 3.3: sent
+            # Hadoop before 3.3 reports only when a heartbeat was sent.
+            and float(actor.get("LastHeartbeatResponseTime", actor["LastHeartbeat"])) <= late_s
             for actor in json.loads(info.get("BPServiceActorInfo", "[]"))
         )
 
