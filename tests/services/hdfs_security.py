@@ -79,8 +79,9 @@ class HdfsSecurity:
 
     @property
     def java_options(self) -> list[str]:
-        """The options by which a Java program finds the realm."""
-        return [f"-Djava.security.krb5.conf={self.kdc.environment['KRB5_CONFIG']}"]
+        """The options by which a Java program finds the realm; Hadoop before 3.3 reads it by a class that Java hides."""
+        hidden = "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED"
+        return [f"-Djava.security.krb5.conf={self.kdc.environment['KRB5_CONFIG']}", hidden]
 
     @property
     def tls(self) -> ssl.SSLContext:
