@@ -79,7 +79,7 @@ class HdfsSecurity:
 
     @property
     def java_options(self) -> list[str]:
-        """The options by which a Java program finds the realm; Hadoop before 3.3 reads it by a class that Java hides."""
+        """The options by which a Java program finds the realm; old Hadoop reads it by a class that Java 17 hides."""
         hidden = "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED"
         return [f"-Djava.security.krb5.conf={self.kdc.environment['KRB5_CONFIG']}", hidden]
 
