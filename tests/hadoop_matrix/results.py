@@ -36,12 +36,13 @@ def keep_result(cell: Cell, result: Result) -> None:
 
 
 def draw(results: Mapping[str, Result]) -> str:
-    """Return the table: a row for each version, a column for each protection."""
+    """Return the table: a row for each version that was tried, a column for each protection."""
     columns = [(protection, False) for protection in PROTECTIONS] + [(AUTHENTICATION, True)]
     head = ["Hadoop", *(_title(protection.calls, protection.text, is_ha=is_ha) for protection, is_ha in columns)]
     rows = [
         [version, *(_end(results.get(Cell(version, protection, is_ha).key)) for protection, is_ha in columns)]
         for version in VERSIONS
+        if any(key.split()[0] == version for key in results)
     ]
     return table(head, rows)
 
