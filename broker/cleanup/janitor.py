@@ -257,8 +257,9 @@ class Janitor:
                 care.config = machine.config
                 self._schedule_retention(care, now_ms)
                 self.cleaning.look_now(care, now_ms)
-            if care.is_closed and care.config.cleaning.is_compacted and machine.has_old_names:
-                care.driver.drop_old_names()  # a quiet log is cleaned up to its newest closed segment
+            is_due = care.is_closed or machine.has_indexed_names
+            if is_due and care.config.cleaning.is_compacted and machine.has_old_names:
+                care.driver.drop_old_names()  # nothing is cleaned behind a name; a quiet log's record may never change
             self.cleaning.notice(care, now_ms)
             if machine.log_start != care.log_start:
                 care.log_start = machine.log_start

@@ -78,6 +78,7 @@ class OwnedLog:
         self._is_draining = False
         self._failures = 0
         self._is_folder_known = False
+        self._has_indexed_names = False
         """True once no file was found that the record should list."""
         self._offline_reason = ""
         self._final_checkpoint: Checkpoint | None = None
@@ -278,6 +279,7 @@ class OwnedLog:
         assert event.record == self._storing
         self._storing = None
         self._record, self._revision = event.record, event.revision
+        self._has_indexed_names = False
 
     def store_swap(self) -> list[Effect]:
         """Return the effect that writes the record as it is, but with the wanted swap."""
@@ -292,6 +294,17 @@ class OwnedLog:
     def has_old_names(self) -> bool:
         """True if the stored record names closed segments before the newest: the next record names none of them."""
         return len(self.unclosed.still_needed(self._record.segments)) < len(self._record.segments)
+
+    def indexed(self, name: SegmentName) -> None:
+        """Note that neither the record nor this owner's memory need stand in for the index of a segment any more."""
+        self.unclosed.indexed(name)
+        self.unindexed.indexed(name)
+        self._has_indexed_names = True
+
+    @property
+    def has_indexed_names(self) -> bool:
+        """True if indexes that a takeover left to be written were written since the record was stored."""
+        return self._has_indexed_names
 
     def want_swap(self, swap: Swap | None) -> None:
         """Let the next record have this swap."""

@@ -112,8 +112,7 @@ def on_recovered(machine: OwnedLog, event: ev.LogRecovered, now_ms: int) -> list
 
 def on_index_written(machine: OwnedLog, event: ev.IndexWritten, now_ms: int) -> list[Effect]:
     """Note that neither the record nor this owner's memory need stand in for a recovered segment's index."""
-    machine.unclosed.indexed(event.name)
-    machine.unindexed.indexed(event.name)
+    machine.indexed(event.name)
     return []
 
 

@@ -224,6 +224,23 @@ async def test_a_quiet_log_is_cleaned_when_the_lag_of_its_records_ends() -> None
     assert owner.janitor.cleaning.cleaner.rounds == 2
 
 
+async def test_names_that_a_takeover_left_are_dropped_before_the_last_segment_is_closed() -> None:
+    """The last segment of a quiet log closes minutes later, and nothing is cleaned behind a name."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    await owner.rounds(10)
+    machine = owner.driver.machine
+    assert machine.has_old_names
+    assert not machine.is_all_closed
+    machine.indexed(machine.record.segments[0].name)
+    await owner.round(1)
+    await owner.round(1)
+    assert not machine.is_all_closed
+    assert not machine.has_old_names
+    assert not machine.has_indexed_names
+
+
 async def test_a_quiet_log_is_cleaned_up_to_its_newest_closed_segment() -> None:
     """No segment is registered any more, so the record would name the last ones, which keeps them from a round."""
     world = World()
