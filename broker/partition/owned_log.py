@@ -78,8 +78,8 @@ class OwnedLog:
         self._is_draining = False
         self._failures = 0
         self._is_folder_known = False
-        self._has_indexed_names = False
         """True once no file was found that the record should list."""
+        self._has_indexed_names = False
         self._offline_reason = ""
         self._final_checkpoint: Checkpoint | None = None
         """In a terminal state: the full checkpoint of the moment when it ended."""
@@ -279,7 +279,7 @@ class OwnedLog:
         assert event.record == self._storing
         self._storing = None
         self._record, self._revision = event.record, event.revision
-        self._has_indexed_names = False
+        self._has_indexed_names &= self.has_old_names  # an index that came during the write left its name there
 
     def store_swap(self) -> list[Effect]:
         """Return the effect that writes the record as it is, but with the wanted swap."""
