@@ -334,7 +334,9 @@ async def _commit(requests: Requests, group_id: str, plan: Mapping[Key, int]) ->
             for name, numbers in _by_topic(list(plan)).items()
         ],
     )
+    await next_turn()
     response = await requests.send(ApiKey.OFFSET_COMMIT, 8, message)
+    await next_turn()
     parts = [(topic.name, part) for topic in response.topics for part in topic.partitions]
     failed = {(name, part.partition_index): part.error_code for name, part in parts if part.error_code}
     if failed and len(failed) == len(plan):

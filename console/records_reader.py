@@ -27,6 +27,7 @@ from bmq.console.payloads import Payload, Schemas
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.console.schemas import schema_id
 from bmq.console.state import TopicFacts
+from bmq.core.aio.turns import next_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records.batch import NO_PRODUCER_ID, Batch
 from bmq.core.records.control import Marker, marker_of
@@ -478,7 +479,9 @@ async def list_offsets(
             for name, numbers in topics.items()
         ],
     )
+    await next_turn()  # 10,000 partitions take some 10 ms here, on their way and below
     response = await requests.send(ApiKey.LIST_OFFSETS, 7, message)
+    await next_turn()
     return {
         (topic.name, part.partition_index): (part.error_code, part.offset)
         for topic in response.topics
