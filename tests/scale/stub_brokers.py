@@ -7,6 +7,7 @@ from itertools import count
 
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
+from bmq.core.features import FEATURES
 from bmq.core.metrics.counters import Metrics
 from bmq.core.net.listener import Listener
 from bmq.core.rpc.messages.broker import LoadRequest, LoadResponse
@@ -41,6 +42,7 @@ class StubBroker:
             roles=frozenset({BROKER}),
             internal=Address(host=HOST, port=self._listener.port),
             protocols=PROTOCOL,
+            features=tuple(sorted(FEATURES.ranges.items())),  # nothing is given to a member of a lower level
         )
         await self._kv.commit([], [Put(member_key(self._cluster, self.name), encode_member(member), self._lease)])
         self._renewing = asyncio.create_task(self._renew())

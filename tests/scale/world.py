@@ -51,7 +51,7 @@ class ControllerProcess:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.scale.watched_server", str(self._stops), *arguments],
-                stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": "."},
+                stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": ".links:."},
             )  # fmt: skip
 
     @property
