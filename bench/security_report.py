@@ -97,8 +97,8 @@ def page(results: Results) -> str:
 
 
 def _what(results: Results) -> str:
-    return f"""The page compares one `bmq serve` with one Kafka broker. Each keeps one copy in a folder of this machine, so only the
-server and its security cost. Each runs twice, without an authorizer and with {results.plan["acls"]:,} ACLs, with the
+    return f"""The page compares one `bmq serve` with one Kafka broker. Each keeps one copy in a folder of this machine, so
+only the server and its security cost. Each runs twice, without an authorizer and with {results.plan["acls"]:,} ACLs, with the
 listeners of the table below. Records of {RECORD_BYTES:,} bytes, not compressed, {PARTITIONS} partitions, librdkafka as
 the client of both. Each round takes the configurations in turn, each on Kafka and on BMQ, one right after the other.
 Cores: {results.plan["cores"]}."""
