@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import find_coordinator
+from tests.harness.fakes import request_of
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.members import OneProxy
 from tests.harness.scopes import make_scopes
@@ -49,9 +49,8 @@ Send = Callable[[GroupCoordinator, Any], Awaitable[Any]]
 def find(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
     proxies = OneProxy(ProxyAddress(7, "proxy", 9092))
     scopes = make_scopes(coordinator=coordinator, proxies=proxies)
-    request: Any = SimpleNamespace(api_version=4)
     message = m.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=names)
-    return _of(find_coordinator.handle(scopes, request, message), "coordinators")
+    return _of(find_coordinator.handle(scopes, request_of(version=4), message), "coordinators")
 
 
 def describe(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
