@@ -21,7 +21,7 @@ from bmq.meta.catalog import Catalog
 from bmq.server.cluster_member import ClusterMember
 from bmq.storage.cleaning.job_round import numbers_of
 
-ANSWER_S = 120.0
+RESPONSE_S = 120.0
 """Time-out of the request: a new owner of the partition reads the indexes of all its segments."""
 
 
@@ -105,9 +105,9 @@ async def ask_owner(joined: ClusterMember, key: PartitionKey, request: InternalR
         text = f"partition {key.partition} has no owner now; `bmq cluster status` shows why"
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
     try:
-        return await joined.peers.ask(member, request, ANSWER_S)
+        return await joined.peers.ask(member, request, RESPONSE_S)
     except (PeerLost, TimeoutError) as error:
-        why = str(error) or f"no response within {ANSWER_S:g} s"
+        why = str(error) or f"no response within {RESPONSE_S:g} s"
         raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None
     except RequestError as error:
         if error.code is ErrorCode.UNSUPPORTED_VERSION:

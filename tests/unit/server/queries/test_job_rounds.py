@@ -19,7 +19,7 @@ from bmq.core.rpc.messages.broker import (
 )
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, Member
-from bmq.server.queries.job_rounds import ANSWER_S, JobRounds, ask_owner
+from bmq.server.queries.job_rounds import RESPONSE_S, JobRounds, ask_owner
 from tests.unit.server.queries.joined import catalog_of, joined, member, topic
 
 TOPIC = uuid.UUID(int=7)
@@ -50,7 +50,7 @@ class Cluster:
 async def test_the_owner_is_asked_also_if_it_is_this_process(owner: str) -> None:
     cluster = Cluster(owner)
     assert await ask_owner(cluster.joined, KEY, REQUEST) is RESPONSE
-    assert cluster.asked == [(owner, REQUEST, ANSWER_S)]
+    assert cluster.asked == [(owner, REQUEST, RESPONSE_S)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_a_round_of_an_existing_partition_is_planned_by_its_owner() -> Non
         "clean_bytes": 30, "dirty_bytes": 50, "hold_ms": 60, "aborted": "YQ==", "producers": "cA==",
     }  # fmt: skip
     assert facts.keys() == RoundFacts.__annotations__.keys()
-    assert cluster.asked == [("other", REQUEST, ANSWER_S)]
+    assert cluster.asked == [("other", REQUEST, RESPONSE_S)]
     for wrong in (("orders", 2), ("nobody", 0)):
         with pytest.raises(RequestError) as caught:
             await rounds.begin_cleaning(*wrong, "j")
