@@ -23,7 +23,7 @@ from bmq.core.rpc.messages.broker import (
 )
 from bmq.core.rpc.server import InternalCall
 from bmq.meta.kv import KvError
-from bmq.storage.cleaning.job_round import pack_aborted, pack_producers
+from bmq.storage.cleaning.job_round import numbers_of, pack_aborted, pack_producers
 from bmq.storage.filesystem import StorageError
 from bmq.storage.layout import parse_segment
 
@@ -41,16 +41,7 @@ class JobRoundsApi:
         with _as_request_error():
             plan = await self._rounds.begin(PartitionKey(request.topic_id, request.partition), request.job)
         return BeginCleaningResponse(
-            start=plan.start,
-            first_dirty=plan.first_dirty,
-            end=plan.end,
-            now_ms=plan.now_ms,
-            swap_until_ms=plan.swap_until_ms,
-            delete_retention_ms=plan.delete_retention_ms,
-            segment_bytes=plan.segment_bytes,
-            index_interval_bytes=plan.index_interval_bytes,
-            clean_bytes=plan.clean_bytes,
-            dirty_bytes=plan.dirty_bytes,
+            **numbers_of(plan),
             hold_ms=HOLD_MS,
             aborted=await self._offload(partial(pack_aborted, plan.aborted)),
             producers=await self._offload(partial(pack_producers, plan.producers)),

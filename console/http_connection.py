@@ -215,9 +215,9 @@ class HttpConnection(web.RequestHandler):
         self._is_in_head = False
         self._head_bytes, self._head_end = 0, b""
         self._connections.requests += 1
-        self.begin_answer()
+        self.begin_response()
 
-    def begin_answer(self) -> None:
+    def begin_response(self) -> None:
         """Note that the request has arrived and is being served: the client has no time-out now."""
         self._stop_waiting()
         self._connections.answers(self)
@@ -314,7 +314,7 @@ def body_awaited(request: web.Request) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.begin_answer()
+        connection.begin_response()
     turn.take()
 
 

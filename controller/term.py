@@ -150,7 +150,7 @@ class Term:
         )  # fmt: skip
         self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
         self._unproven: dict[str, float] = {}
-        """For how long each was silent of those that have joined again and have not answered a probe since."""
+        """Seconds of silence, by member, of the members that joined again and have not yet answered a probe."""
         self._assignments = Assignments(kv, cluster, view, leadership, rebuild_count)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted

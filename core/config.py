@@ -70,7 +70,7 @@ class NodeConfig(SecuritySettings):
     http_session_ms: int = _option(28_800_000, "longest session of the console's users, who then log in again")
     insecure: bool = _option(
         False,
-        "let ports that ask nobody who he is listen on other addresses than this machine's own",
+        "let ports without authentication listen on other addresses than this machine's own",
         flag="--insecure",
     )
     internal: str = _option(

@@ -65,6 +65,19 @@ def package_folder(module: str) -> Path:
     return Path(package.__file__).resolve().parent
 
 
+def digest(package: str) -> str:
+    """Return a digest of the sources of a package's modules, 16 characters.
+
+    numba compiles functions of other modules into their callers, and does not notice a change of these modules.
+    """
+    total = hashlib.sha256()
+    for module in sorted(each.name for each in pkgutil.iter_modules(importlib.import_module(package).__path__)):
+        text = source(f"{package}.{module}")
+        total.update(f"{module} {len(text)}\n".encode())
+        total.update(text)
+    return total.hexdigest()[:16]
+
+
 def source(module: str) -> bytes:
     """Return the module's source, also from a zip."""
     data = pkgutil.get_data(module.rpartition(".")[0], file_name(module))

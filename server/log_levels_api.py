@@ -14,7 +14,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.meta.cluster.member import Member
 from bmq.server.cluster_member import ClusterMember
 
-ANSWER_S = 5.0
+RESPONSE_S = 5.0
 """Time-out of a request to another process."""
 
 
@@ -58,9 +58,9 @@ async def log_levels(
         return local_levels(own, logger, level)
     request = LogLevelsRequest(logger, level)
     try:
-        response = await joined.peers.ask(member, request, ANSWER_S)
+        response = await joined.peers.ask(member, request, RESPONSE_S)
     except (PeerLost, TimeoutError) as error:
-        why = str(error) or f"no response within {ANSWER_S:g} s"
+        why = str(error) or f"no response within {RESPONSE_S:g} s"
         raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None
     is_set = {name for _, name in response.own}
     return [LoggerLevel(name, logging.getLevelName(number), name in is_set) for number, name in response.levels]

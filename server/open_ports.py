@@ -1,4 +1,4 @@
-"""The ports that others than this machine can reach, and that ask nobody who he is, or for a password in clear text."""
+"""Ports that other machines can reach, without authentication or with passwords in clear text."""
 
 from __future__ import annotations
 

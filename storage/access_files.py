@@ -79,7 +79,7 @@ class AccessFiles:
                 await self._give(journal, readable)
 
     async def give_some(self, name: str, topic_id: uuid.UUID, access: Access, after: str, limit: int) -> StepDone:
-        """Give up to ``limit`` partitions behind ``after`` what they lack; the topic's own folders come first."""
+        """Set the missing rights of at most ``limit`` partitions after ``after``; the topic's own folders are first."""
         folder = layout.topic_id_folder(name, topic_id)
         has_left, last, seen = False, "", 0
         with _as_request_error(f"storage does not give topic {name} {access}"):
@@ -101,7 +101,7 @@ class AccessFiles:
                 await self._give(child, access)
 
     async def _give_partition(self, folder: FileStatus, access: Access) -> bool:
-        """Give a partition's folder and files what they lack.  Return False if one of them must wait."""
+        """Set the missing rights of a partition's folder and files.  Return False if an entry must wait."""
         is_whole = await self._give(folder, access)
         if folder.is_dir:
             async for file in self._fs.list(folder.path):

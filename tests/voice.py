@@ -36,6 +36,13 @@ OPENERS = frozenset({
     "When", "Where", "Whether", "Which", "Who", "Whoever", "Whom", "Whose", "Why",
 })  # fmt: skip
 """First words that name no subject, or begin a sentence whose subject comes last."""
+PREPOSITIONS = frozenset({
+    "About", "Above", "Across", "After", "Against", "Along", "Among", "Around", "At", "Before", "Behind", "Below",
+    "Beneath", "Beside", "Besides", "Between", "Beyond", "By", "Despite", "During", "Except", "From", "In", "Inside",
+    "Into", "Near", "On", "Onto", "Out", "Outside", "Over", "Past", "Per", "Since", "Through", "Throughout", "To",
+    "Toward", "Towards", "Under", "Up", "Upon", "Via", "With", "Within", "Without",
+})  # fmt: skip
+"""First words that add to a subject before it is named, as if the docstring went on with the name of its function."""
 PRONOUNS = re.compile(
     r"\b(?:he|she|him|her|his|hers|himself|we|us|our|ours|who|whom|whose|whoever|nobody|somebody|i|you|your)\b", re.I
 )
@@ -81,7 +88,7 @@ def docstring_fault(text: str) -> str:
     """Return why a docstring breaks the voice; empty if it does not, or if there is none."""
     first, *_ = text.split("\n")
     word = re.match(r"[\w']*", first)
-    if word is not None and word[0].split("'")[0] in OPENERS:
+    if word is not None and word[0].split("'")[0] in OPENERS | PREPOSITIONS:
         return f"a docstring begins with {word[0]!r}: begin with a verb (functions) or a noun (classes, modules)"
     if EXCEPTION_ONLY.fullmatch(text) and text.rstrip(".").endswith(
         ("Error", "Unavailable", "Lost", "Failed", "Refused")

@@ -1,10 +1,11 @@
 """Names and forms inside bodies, counted against a bound that only falls: ``python -m tests.voice_names``.
 
-Three kinds of departures from the house's words, all of which a program finds:
+Four kinds of departures from the house's words, all of which a program finds:
 
 ``logger``   a module's logger that is not ``_log``, or is neither ``__name__``'s nor one of ``LOGGERS``
 ``quoting``  code in a docstring between single backticks; the house writes double backticks
 ``names``    a variable, parameter, attribute or function with a word of ``WORDS``, which has a better name
+``parts``    a longer name, also of a class, with such a word, or its plural, in it: ``_answer_all``, ``AnswerQueue``
 
 Each folder has its bounds in ``tests/voice_names.toml``; a folder without a bound has none of the kind.  A change may
 lower a bound, by ``--lower``, and never raise it.
@@ -26,11 +27,13 @@ from tests.voice_sentences import ROOMS as PRODUCT
 
 ROOMS = (*PRODUCT, "tests")
 BOUNDS = ROOT / "tests" / "voice_names.toml"
-KINDS = ("logger", "quoting", "names")
+KINDS = ("logger", "quoting", "names", "parts")
 LOGGERS = frozenset({
     "bmq", "bmq.audit", "bmq.authorizer", "bmq.broker", "bmq.proxy", "bmq.root", "bmq.spark",
 })  # fmt: skip
 """Loggers of several modules, by which operators set levels and search the log."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""A word of a name in snake_case or CamelCase."""
 _SINGLE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
 
 Bounds = Mapping[str, Mapping[str, int]]
@@ -46,12 +49,19 @@ class Word:
     """The rooms that the word is unwanted in."""
     value: str = ""
     """Regular expression of the value or annotation that gives the word this meaning; empty: each value."""
+    is_part: bool = False
+    """True if the word is unwanted in longer names too, whatever their value."""
+
+    def is_in(self, name: str) -> bool:
+        """Return whether a longer name has the word or its plural."""
+        words = [each.lower() for each in _WORD.findall(name)]
+        return name.lstrip("_") != self.word and (self.word in words or f"{self.word}s" in words)
 
 
 WORDS = (
-    Word("answer", "response", ROOMS),
+    Word("answer", "response", ROOMS, is_part=True),
     Word("handed", "release_note", ROOMS),
-    Word("told", "the content: message, notified, sent ...", ("tests",)),
+    Word("told", "the content: message, notified, sent ...", ("tests",), is_part=True),
     Word("shared", "context", ("broker", "server"), r"\b\w+Context\b|(^|\.)_?shared$"),
     Word("partition", "machine", ("broker",), r"\bPartitionMachine\b|\.machine$"),
 )
@@ -146,6 +156,8 @@ def of_source(room: str, source: str) -> Iterator[tuple[int, str, str]]:
                 for word in WORDS:
                     if room in word.rooms and name.lstrip("_") == word.word and re.search(word.value, value):
                         yield line, "names", f"{name}: write {word.better}"
+                    if room in word.rooms and word.is_part and word.is_in(name):
+                        yield line, "parts", f"{name}: write {word.better}"
 
 
 def logger_fault(statement: ast.stmt) -> str:
@@ -178,7 +190,7 @@ def bindings(node: ast.AST) -> Iterator[tuple[int, str, str]]:
         yield from ((line, name, "") for line, name in _names(node.optional_vars))
     elif isinstance(node, ast.arg):
         yield node.lineno, node.arg, ast.unparse(node.annotation) if node.annotation is not None else ""
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.lineno, node.name, ""
 
 

@@ -16,7 +16,7 @@ from bmq.core.http_call import ConsoleGone, RequestRefused, ServerUnreachable
 from bmq.server.queries.member_names import Ambiguous, NoSuchMember, find_member
 
 POLL_S = 0.2
-ANSWER_S = 10.0
+RESPONSE_S = 10.0
 """Seconds for one response, while the command waits for a process that drains."""
 
 Act = Callable[[Console, argparse.Namespace], int]
@@ -183,7 +183,7 @@ def _wait_gone(
     lost: ServerUnreachable | None = None
     while (left_s := deadline - time.monotonic()) > 0:
         try:
-            status = console.status(min(left_s, ANSWER_S))
+            status = console.status(min(left_s, RESPONSE_S))
         except ServerUnreachable as error:
             if is_only and isinstance(error, ConsoleGone):
                 return None

@@ -61,7 +61,7 @@ class AccessFiles(Protocol):
         """Give what readers of any topic need: the root, the topics' folder, the journals."""
 
     async def give_some(self, name: str, topic_id: uuid.UUID, access: Access, after: str, limit: int) -> StepDone:
-        """Give up to ``limit`` partitions behind ``after`` what they lack; the topic's own folders come first."""
+        """Set the missing rights of at most ``limit`` partitions after ``after``; the topic's own folders are first."""
 
 
 class _Failed(NamedTuple):

@@ -42,7 +42,7 @@ class Replay:
 
     @property
     def live_bytes(self) -> int:
-        """About the bytes of the keys and values that are live, without tombstones."""
+        """Approximate bytes of the live keys and values, without tombstones."""
         return self._live_bytes + sum(self._sizes.values())
 
     async def read(self, end: int) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-ANSWERS_A_TURN = 100
+RESPONSES_A_TURN = 100
 """Answers given out in one turn, which take about 10 ms."""
 
 
@@ -33,7 +33,7 @@ class ResponseQueue:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._next_turn)
-        if self._given < ANSWERS_A_TURN and not self._waiting:
+        if self._given < RESPONSES_A_TURN and not self._waiting:
             self._given += 1
             _set(token, response)
         else:
@@ -41,7 +41,7 @@ class ResponseQueue:
 
     def _next_turn(self) -> None:
         self._given = 0
-        while self._waiting and self._given < ANSWERS_A_TURN:
+        while self._waiting and self._given < RESPONSES_A_TURN:
             self._given += 1
             _set(*self._waiting.popleft())
         self._is_due = self._given > 0

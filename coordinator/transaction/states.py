@@ -31,11 +31,6 @@ class TransactionState(Enum):
         """True while markers are on their way."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
-    @property
-    def can_expire(self) -> bool:
-        """True if an id that nobody uses may be forgotten in this state."""
-        return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-
 
 _CODES = {
     TransactionState.EMPTY: 0,

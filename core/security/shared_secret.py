@@ -33,7 +33,6 @@ from typing import NamedTuple
 from bmq.core.security.authentication import AuthenticationFailure, Challenge
 
 NONCE_BYTES = 32
-PROOF_BYTES = 32
 SECRET_LENGTH_MIN = 16
 """Characters of a secret at least: the proofs are computed in no time, so a short one could be found by trying."""
 SECRETS_MAX = 16

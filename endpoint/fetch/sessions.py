@@ -98,7 +98,6 @@ class FetchSessions:
         self.slots = slots
         self.partitions_max = slots * PARTITIONS_PER_SLOT
         self.partitions = 0
-        self.evictions = 0
         self._eviction_ms = eviction_ms
         self._new_id = new_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the one unused for longest first
@@ -213,7 +212,6 @@ class FetchSessions:
             if victim is None:
                 return False
             self.close(victim)
-            self.evictions += 1
             turn.closed.append(victim)
         return True
 

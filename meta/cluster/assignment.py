@@ -23,7 +23,7 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChunk:
-    """Up to 1,000 partitions of a topic: the incarnation of each one's broker, "" for none."""
+    """Incarnations of the brokers of at most 1,000 partitions of a topic, "" without a broker."""
 
     owners: tuple[str, ...]
 

@@ -26,7 +26,7 @@ from bmq.meta.cluster.member import Member
 
 BYTES_MAX = 8 << 20
 """Bytes of calls under way over one relayed connection, from which it is busy; one call may be larger."""
-LAST_ANSWERS_S = 2.0
+LAST_RESPONSES_S = 2.0
 """Time that the relay has after an error to send the results of the other calls."""
 _VERSION = 0
 
@@ -159,11 +159,11 @@ class RelayedConnection:
         return PeerLost(f"{self.incarnation}: {self.why}", was_sent=response.was_sent)
 
     def _lose(self, why: str) -> None:
-        """Take no more calls, notify the subscribers, and wait LAST_ANSWERS_S for the results of calls under way."""
+        """Take no more calls, notify the subscribers, and wait LAST_RESPONSES_S for the results of calls under way."""
         if self._is_over:
             return
         self._is_over, self.is_up, self.why = True, False, why
-        asyncio.get_running_loop().call_later(LAST_ANSWERS_S, self._peer.close)
+        asyncio.get_running_loop().call_later(LAST_RESPONSES_S, self._peer.close)
         self._on_lost.notify_last()
 
     def _broke(self) -> None:

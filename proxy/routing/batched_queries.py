@@ -90,7 +90,7 @@ class BatchedQueries:
             async with asyncio.timeout(timeout_s):
                 return await asked.response  # type: ignore[return-value]
         except TimeoutError as error:
-            raise _no_answer(member) from error
+            raise _no_response(member) from error
 
     def forget(self, incarnation: str) -> None:
         """Drop a broker that is not a member any more.  Requests under way to it end with its connection."""
@@ -213,7 +213,7 @@ class _Broker:
             self._one_by_one_until = self._loop_time() + LOST_S
             error = _connection_lost(self.member, lost)
         except TimeoutError:
-            error = _no_answer(self.member)
+            error = _no_response(self.member)
         except RequestError as refused:
             if refused.code is ErrorCode.UNSUPPORTED_VERSION:
                 self._is_earlier = True
@@ -260,7 +260,7 @@ async def ask_member(asker: Asker, member: Member, request: InternalRequest[R], 
     except PeerLost as error:
         raise _connection_lost(member, error) from error
     except TimeoutError as error:
-        raise _no_answer(member) from error
+        raise _no_response(member) from error
 
 
 def _row(message: AskRequest) -> PartitionQuestion:
@@ -278,5 +278,5 @@ def _connection_lost(member: Member, error: PeerLost) -> RequestError:
     return RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the connection to {member.incarnation} was lost: {error}")
 
 
-def _no_answer(member: Member) -> RequestError:
+def _no_response(member: Member) -> RequestError:
     return RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{member.incarnation} does not respond")

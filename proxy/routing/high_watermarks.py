@@ -17,7 +17,7 @@ from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import Asker
 
-ANSWER_S = 2.0
+RESPONSE_S = 2.0
 """Time-out of one query; a broker responds from memory."""
 PARTITIONS_A_QUESTION = 5_000
 """Partitions of one query: 100 KB of a request, 5 ms of the broker's processor time."""
@@ -76,7 +76,7 @@ class HighWatermarks:
         request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in keys))
         async with limit:
             try:
-                response = await self._asker.ask(member, request, ANSWER_S)
+                response = await self._asker.ask(member, request, RESPONSE_S)
             except (RequestError, PeerLost, TimeoutError):
                 return {}  # its partitions are counted as unknown
         if len(response.watermarks) != len(keys):

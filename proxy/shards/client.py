@@ -39,7 +39,7 @@ class EntryRefused(Enum):
     UNKNOWN = "done or not: its client must find out"
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """A coordinator's failure to respond to a request: none of its entries has a response."""
 
     def __init__(self, refused: EntryRefused, why: str) -> None:
@@ -73,10 +73,10 @@ class Forwards:
     ) -> Any:
         """Send a request about these shards to ``owner``, and return its response.
 
-        Raises NoAnswer if there is none.
+        Raises NoResponse if there is none.
         """
         if api.may_park and self.is_draining:
-            raise NoAnswer(EntryRefused.UNKNOWN, "this proxy is shutting down")
+            raise NoResponse(EntryRefused.UNKNOWN, "this proxy is shutting down")
         if self._local is not None and owner.incarnation == self._view.own:
             work = api.call(self._local, request, client)
             if not inspect.isawaitable(work):
@@ -89,7 +89,7 @@ class Forwards:
     async def list_shards(
         self, listing: ShardListing, request: Any, client: ClientInfo, owner: ShardOwner, shards: Sequence[ShardId]
     ) -> Any:
-        """Return what these shards have, from ``owner``.  Raises NoAnswer if there is no response."""
+        """Return what these shards have, from ``owner``.  Raises NoResponse if there is no response."""
         if self._local is not None and owner.incarnation == self._view.own:
             return await listing.call(self._local, request, client, {shard.number for shard in shards})
         return await self._forward(listing.key, request, client, owner, shards, CALL_TIMEOUT_S, True)
@@ -106,7 +106,7 @@ class Forwards:
     ) -> Any:
         member = self._view.members.get(owner.incarnation)
         if member is None:
-            raise NoAnswer(EntryRefused.ELSEWHERE, f"{owner.incarnation} is not a member")
+            raise NoResponse(EntryRefused.ELSEWHERE, f"{owner.incarnation} is not a member")
         version: int = request.API_VERSION
         body = await _encode(key, version, request)
         forward = ForwardRequest(
@@ -122,11 +122,11 @@ class Forwards:
                 return await _decode(key, version, memoryview(response.body))
         except PeerLost as error:
             is_certain = not error.was_sent or is_repeatable
-            raise NoAnswer(EntryRefused.ELSEWHERE if is_certain else EntryRefused.UNKNOWN, str(error)) from error
+            raise NoResponse(EntryRefused.ELSEWHERE if is_certain else EntryRefused.UNKNOWN, str(error)) from error
         except (TimeoutError, FormatError) as error:
-            raise NoAnswer(EntryRefused.UNKNOWN, f"{member.incarnation}: {error!r}") from error
+            raise NoResponse(EntryRefused.UNKNOWN, f"{member.incarnation}: {error!r}") from error
         is_elsewhere = response.error is ErrorCode.NOT_COORDINATOR
-        raise NoAnswer(EntryRefused.ELSEWHERE if is_elsewhere else EntryRefused.UNKNOWN, response.message)
+        raise NoResponse(EntryRefused.ELSEWHERE if is_elsewhere else EntryRefused.UNKNOWN, response.message)
 
     def _expected(self, shards: Sequence[ShardId]) -> Ownerships:
         """Return the shards' ownership numbers in this process's view."""
@@ -139,7 +139,7 @@ class Forwards:
         try:
             await asyncio.wait((task, drained), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise NoAnswer(EntryRefused.UNKNOWN, "this proxy is shutting down, or is not a member of the cluster")
+                raise NoResponse(EntryRefused.UNKNOWN, "this proxy is shutting down, or is not a member of the cluster")
             return task.result()
         finally:
             task.cancel()

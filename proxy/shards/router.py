@@ -31,7 +31,7 @@ from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.group_placement import shard_of, shards_of
 from bmq.meta.proxy_addresses import Proxies
 from bmq.meta.shard_kinds import ShardId, ShardKind
-from bmq.proxy.shards.client import EntryRefused, Forwards, NoAnswer
+from bmq.proxy.shards.client import EntryRefused, Forwards, NoResponse
 
 RETRY_S = 2.0
 """Time from when a key is first found without a coordinator until its client gets NOT_COORDINATOR."""
@@ -188,14 +188,14 @@ class ShardRouter:
     ) -> list[Any]:
         """Send some of the entries from ``at`` on, whose shards are given, to one coordinator.
 
-        Returns a response, or ``EntryRefused.ELSEWHERE``, for each.  Raises NoAnswer if there is no response.
+        Returns a response, or ``EntryRefused.ELSEWHERE``, for each.  Raises NoResponse if there is no response.
         """
         is_whole = at == 0 and len(entries) == len(api.coordinator_keys(request))
         part = request if is_whole else api.part(request, [at + each for each in entries])
         response = await self._forwards.ask(api, part, client, owner, [shards[each] for each in entries])
         answers = api.answers(response)
         if len(answers) != len(entries):
-            raise NoAnswer(
+            raise NoResponse(
                 EntryRefused.UNKNOWN, f"a response with {len(answers)} entries where {len(entries)} were expected"
             )
         return [EntryRefused.ELSEWHERE if api.is_elsewhere(each) else each for each in answers]
@@ -293,5 +293,5 @@ class _Answers:
 async def _attempt(ask: Ask, owner: ShardOwner, entries: list[int]) -> list[Any]:
     try:
         return await ask(owner, entries)
-    except NoAnswer as error:
+    except NoResponse as error:
         return [error.refused] * len(entries)

@@ -36,7 +36,7 @@ from bmq.meta.cluster.member import Member
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.roles.broker import BrokerRole
 
-ANSWER_S = 2.0
+RESPONSE_S = 2.0
 """Time-out of the request to one member."""
 PARALLEL = 16
 """Most requests at the same time."""
@@ -106,10 +106,10 @@ class ClusterHistory:
         """Return the rows of ``member``, still encoded, or the reason why there are none."""
         async with turns:
             try:
-                response = await self._joined.peers.ask(member, HistoryRequest(after_ms), ANSWER_S)
+                response = await self._joined.peers.ask(member, HistoryRequest(after_ms), RESPONSE_S)
                 return response.rows if response.layout == LAYOUT else _OTHER_VERSION
             except TimeoutError:
-                return f"it did not answer within {ANSWER_S:g} s"
+                return f"it did not answer within {RESPONSE_S:g} s"
             except (RequestError, PeerLost) as error:
                 return str(error) or type(error).__name__
 

@@ -26,7 +26,7 @@ from bmq.meta.group_placement import shard_of
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.queries.collected_metrics import Collected
-from bmq.server.queries.member_queries import ANSWER_S
+from bmq.server.queries.member_queries import RESPONSE_S
 
 _OFF = "metrics_group_lag_ms is 0: its coordinator does not count the lag of groups"
 
@@ -108,10 +108,10 @@ class GroupLagHistory:
         if member is None:
             return (), "no coordinator is known for the group's shard"
         try:
-            response = await self._joined.peers.ask(member, GroupLagRequest(group_id, after_ms), ANSWER_S)
+            response = await self._joined.peers.ask(member, GroupLagRequest(group_id, after_ms), RESPONSE_S)
             return [LagSample(*each) for each in response.samples], "" if response.is_counted else _OFF
         except TimeoutError:
-            return (), f"{owner} did not answer within {ANSWER_S:g} s"
+            return (), f"{owner} did not answer within {RESPONSE_S:g} s"
         except (RequestError, PeerLost) as error:
             return (), f"{owner}: {error or type(error).__name__}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from bmq.console.operations import RoundFacts, SwappedFacts
 from bmq.core.errors import ErrorCode, RequestError
@@ -19,8 +19,9 @@ from bmq.core.rpc.messages.broker import (
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.catalog import Catalog
 from bmq.server.cluster_member import ClusterMember
+from bmq.storage.cleaning.job_round import numbers_of
 
-ANSWER_S = 120.0
+RESPONSE_S = 120.0
 """Time-out of the request: a new owner of the partition reads the indexes of all its segments."""
 
 
@@ -35,23 +36,15 @@ class JobRounds:
         key = self._key(topic, partition)
         request = BeginCleaningRequest(topic_id=key.topic_id, partition=partition, job=job)
         plan = await ask_owner(self._joined, key, request)
-        return RoundFacts(
-            topic_id=str(key.topic_id),
-            partition=partition,
-            start=plan.start,
-            first_dirty=plan.first_dirty,
-            end=plan.end,
-            now_ms=plan.now_ms,
-            swap_until_ms=plan.swap_until_ms,
-            delete_retention_ms=plan.delete_retention_ms,
-            segment_bytes=plan.segment_bytes,
-            index_interval_bytes=plan.index_interval_bytes,
-            clean_bytes=plan.clean_bytes,
-            dirty_bytes=plan.dirty_bytes,
-            hold_ms=plan.hold_ms,
-            aborted=b64encode(plan.aborted).decode(),
-            producers=b64encode(plan.producers).decode(),
-        )
+        facts = {
+            "topic_id": str(key.topic_id),
+            "partition": partition,
+            **numbers_of(plan),
+            "hold_ms": plan.hold_ms,
+            "aborted": b64encode(plan.aborted).decode(),
+            "producers": b64encode(plan.producers).decode(),
+        }
+        return cast(RoundFacts, facts)
 
     async def swap_cleaned(
         self,
@@ -112,9 +105,9 @@ async def ask_owner(joined: ClusterMember, key: PartitionKey, request: InternalR
         text = f"partition {key.partition} has no owner now; `bmq cluster status` shows why"
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
     try:
-        return await joined.peers.ask(member, request, ANSWER_S)
+        return await joined.peers.ask(member, request, RESPONSE_S)
     except (PeerLost, TimeoutError) as error:
-        why = str(error) or f"no response within {ANSWER_S:g} s"
+        why = str(error) or f"no response within {RESPONSE_S:g} s"
         raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, f"{member.incarnation}: {why}") from None
     except RequestError as error:
         if error.code is ErrorCode.UNSUPPORTED_VERSION:

@@ -11,7 +11,7 @@ from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import Member
 from bmq.server.cluster_member import ClusterMember
 
-ANSWER_S = 2.0
+RESPONSE_S = 2.0
 """Time-out of the request to one process."""
 PARALLEL = 16
 """Most requests at the same time."""
@@ -36,7 +36,7 @@ async def ask_members(joined: ClusterMember, members: Collection[Member], reques
     async def ask(member: Member) -> R | None:
         async with turns:
             try:
-                return await joined.peers.ask(member, request, ANSWER_S)
+                return await joined.peers.ask(member, request, RESPONSE_S)
             except (RequestError, PeerLost, TimeoutError):
                 return None
 

@@ -94,7 +94,6 @@ HEADER_BYTES = 61
 _LENGTH_OVERHEAD = 12
 _MAGIC = 2
 _LOG_APPEND_TIME = 0x08
-_CONTROL = 0x20
 _MICROS = 1000
 _TIME_MAX = (2**63 - 1) // _MICROS  # milliseconds, the most that microseconds can hold
 _VARINT_BYTES = 5

@@ -14,7 +14,7 @@ from bmq.core.errors import FormatError
 from bmq.core.http_call import RequestRefused, ServerUnreachable, call
 from bmq.core.http_login import HttpLoginError, http_login
 from bmq.spark.jobs import JobError
-from bmq.storage.cleaning.job_round import RoundPlan, unpack_aborted, unpack_producers
+from bmq.storage.cleaning.job_round import NUMBERS, RoundPlan, unpack_aborted, unpack_producers
 
 TIMEOUT_S = 120.0
 """Time of one request: a swap of many groups lists the folder, and renames."""
@@ -133,20 +133,8 @@ class LogOwners:
 
 
 def _plan(found: Mapping[str, Any]) -> RoundPlan:
-    numbers = (
-        "start",
-        "first_dirty",
-        "end",
-        "now_ms",
-        "swap_until_ms",
-        "delete_retention_ms",
-        "segment_bytes",
-        "index_interval_bytes",
-        "clean_bytes",
-        "dirty_bytes",
-    )
     return RoundPlan(
-        **{name: int(found[name]) for name in numbers},
+        **{name: int(found[name]) for name in NUMBERS},
         aborted=unpack_aborted(base64.b64decode(found["aborted"], validate=True)),
         producers=unpack_producers(base64.b64decode(found["producers"], validate=True)),
     )

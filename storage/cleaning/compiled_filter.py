@@ -19,6 +19,21 @@ from bmq.core.records.batch import CODEC_MASK, HEADER_BYTES, Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX, decompress
 from bmq.core.records.walk import MEANING, Fault
 from bmq.storage.cleaning.batch_writer import pack_records
+from bmq.storage.cleaning.loops.layout import (
+    COUNT,
+    COUNT_MAX,
+    ENTRY_BYTES,
+    FULL,
+    GAP_BYTES,
+    KEY_0,
+    KEY_1,
+    LAST,
+    LOW,
+    REBASED_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    STATE,
+    WORDS,
+)
 from bmq.storage.cleaning.plain_runs import WINDOW_BYTES, KeptRun, RunFilter, RunRules, Window
 from bmq.storage.cleaning.record_filter import NOTHING, Kept
 from bmq.storage.cleaning.retention import NO_HORIZON
@@ -59,7 +74,7 @@ class CompiledRecords:
 
     def count_max(self, batch: Batch, data: Any) -> int:
         """Return the number of records that the batch has at most, whatever its header says."""
-        return min(int(batch.count), len(data) // int(self.kernels.RECORD_BYTES_MIN) + 1)
+        return min(int(batch.count), len(data) // RECORD_BYTES_MIN + 1)
 
     def keep(
         self,
@@ -113,7 +128,7 @@ class CompiledRecords:
     def _make_scratch(self, records: int, size: int, *, has_horizon: bool) -> None:
         """Have room for the decisions on so many records of ``size`` bytes, and for the records."""
         if has_horizon:
-            size += records * self.kernels.REBASED_BYTES_MAX
+            size += records * REBASED_BYTES_MAX
         if records > len(self._stays):
             self._stays = self._np.empty(max(records, _SCRATCH_BYTES), self._np.uint8)
         if size > len(self._out):
@@ -136,22 +151,21 @@ class CompiledRecordFilter:
         import numpy as np
 
         self._records = CompiledRecords(records_bytes_max)
-        kernels = self._records.kernels
-        slots = min(buffer_bytes // kernels.ENTRY_BYTES, max(2 * offsets, _SLOTS_MIN), _SLOTS_MAX)
+        slots = min(buffer_bytes // ENTRY_BYTES, max(2 * offsets, _SLOTS_MIN), _SLOTS_MAX)
         if slots < _SLOTS_MIN:
             raise ValueError(f"a buffer of {buffer_bytes} bytes: a pass needs room for one key at least")
-        self._kernels = kernels
+        self._kernels = self._records.kernels
         self._np: Any = np
-        self._table = np.zeros(slots * kernels.WORDS, np.uint64)
-        self._state = np.zeros(kernels.STATE, np.uint64)
-        self._state[[kernels.KEY_0, kernels.KEY_1]] = _SECRET.unpack(secret)
-        self._state[kernels.COUNT_MAX] = slots * 9 // 10
-        self._state[kernels.LAST] = _HASH_MAX
+        self._table = np.zeros(slots * WORDS, np.uint64)
+        self._state = np.zeros(STATE, np.uint64)
+        self._state[[KEY_0, KEY_1]] = _SECRET.unpack(secret)
+        self._state[COUNT_MAX] = slots * 9 // 10
+        self._state[LAST] = _HASH_MAX
         self._marks = np.zeros(_MARKS_BYTES, np.uint8)
         self._was_narrowed = False
-        records_max = WINDOW_BYTES // kernels.RECORD_BYTES_MIN + 1
+        records_max = WINDOW_BYTES // RECORD_BYTES_MIN + 1
         self._run_stays = np.empty(records_max, np.uint8)
-        out_bytes = WINDOW_BYTES + kernels.GAP_BYTES + records_max * kernels.REBASED_BYTES_MAX
+        out_bytes = WINDOW_BYTES + GAP_BYTES + records_max * REBASED_BYTES_MAX
         self._run_out: Any = np.empty(out_bytes, np.uint8)
 
     @property
@@ -185,7 +199,7 @@ class CompiledRecordFilter:
             self._table,
             self._state,
         )
-        if fault == self._kernels.FULL:
+        if fault == FULL:
             raise self._full()
         if fault:
             raise self._records.error(batch, fault, number)
@@ -246,10 +260,10 @@ class CompiledRecordFilter:
     def next_pass(self) -> bool:
         if self._is_last:
             return False
-        state, kernels = self._state, self._kernels
-        state[kernels.LOW] = int(state[kernels.LAST]) + 1
-        state[kernels.LAST] = _HASH_MAX
-        state[kernels.COUNT] = 0
+        state = self._state
+        state[LOW] = int(state[LAST]) + 1
+        state[LAST] = _HASH_MAX
+        state[COUNT] = 0
         self._table.fill(0)
         self._was_narrowed = True
         return True
@@ -269,11 +283,11 @@ class CompiledRecordFilter:
         )
 
     def _full(self) -> MemoryError:
-        return MemoryError(f"more than {self._state[self._kernels.COUNT_MAX]} keys share half of their hash")
+        return MemoryError(f"more than {self._state[COUNT_MAX]} keys share half of their hash")
 
     @property
     def _is_last(self) -> bool:
-        return bool(self._state[self._kernels.LAST] == _HASH_MAX)
+        return bool(self._state[LAST] == _HASH_MAX)
 
     def _make_marks(self, records: int) -> None:
         """Have a bit for so many records."""

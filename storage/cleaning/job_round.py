@@ -15,7 +15,8 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
@@ -67,6 +68,15 @@ class RoundPlan:
             delete_retention_ms=self.delete_retention_ms,
             swap_until_ms=self.swap_until_ms,
         )
+
+
+NUMBERS = tuple(each.name for each in fields(RoundPlan) if each.type == "int")
+"""Fields of a plan that are numbers.  The owner's response and the console's facts have them under the same names."""
+
+
+def numbers_of(plan: object) -> dict[str, Any]:
+    """Return the ``NUMBERS`` of a plan, or of a message with a plan's fields."""
+    return {name: getattr(plan, name) for name in NUMBERS}
 
 
 def draft_folder(folder: str, job: str) -> str:

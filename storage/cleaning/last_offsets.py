@@ -4,7 +4,7 @@ The job groups the hashes of all sources, and so finds the offset of each key's 
 
     sources ─▶ KeyHashes ─▶ hash, offset ─▶ (the job: the last offset of each hash) ─▶ LastOffsetsFilter ─▶ cleaned file
 
-The hash has 128 bits, under a secret of the round: see ``storage.cleaning.kernels``.
+The hash has 128 bits, under a secret of the round: see ``storage.cleaning.loops.sip_hash``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from bmq.core.records.batch import Batch
 from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.cleaning.compiled_filter import CompiledRecords
+from bmq.storage.cleaning.loops.layout import STATE, WORDS
 from bmq.storage.cleaning.plain_runs import RunFilter
 from bmq.storage.cleaning.record_filter import NOTHING, Kept
 from bmq.storage.cleaning.retention import AbortedRanges
@@ -80,9 +81,8 @@ class LastOffsetsFilter:
         self._records = CompiledRecords(records_bytes_max)
         self._base = base
         self._lasts = np.zeros((end_offset - base + 7) // 8, np.uint8)
-        kernels = self._records.kernels
-        self._no_table = np.zeros(kernels.WORDS, np.uint64)
-        self._no_state = np.zeros(kernels.STATE, np.uint64)
+        self._no_table = np.zeros(WORDS, np.uint64)
+        self._no_state = np.zeros(STATE, np.uint64)
         self._marks = np.zeros(0, np.uint8)
 
     def add(self, offsets: Any) -> None:

@@ -14,7 +14,7 @@ A round rewrites all segments below its end, the clean segments too: they may ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -163,12 +163,6 @@ def plan_cleaning(log: LogFacts, config: CleaningConfig, now_ms: int) -> Cleanin
     elif waiting is not None and obstacle is Reason.MIN_LAG:
         plan = replace(plan, lag_ends_ms=waiting.max_timestamp + config.min_compaction_lag_ms)
     return replace(plan, reason=_reason(plan, log, config, dirty, obstacle, now_ms))
-
-
-def dirtiest_first(plans: Iterable[tuple[str, CleaningPlan]]) -> list[tuple[str, CleaningPlan]]:
-    """Return the logs that are due, by name: past max.compaction.lag.ms first, then by dirty ratio, then by name."""
-    due = [(name, plan) for name, plan in plans if plan.is_due]
-    return sorted(due, key=lambda each: (each[1].reason is not Reason.MAX_LAG, -each[1].dirty_ratio, each[0]))
 
 
 def group_segments(segments: Sequence[SegmentFacts], segment_bytes: int) -> list[list[SegmentFacts]]:

@@ -17,8 +17,9 @@ _OUTSIDE = """
 import numpy as np
 from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
 from bmq.storage.cleaning import kernels
+from bmq.storage.cleaning.loops.layout import STATE
 data = np.frombuffer(build_batch([Record()]), np.uint8)[HEADER_BYTES:]
-words, none = np.zeros(kernels.STATE, np.uint64), np.zeros(0, np.uint8)
+words, none = np.zeros(STATE, np.uint64), np.zeros(0, np.uint8)
 kernels.keep_records(data, 1, 0, 0, 0, True, -1, 0, words, words, none, none, none)
 """
 

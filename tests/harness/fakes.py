@@ -1,4 +1,4 @@
-"""Stand-ins that several folders' tests share: a client's connection, the cluster's view, the catalog of topics."""
+"""Stand-ins that several folders' tests share: a connection, a clock, the cluster's view, the catalog of topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Set
 
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Request
+from bmq.core.net.request import Client, Request
+from bmq.core.rpc.server import InternalCall
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Rights
 from bmq.meta.catalog import Owned, Topic, TopicChange
@@ -43,6 +44,20 @@ class FakeClient:
     def close(self) -> None:
         self.is_closed = True
         self.calls.notify()
+
+
+class FakeClock:
+    """``core.clock.Clock`` with a wall time that stands, and the seconds that ``monotonic`` gives."""
+
+    def __init__(self, now_ms: int = 0, monotonic: Callable[[], float] = lambda: 0.0) -> None:
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic()
 
 
 class FakeView:
@@ -107,8 +122,8 @@ class FakeCatalog:
 
     cluster_id = "cluster"
 
-    def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
+    def __init__(self, *topics: Topic) -> None:
+        self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
         self.version = 0
         self._subscribers = Subscribers[[TopicChange]]()
 
@@ -141,6 +156,18 @@ class FakeCatalog:
         self._subscribers.notify(change)
 
 
+def request_of(
+    api_key: int = 0, version: int = 0, *, client: Client | None = None, client_id: str | None = None
+) -> Request:
+    """Return a request without a body, of a client of its own unless one is given."""
+    return Request(api_key, version, 0, client_id, memoryview(b""), FakeClient() if client is None else client, 0.0)
+
+
+def call_of(caller: str = "") -> InternalCall:
+    """Return the facts of a request of the process ``caller``."""
+    return InternalCall(0, FakeClient(), None, 1, 0.0, caller)
+
+
 def all_rights(request: object = None) -> Rights:
     """Return the rights of a client that may do everything."""
-    return Rights(ALLOW_ALL, Request(0, 0, 0, None, memoryview(b""), FakeClient(), 0.0))
+    return Rights(ALLOW_ALL, request_of())

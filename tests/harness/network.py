@@ -141,7 +141,7 @@ class Link(Calls):
         return self._context.copy().run(call, *arguments)
 
     def later(self, call: Callable[[], None]) -> None:
-        """In order, after the network's latency."""
+        """Call it after the network's latency, in order."""
         loop = asyncio.get_running_loop()
         # Timers of the same moment have no order: each is a little later than the one before.
         self._due = max(self._due + 1e-6, loop.time() + self._rng.uniform(0, self._latency_s))

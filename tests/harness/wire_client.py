@@ -20,7 +20,7 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.header import is_flexible, response_is_flexible
 from tests.unit.server.rights_table import response_class
 
-ANSWER_S = 10.0
+RESPONSE_S = 10.0
 """Whatever is asked has its response, or the end of its connection, within this time: nothing hangs."""
 Tokens = Generator[bytes, bytes, None]
 """A client's side of a mechanism: yields its tokens, and is sent the server's."""
@@ -46,7 +46,7 @@ class WireClient:
     async def exchange(self, frame: bytes) -> bytes:
         """Send a frame, and return the next one.  Raises Ended."""
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(RESPONSE_S):
                 self.writer.write(struct.pack(">i", len(frame)) + frame)
                 await self.writer.drain()
                 (size,) = struct.unpack(">i", await self.reader.readexactly(4))
@@ -101,7 +101,7 @@ class WireClient:
 async def connected(port: int, context: ssl.SSLContext | None = None) -> AsyncIterator[WireClient]:
     """Yield a connection to a port of this machine.  Raises Ended."""
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(RESPONSE_S):
             name = "localhost" if context else None
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
     except (OSError, ssl.SSLError) as error:

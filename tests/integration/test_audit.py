@@ -19,7 +19,7 @@ from tests.services.bmq import BmqServer
 from tests.services.processes import free_ports
 
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required user_admin=s3cr3t user_alice=w0nder;"
-ANSWER_S = 20.0
+RESPONSE_S = 20.0
 admin: Any = confluent_admin  # its module does not export all of its classes for type checkers
 
 
@@ -60,20 +60,20 @@ class Place:
     def create(self, *names: str) -> None:
         client = self.admin()  # its requests end with it
         for done in client.create_topics([admin.NewTopic(name, 1, 1) for name in names]).values():
-            done.result(ANSWER_S)
+            done.result(RESPONSE_S)
 
     def http(self, method: str, path: str, user: str) -> int:
         """Return the status of an HTTP request by `user:password`."""
         authorization = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
         request = urllib.request.Request(f"{self.server.http}{path}", method=method, headers=authorization)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+            with urllib.request.urlopen(request, timeout=RESPONSE_S) as response:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             return error.code
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=ANSWER_S) as response:
+        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=RESPONSE_S) as response:
             text = response.read().decode()
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
 
@@ -96,7 +96,7 @@ class Lines:
 
 
 def waited(find: Callable[[], Any], what: object) -> Any:
-    end = time.monotonic() + ANSWER_S
+    end = time.monotonic() + RESPONSE_S
     while not (found := find()):
         assert time.monotonic() < end, f"never came: {what}"
         time.sleep(0.05)
@@ -118,7 +118,7 @@ def lines(place: Place) -> Lines:
 
 
 def test_logins_are_in_the_log_right_and_wrong(place: Place, lines: Lines) -> None:
-    place.admin("alice", "w0nder").list_topics(timeout=ANSWER_S)
+    place.admin("alice", "w0nder").list_topics(timeout=RESPONSE_S)
     (line, *_) = lines.have(kind="login", outcome="allowed", principal="User:alice")
     time_of = line.pop("time")
     assert time_of.endswith("Z")
@@ -142,11 +142,11 @@ def test_logins_are_in_the_log_right_and_wrong(place: Place, lines: Lines) -> No
 def test_a_denial_is_in_the_log_and_allowed_records_are_not(place: Place, lines: Lines) -> None:
     producer = Producer(place.client())
     producer.produce("orders", b"the payload")
-    assert producer.flush(ANSWER_S) == 0
+    assert producer.flush(RESPONSE_S) == 0
     failed: list[Any] = []
     refused = Producer(place.client("alice", "w0nder", **{"message.timeout.ms": 5_000}))
     refused.produce("orders", b"the payload", on_delivery=lambda error, _: failed.append(error))
-    refused.flush(ANSWER_S)
+    refused.flush(RESPONSE_S)
     assert failed
     (line, *_) = lines.have(kind="denial", resource="orders", principal="User:alice")
     assert (line["resource_type"], line["client_id"], line["outcome"]) == ("TOPIC", "alice-1", "denied")
@@ -175,7 +175,7 @@ def test_administrative_acts_are_in_the_log(place: Place, lines: Lines) -> None:
         *by.alter_user_scram_credentials([user]).values(),
         *by.delete_topics(["acts"]).values(),
     ):
-        done.result(ANSWER_S)
+        done.result(RESPONSE_S)
     (created,) = lines.have(act="CREATE_TOPICS", resource="acts", outcome="allowed")
     assert created["changed"]["partitions"] == 1
     (again,) = lines.have(act="CREATE_TOPICS", resource="acts", outcome="failed")
@@ -226,7 +226,7 @@ def test_a_full_disk_stops_nobody_and_is_told(tmp_path: Path) -> None:
         place.create("orders")
         producer = Producer(place.client())
         producer.produce("orders", b"x")
-        assert producer.flush(ANSWER_S) == 0
+        assert producer.flush(RESPONSE_S) == 0
         waited(lambda: place.metric("bmq_audit_is_failing") == 1, "the metric")
         assert place.metric("bmq_audit_lines_waiting") >= 1
         assert place.metric("bmq_audit_write_failures_total") >= 1
@@ -253,7 +253,7 @@ def test_no_more_lines_a_second_are_written_than_the_setting_says_and_none_is_lo
 def test_lines_go_to_a_topic(tmp_path: Path) -> None:
     place = Place(tmp_path, "topic:audit")
     with place.server:
-        place.admin().list_topics(timeout=ANSWER_S)
+        place.admin().list_topics(timeout=RESPONSE_S)
         waited(lambda: place.metric("bmq_audit_is_failing") == 1, "a line, without the topic")
         place.create("audit")
         place.create("orders")

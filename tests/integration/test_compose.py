@@ -169,7 +169,7 @@ def roles(project: Project) -> list[str]:
 
 
 def test_it_comes_up_and_clients_reach_it_as_it_says(project: Project) -> None:
-    """By the two published ports from this machine, by a service's name from another container."""
+    """Clients of this machine use the two published ports, clients in another container a service's name."""
     assert roles(project) == ["broker", "broker", "controller", "coordinator", "proxy", "proxy"]
     (bootstrap,) = re.findall(r"kcat -b (localhost:\S+)", COMPOSE.read_text())
     (inside,) = re.findall(r"from other containers (\S+)", COMPOSE.read_text())

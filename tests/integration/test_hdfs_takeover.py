@@ -432,7 +432,7 @@ def fsyncs(hdfs: HdfsCluster) -> int:
 
 
 def test_rule_1_a_sync_fence_puts_the_tail_on_the_datanodes_disks(hdfs_new: Callable[..., HdfsCluster]) -> None:
-    """Through a takeover, and through a recovery of the lease, where datanodes close replicas without syncing them.
+    """Fence by a takeover, and by a recovery of the lease, where datanodes close replicas without syncing them.
     Other fences cost no sync."""
     hdfs = hdfs_new(datanodes=3)
 

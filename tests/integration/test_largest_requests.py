@@ -141,7 +141,7 @@ def _check(
 
 
 def test_the_collector_is_as_it_was() -> None:
-    """After large requests it makes full collections again, and between them if they do not end."""
+    """Full collections are made again after large requests, and between them if they do not end."""
     before = gc.get_threshold()
 
     async def main() -> None:

@@ -112,7 +112,7 @@ def round_trip(bootstrap: str) -> None:
 
 
 def test_one_process_of_the_image(image: Image, tmp_path: Path) -> None:
-    """Without any setting it keeps its data in the image's folder for that; the health check follows its life."""
+    """A process without settings keeps its data in the image's folder; the health check follows its life."""
     container = Container(image, tmp_path, "alone", {})
     assert container.health() == 1
     container.process.start()

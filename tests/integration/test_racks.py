@@ -1,4 +1,4 @@
-"""With a topology each segment has copies on two racks, and one on its broker's own host: docs/operations/hdfs.md.
+"""Each segment has copies on two racks, and a copy on its broker's own host, with a topology: docs/operations/hdfs.md.
 
 HDFS knows racks by address, so each datanode is a machine of its own on a network.  The broker runs on the first one's.
 """

@@ -24,7 +24,7 @@ from tests.services.processes import free_ports
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required user_admin=secret;"
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 REAUTH_MS = 2_000
-ANSWER_S = 15.0
+RESPONSE_S = 15.0
 admin: Any = confluent_admin  # its module does not export all of its classes for type checkers
 
 
@@ -61,15 +61,15 @@ class Place:
 
     def alter(self, change: Any) -> None:
         client = admin.AdminClient(self.librdkafka("admin", "secret", PLAIN))
-        for done in client.alter_user_scram_credentials([change], request_timeout=ANSWER_S).values():
-            done.result(ANSWER_S)
+        for done in client.alter_user_scram_credentials([change], request_timeout=RESPONSE_S).values():
+            done.result(RESPONSE_S)
 
     def set_password(self, user: str, mechanism: str, password: str) -> None:
         kind = admin.ScramMechanism.SCRAM_SHA_256 if mechanism == SCRAM_256 else admin.ScramMechanism.SCRAM_SHA_512
         self.alter(admin.UserScramCredentialUpsertion(user, admin.ScramCredentialInfo(kind, 4096), password.encode()))
 
     def counted(self, name: str, mechanism: str) -> float:
-        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=ANSWER_S) as response:
+        with urllib.request.urlopen(f"{self.server.http}/metrics", timeout=RESPONSE_S) as response:
             text = response.read().decode()
         series = f'kafka_server_socketservermetrics_{name}_total{{listener="OUT",mechanism="{mechanism}"}}'
         (line,) = [each for each in text.splitlines() if each.startswith(series)]
@@ -169,7 +169,7 @@ def test_librdkafka_renews_its_session_and_loses_nothing(place: Place) -> None:
         assert time.monotonic() < deadline
         producer.produce("renewed", b"x", on_delivery=lambda error, _: errors.append(error) if error else None)
         producer.poll(0.1)
-    assert producer.flush(ANSWER_S) == 0
+    assert producer.flush(RESPONSE_S) == 0
     assert not errors
 
 

@@ -1,7 +1,7 @@
 """Listener × mechanism × credentials × API: who is served what, on every port of one `bmq serve`.
 
 Shown: nothing is served without its right, and nothing hangs: each request has its response, or the end of its
-connection, within `ANSWER_S`.  The rules are stated a second time in ``security_rules``; the client, by
+connection, within `RESPONSE_S`.  The rules are stated a second time in ``security_rules``; the client, by
 ``tests.harness.wire_client``, shares no code of authentication with the server.
 
 A row that must log in is asked for every API; one that must not sends every API at each stage of an exchange.
@@ -31,7 +31,7 @@ from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.wire_client import (
-    ANSWER_S,
+    RESPONSE_S,
     Denied,
     Ended,
     Login,
@@ -234,7 +234,7 @@ async def test_wrong_and_expired_credentials_are_refused_and_closed(place: Place
             try:
                 await client.log_in(login)
             except Denied:
-                await client.read_end(ANSWER_S)
+                await client.read_end(RESPONSE_S)
             else:
                 pytest.fail(f"{name} got in")
         for key in sorted(set().union(*CLASSES.values()) - BEFORE_AUTHENTICATION):
@@ -263,7 +263,7 @@ async def test_mechanisms_that_are_not_enabled_let_nobody_in(place: Place) -> No
                 continue
             with pytest.raises(Denied, match="SaslHandshake: 33"):
                 await client.log_in(login)
-            await client.read_end(ANSWER_S)
+            await client.read_end(RESPONSE_S)
 
 
 async def reach(client: WireClient, stage: str, login: Login) -> None:
@@ -408,7 +408,7 @@ async def test_the_http_port_serves_a_request_to_those_who_may(place: Place) -> 
         **{user: {"Authorization": basic[user]} for user in USERS},
         **{f"{user} by token": {"Authorization": f"Bearer {access_token(user)}"} for user in USERS},
     }  # fmt: skip
-    limit = aiohttp.ClientTimeout(total=ANSWER_S)
+    limit = aiohttp.ClientTimeout(total=RESPONSE_S)
 
     async def status(session: aiohttp.ClientSession, method: str, path: str, headers: dict[str, str]) -> int:
         for part, value in names.items():

@@ -33,7 +33,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
-    """On a local folder, for all tests that do not break it."""
+    """Start a server that creates no topics, over a local folder: all tests that do not break it share it."""
     folder = tmp_path_factory.mktemp("serve")
     with BmqServer(local_root(folder), folder=folder, environment={"BMQ_AUTO_CREATE_TOPICS_ENABLE": "false"}) as server:
         yield server

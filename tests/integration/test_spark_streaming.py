@@ -45,7 +45,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmqServer]:
-    """On a local folder, for all tests that do not break it."""
+    """Start a server over a local folder: all tests that do not break it share it."""
     folder = tmp_path_factory.mktemp("serve")
     with BmqServer(local_root(folder), folder=folder) as server:
         yield server
@@ -249,7 +249,7 @@ def test_few_records_wait(spark: SparkSession, server: BmqServer, tmp_path: Path
 
 
 def test_a_running_query_sees_what_grows(spark: SparkSession, place: str, tmp_path: Path) -> None:
-    """From ``latest``: new records, then a new partition and a new topic from their beginnings."""
+    """A query from ``latest`` reads new records, then a new partition and a new topic from their beginnings."""
     root, table = f"{place}/root", f"growing_{len(place)}"
     with BmqServer(root, folder=tmp_path) as server:
         topic = Topic(root, server.bootstrap, "growing", 1)
@@ -295,7 +295,7 @@ def test_losses(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
 
 
 def test_a_deleted_topic_and_the_next_of_its_name(spark: SparkSession, tmp_path: Path) -> None:
-    """Without failOnDataLoss a query outlives its only topic, over several triggers and restarts."""
+    """A query without failOnDataLoss outlives its only topic, over several triggers and restarts."""
     root = local_root(tmp_path)
 
     def create(count: int) -> None:

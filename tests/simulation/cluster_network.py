@@ -53,7 +53,7 @@ class End(asyncio.Transport):
         self._due = 0.0
 
     def run(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """In this side's process, when that runs."""
+        """Call it in this side's process, when the process runs."""
         asyncio.get_running_loop().call_soon(call, *arguments, context=self._context)
 
     # ------------------------------------------------------------------------------------------------ the transport
@@ -303,7 +303,7 @@ class ClusterNetwork:
         return ours, ours.protocol
 
     def _accept(self, end: End, server: _Server) -> None:
-        """In the server's process, when it has a descriptor for it."""
+        """Accept the connection in the server's process, when it has a descriptor for it."""
         backlog = self._starved.get(server.process)
         if backlog is None:
             server.waiting.append(end)
@@ -314,7 +314,7 @@ class ClusterNetwork:
     # -------------------------------------------------------------------------------------------------------- faults
 
     def lack_descriptors(self, process: str, does_lack: bool) -> None:
-        """From here on, or no more.  What waits in the backlog is accepted then."""
+        """Take the process's descriptors, or give them back and accept the backlog."""
         if does_lack:
             self._starved.setdefault(process, [])
             return
@@ -376,7 +376,7 @@ class ClusterNetwork:
 
 
 def _accept(end: End, server: _Server) -> None:
-    """In the server's process, when it comes to it."""
+    """Accept the connection in the server's process, at its turn."""
     if end in server.waiting:
         server.waiting.remove(end)
     if end.is_gone:

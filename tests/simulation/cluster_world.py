@@ -49,7 +49,7 @@ SHOULD_STOP_S = 120.0
 
 
 class _StopAsked(StopAsked):
-    """Without signals."""
+    """A request to stop without signals."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -283,7 +283,7 @@ async def play(at: int, how: str, after: Callable[[Story], Awaitable[None]]) -> 
 
 
 def test_the_story_without_a_fault_has_many_calls() -> None:
-    """Without them the loops below would be empty."""
+    """The loops below would be empty without them."""
     count, is_reached = run(play(0, "dies after", is_succeeded))
     assert count > 60
     assert not is_reached

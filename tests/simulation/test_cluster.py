@@ -182,7 +182,7 @@ async def verdict(world: ClusterWorld, clients: list[asyncio.Task[None]]) -> Non
 
 
 async def progress(world: ClusterWorld) -> None:
-    """Through every proxy every partition can be written to, and a group joined."""
+    """Write to every partition and join a group, through every proxy."""
     begin = world.loop.time()
     work: dict[str, asyncio.Task[None]] = {}
     for place in world.with_role("proxy"):
@@ -326,7 +326,7 @@ def test_a_drain_does_not_wait_for_deleted_topics() -> None:
 
 
 def test_calm() -> None:
-    """Without faults every producer is done and everything is read."""
+    """Every producer is done and everything is read, without faults."""
     assert acked(play(1, partial(history, is_calm=True))) > 30
 
 

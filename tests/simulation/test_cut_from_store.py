@@ -171,7 +171,7 @@ async def test_readers_leave_a_proxy_that_is_cut_off_together_with_a_broker() ->
 
 @pytest.mark.seed(1)
 async def test_readers_leave_a_proxy_that_is_cut_off_alone_when_their_partitions_move() -> None:
-    """Beside others that stay."""
+    """The other proxies stay connected."""
 
     async with history(1) as one:
         reader = await reading_through(one, "proxy0")

@@ -149,7 +149,7 @@ def test_a_history_acknowledges_something() -> None:
 
 
 def test_calm() -> None:
-    """Without faults every producer is done and everything is read."""
+    """Every producer is done and everything is read, without faults."""
     assert run(history(1, is_calm=True), 1) > 30
 
 

@@ -178,7 +178,7 @@ def tell_shares(shares: FileShares, brokers: Sequence[SimBroker]) -> None:
 
 
 def tell_nothing(shares: FileShares, brokers: Sequence[SimBroker]) -> None:
-    """Without a controller each broker knows of its own refusals only."""
+    """Do nothing: each broker knows of its own refusals only, without a controller."""
 
 
 async def write(

@@ -239,7 +239,7 @@ async def is_done(world: KafkaWorld) -> bool:
 
 
 async def server_is_refused(world: KafkaWorld) -> None:
-    """Before the end of a rebuilding, or before its beginning, no server takes the store for its own."""
+    """Check that no server takes the store for its own before the rebuilding has ended, or has begun."""
     catalog = KvCatalog(MemoryKeyValue(world.store), "bmq")
     await catalog.start()
     with pytest.raises(WrongCluster, match="bmq cluster rebuild"):
@@ -319,7 +319,7 @@ async def test_topics_that_storage_was_never_told_of() -> None:
 
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 async def test_an_internal_topic_without_a_file_comes_back_by_itself(name: str) -> None:
-    """Without ``__transaction_state`` open transactions would stay open, and old producers would not be fenced."""
+    """Open transactions would stay open without ``__transaction_state``, and old producers would not be fenced."""
 
     world = KafkaWorld(7)
     await story(world)

@@ -380,7 +380,7 @@ def test_rule_4_a_torn_last_batch_ends_the_log_logically() -> None:
 
 
 def test_rule_5_two_segments_open_at_once_and_leftovers_ignored() -> None:
-    """After a fail-over the old file holds bytes past the next one's base; both are open when the owner dies."""
+    """The old file holds bytes past the next file's base after a fail-over; both are open when the owner dies."""
 
     async def body(world: World) -> None:
         process = await owner(world)
@@ -542,7 +542,7 @@ def test_rule_7_a_higher_epoch_stops_the_old_owner_at_its_next_segment() -> None
 
 
 def test_rule_8_an_idle_partition_has_no_task_and_no_timer() -> None:
-    """After its idle close a partition waits for nothing."""
+    """A partition waits for nothing after its idle close."""
 
     async def body(world: World) -> None:
         process = await owner(world)

@@ -58,7 +58,7 @@ def done(result: subprocess.CompletedProcess[bytes]) -> bytes:
 
 @pytest.mark.smoke
 def test_records_come_back_as_they_were_given(bmq: Bmq, topic: str) -> None:
-    """Through JSON lines: keys, values that are no text, nulls, headers, partitions, timestamps."""
+    """JSON lines carry everything: keys, values that are no text, nulls, headers, partitions, timestamps."""
     records: list[dict[str, object]] = [
         {"key": "a", "value": "ä", "headers": [{"key": "h", "value": "1"}], "partition": 2, "timestamp": 1_000},
         {"key": None, "value": {"base64": "AP8="}, "headers": [], "partition": 2, "timestamp": 2_000},

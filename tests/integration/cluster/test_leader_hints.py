@@ -1,4 +1,4 @@
-"""After a move Kafka's Java client goes to the new owner at once, and loses or doubles nothing (KIP-951)."""
+"""Kafka's Java client goes to a moved partition's new owner at once, and loses or doubles nothing (KIP-951)."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_ten_thousand_partitions_are_served(browser: Browser, many: BmqServer) -
 
 
 def test_searching_redraws_in_a_moment(browser: Browser, many: BmqServer) -> None:
-    """By the browser's own count of its main thread's work, which other processes of the machine do not slow."""
+    """The browser counts its main thread's own work, which other processes of the machine do not slow."""
     with Console.opened(browser, many.http) as console:
         console.open("/topics")
         console.expect_text("1,000 topics")

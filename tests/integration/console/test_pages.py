@@ -39,7 +39,7 @@ def content(api: Api) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
 def test_no_page_keeps_anybody_out(browser: Browser, server: BmqServer, path: str, theme: str) -> None:
-    """By axe-core: names, contrast in both themes, structure; and the page fits a desk's window."""
+    """axe-core checks names, contrast in both themes, and structure; and the page fits a desk's window."""
     with Console.opened(browser, server.http, color_scheme=theme) as console:
         console.open(path)
         assert console.faults() == []

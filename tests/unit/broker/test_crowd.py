@@ -268,7 +268,7 @@ async def test_slow_takeovers_do_not_start_all_at_once() -> None:
 @pytest.mark.parametrize("partitions", [1, 8, 120])
 @pytest.mark.parametrize("how", ["killed", "paused"])
 async def test_a_pause_lasts_as_long_as_the_files_take_to_open(partitions: int, how: str) -> None:
-    """Beside the time in which a silent node is found, which is the same for one partition and for many."""
+    """The time in which a silent node is found comes on top: it is the same for one partition and for many."""
     broken = await Broken.broken(partitions, how)
     rounds = -(-broken.affected // OPENINGS)
     found_s = BrokerConfig().silent_flush_ms / 1000 + PROBE_S if how == "paused" else 0.0

@@ -181,7 +181,7 @@ async def test_questions_about_many_partitions_are_answered_together() -> None:
 
 
 async def test_a_partition_that_is_being_opened_is_answered_as_such() -> None:
-    """Within the time that was given, and the others with it; nothing is left behind that waits for it."""
+    """The response comes within the given time, with the other partitions; nothing goes on waiting for it."""
 
     async with cluster() as c:
         topic = c.topic(partitions=2)

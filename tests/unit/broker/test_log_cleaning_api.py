@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +13,7 @@ from bmq.broker.log_cleaning_api import ROWS_MAX, LogCleaningApi, cleaning_rows
 from bmq.core.errors import FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCleaningResponse
+from tests.harness.fakes import call_of
 
 TOPIC = uuid.UUID(int=7)
 NEVER = LogCleaning(reason="large", dirty_percent=None, last=None)
@@ -57,8 +57,8 @@ def test_a_long_range_is_cut(count: int) -> None:
 def test_a_request_is_answered_as_it_is_sent() -> None:
     api = LogCleaningApi(cast(Any, Logs([1, 2])))
     body = b"".join(map(bytes, LogCleaningRequest(topic_id=TOPIC, first=0, count=2).encode()))
-    response = api.handle(memoryview(body), cast(Any, SimpleNamespace()))
+    response = api.handle(memoryview(body), call_of())
     found = LogCleaningResponse.decode(memoryview(b"".join(map(bytes, response))))
     assert [row.partition for row in found.partitions] == [1]
     with pytest.raises(FormatError):
-        api.handle(memoryview(body[:5]), cast(Any, SimpleNamespace()))
+        api.handle(memoryview(body[:5]), call_of())

@@ -339,8 +339,8 @@ async def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
 
 
 async def test_held_bytes_are_bounded() -> None:
-    """Beyond a quarter of the bytes that may be without response, produces for a partition without owner get a
-    retriable error."""
+    """Produces for a partition without owner get a retriable error beyond a quarter of the bytes that may be without
+    response."""
 
     async with world(queued_max_request_bytes=4096, socket_request_max_bytes=4096) as w:
         w.topic()

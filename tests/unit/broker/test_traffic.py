@@ -14,7 +14,7 @@ from bmq.broker.traffic import CALLERS_MAX, KEYS_A_TURN, PARTITIONS_MAX, Traffic
 from bmq.controller.member_client import PeerMemberClient
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import LoadRequest, LoadResponse
-from bmq.core.rpc.server import InternalCall
+from tests.harness.fakes import call_of
 from tests.harness.loop_stops import is_short, loop_stops
 
 
@@ -61,7 +61,7 @@ async def test_traffic_that_no_caller_asks_for_is_not_kept() -> None:
 async def test_many_partitions_are_added_to_all_accounts_without_a_stop() -> None:
     load = TrafficCounters()
     api = BrokerApi(cast(Any, None), load, cast(Any, None))
-    callers = [cast(InternalCall, SimpleNamespace(caller=f"c{number}")) for number in range(CALLERS_MAX)]
+    callers = [call_of(f"c{number}") for number in range(CALLERS_MAX)]
     body = memoryview(b"".join(map(bytes, LoadRequest().encode())))
     for call in callers:
         await api.report_load(body, call)

@@ -56,7 +56,7 @@ def test_it_asks_where_the_server_listens(
 
 
 def test_a_server_that_is_not_ready_says_why(port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words that do not move the terminal."""
+    """The printed reason does not move the terminal."""
     assert main(["health", "--http", f"127.0.0.1:{port}", "--ready"]) == 1
     printed = capsys.readouterr().err
     assert f"http://127.0.0.1:{port}/readyz: 503 " in printed

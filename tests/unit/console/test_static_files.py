@@ -101,7 +101,7 @@ def test_every_import_is_there(name: str) -> None:
 
 
 def test_the_page_stays_small() -> None:
-    """Over a slow line, too: all of it before compression."""
+    """All files, before compression, load over a slow line."""
     assert sum((STATIC / name).stat().st_size for name in NAMES) < 200_000
 
 

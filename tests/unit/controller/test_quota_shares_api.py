@@ -13,7 +13,7 @@ from bmq.controller.quota_shares_api import QuotaSharesApi
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.rpc.messages.controller import QuotaDemand, QuotaSharesRequest, QuotaSharesResponse
 from bmq.core.rpc.server import InternalCall
-from tests.harness.fakes import FakeView
+from tests.harness.fakes import FakeClock, FakeView
 
 
 class World:
@@ -23,8 +23,7 @@ class World:
         view = FakeView("p1")
         for name in ("p1", "p2"):
             view.join(name, role="proxy")
-        clock = SimpleNamespace(monotonic=lambda: self.now)
-        self.api = QuotaSharesApi(cast(Any, self.controller), view, cast(Any, clock))
+        self.api = QuotaSharesApi(cast(Any, self.controller), view, FakeClock(monotonic=lambda: self.now))
 
     def ask(
         self, caller: str, share: float, *, limit: float = 100.0, short: bool = True, credit: float | None = None

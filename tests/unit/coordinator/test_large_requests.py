@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +12,14 @@ from bmq.coordinator.api import GroupCoordinator
 from bmq.coordinator.apis import group_admin
 from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.group.states import GroupRules
-from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN
+from bmq.coordinator.shard.response_queue import RESPONSES_A_TURN
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from bmq.endpoint.response_room import ResponseRoom
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import find_coordinator
+from tests.harness.fakes import request_of
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.members import OneProxy
 from tests.harness.scopes import make_scopes
@@ -49,9 +49,8 @@ Send = Callable[[GroupCoordinator, Any], Awaitable[Any]]
 def find(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
     proxies = OneProxy(ProxyAddress(7, "proxy", 9092))
     scopes = make_scopes(coordinator=coordinator, proxies=proxies)
-    request: Any = SimpleNamespace(api_version=4)
     message = m.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=names)
-    return _of(find_coordinator.handle(scopes, request, message), "coordinators")
+    return _of(find_coordinator.handle(scopes, request_of(version=4), message), "coordinators")
 
 
 def describe(coordinator: GroupCoordinator, names: list[str]) -> Awaitable[Any]:
@@ -210,7 +209,7 @@ async def test_many_members_leave_and_many_protocols_are_refused_without_a_stop(
             assert is_short(each.longest_s), each.longest_s
 
 
-MEMBERS = 5 * ANSWERS_A_TURN // 2
+MEMBERS = 5 * RESPONSES_A_TURN // 2
 
 
 async def count_answers(turns: TurnCounter, asked: list[Coroutine[Any, Any, Any]]) -> asyncio.Future[list[Any]]:
@@ -235,10 +234,10 @@ async def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool)
             await world.crash()
             lost = {each.error_code for each in await joining}
             assert lost == {ErrorCode.NOT_COORDINATOR}
-            assert max(turns.take()) <= ANSWERS_A_TURN
+            assert max(turns.take()) <= RESPONSES_A_TURN
             return
         joined = await joining
-        assert turns.take() == [ANSWERS_A_TURN, ANSWERS_A_TURN, ANSWERS_A_TURN // 2]
+        assert turns.take() == [RESPONSES_A_TURN, RESPONSES_A_TURN, RESPONSES_A_TURN // 2]
         assert {(each.error_code, each.generation_id) for each in joined} == {(0, 1)}
 
         ids = [each.member_id for each in joined]
@@ -249,7 +248,7 @@ async def test_the_members_of_a_large_group_are_answered_in_turns(is_lost: bool)
         await sync(sync_request("g", leader, 1, assigned), CLIENT)
         found = {each.assignment.decode() for each in await others}
         assert found == {each for each in ids if each != leader}
-        assert max(turns.take()) <= ANSWERS_A_TURN
+        assert max(turns.take()) <= RESPONSES_A_TURN
 
 
 async def test_all_groups_are_listed_without_a_stop() -> None:

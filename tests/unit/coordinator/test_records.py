@@ -49,7 +49,7 @@ def test_an_offset_is_written_in_kafkas_bytes() -> None:
 
 
 def test_an_offset_with_an_expiry_is_written_in_kafkas_bytes() -> None:
-    """Beside the topic id, for which Kafka's version 1 has no place, in a tagged field that Kafka's readers skip."""
+    """The topic id, for which Kafka's version 1 has no place, is in a tagged field that Kafka's readers skip."""
     value = bytes.fromhex(
         "0004 000000000000002a ffffffff 03 6d64 0000018bcfe56800 02 00 10" + "ab" * 16 + "904e 08 0000018bcfe56801"
     )

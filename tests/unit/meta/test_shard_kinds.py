@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from uuid import UUID
 
-from bmq.meta.catalog import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from bmq.meta.catalog import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
 from bmq.meta.shard_kinds import (
     GROUPS,
     SHARD_KINDS,
@@ -17,6 +16,7 @@ from bmq.meta.shard_kinds import (
     shard_count,
     shard_of_code,
 )
+from tests.harness.fakes import FakeCatalog
 
 PARTITIONS_MAX = 100_000
 
@@ -50,7 +50,8 @@ def test_shards_have_an_order_and_a_name() -> None:
 
 
 def test_only_the_shards_of_groups_exist_before_their_topic() -> None:
-    catalog: Any = SimpleNamespace(topics={})
+    catalog = FakeCatalog()
     assert [shard_count(kind, catalog, 50) for kind in SHARD_KINDS] == [50, 0]
-    catalog.topics = {OFFSETS_TOPIC: SimpleNamespace(partitions=7), TRANSACTIONS_TOPIC: SimpleNamespace(partitions=9)}
+    for number, (name, partitions) in enumerate(((OFFSETS_TOPIC, 7), (TRANSACTIONS_TOPIC, 9))):
+        catalog.put(name, Topic(name=name, topic_id=UUID(int=number + 1), partitions=partitions))
     assert [shard_count(kind, catalog, 50) for kind in SHARD_KINDS] == [7, 9]

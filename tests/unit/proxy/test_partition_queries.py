@@ -12,6 +12,7 @@ import pytest
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.meta.catalog import Topic
 from bmq.proxy.partition_queries import (
     PARALLEL,
     QueriedPartition,
@@ -23,6 +24,7 @@ from bmq.proxy.partition_queries import (
     owner_of,
 )
 from bmq.proxy.scopes import ProxyScopes
+from tests.harness.fakes import FakeCatalog
 from tests.harness.scopes import make_scopes
 from tests.harness.waiting import now
 
@@ -53,10 +55,8 @@ class FakeOwners:
 
 
 def scopes(owners: FakeOwners) -> ProxyScopes:
-    topics = {"t": SimpleNamespace(topic_id=TOPIC, partitions=2)}
-    return make_scopes(
-        catalog=SimpleNamespace(topics=topics), owners=owners, config=NodeConfig(held_produce_ms=int(HELD_S * 1000))
-    )
+    catalog = FakeCatalog(Topic(name="t", topic_id=TOPIC, partitions=2))
+    return make_scopes(catalog=catalog, owners=owners, config=NodeConfig(held_produce_ms=int(HELD_S * 1000)))
 
 
 # ------------------------------------------------------------------------------------------------------------ owners

@@ -15,7 +15,8 @@ def test_a_verb_or_a_noun_begins_a_docstring(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["What it is.", "It's open.", "Who owns it.", "JobError.", "KvError, StorageUnavailable"]
+    "text",
+    ["What it is.", "It's open.", "Who owns it.", "JobError.", "KvError, StorageUnavailable", "On a local folder."],
 )
 def test_a_riddle_or_a_bare_exception_is_found(text: str) -> None:
     assert docstring_fault(text)

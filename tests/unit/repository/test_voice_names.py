@@ -32,6 +32,11 @@ from tests.voice_names import BOUNDS, KINDS, Departure, count, exceeded, lowered
         ("broker", "partition = key.partition", []),
         ("storage", "shared = self._reads.get(key)", []),
         ("broker", "def f(handed: ReleaseNote): ...", ["names"]),
+        ("proxy", "async def _answer_all(late_answers): ...", ["parts", "parts"]),
+        ("proxy", "class AnswerQueue: ...", ["parts"]),
+        ("proxy", "class HTTPAnswer: ...", ["parts"]),
+        ("tests", "def retold(has_told): ...", ["parts"]),
+        ("proxy", "unanswered, answered_at, handed_over = x", []),
     ],
 )
 def test_departures(room: str, source: str, kinds: list[str]) -> None:

@@ -116,7 +116,7 @@ def test_listeners_are_described_as_kafkas_settings(config: NodeConfig, listener
 
 @pytest.mark.loops("asyncio")
 async def test_an_error_of_one_part_does_not_keep_the_others_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above all not the broker, which hands its partitions over."""
+    """The broker above all must close: it hands its partitions over."""
 
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(CONFIG, fs, kv) as node:

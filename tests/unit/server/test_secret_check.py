@@ -1,4 +1,4 @@
-"""Before a process joins: who keeps it out, and who does not."""
+"""The check before a process joins: processes that keep it out, and processes that do not."""
 
 from __future__ import annotations
 

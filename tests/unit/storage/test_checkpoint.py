@@ -195,8 +195,8 @@ def test_big_endian_numbers_both_ways(values: list[int]) -> None:
 
 
 def test_later_checkpoints_compare_greater() -> None:
-    """By epoch, then n within it, then what was flushed, then the log start; the base offset does not count, since
-    a later segment may begin lower (rule 5)."""
+    """Epoch counts first, then n within it, then the flushed bytes, then the log start; the base offset does not count,
+    since a later segment may begin lower (rule 5)."""
     base = sample()
     ascending = [
         replace(base, segment=SegmentName(500, 1, 9), end_offset=900),

@@ -89,7 +89,7 @@ def test_entries_are_sparse_and_say_what_lies_before(batches: list[tuple[int, in
 def test_one_search_in_every_column(
     batches: list[tuple[int, int, int]], interval: int, column: int, data: st.DataObject
 ) -> None:
-    """Against a count of the entries one by one, at and beside each value."""
+    """A count of the entries gives the same, at and beside each value."""
     index, _ = build(batches, interval)
     values = index.entries[column::ENTRY].tolist()
     value = data.draw(st.sampled_from([each + by for each in [*values, 0] for by in (-1, 0, 1)]))

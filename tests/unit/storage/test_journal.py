@@ -232,7 +232,7 @@ async def test_only_the_brokers_own_files_are_read() -> None:
 
 
 class RollingFileSystem(MemoryFileSystem):
-    """Between its first listing and its first read the journal's owner rolls on, twice."""
+    """A file system whose journal's owner rolls on twice between the first listing and the first read."""
 
     has_rolled = False
 

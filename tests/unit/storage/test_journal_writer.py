@@ -435,7 +435,7 @@ async def test_a_cancelled_append_does_not_disturb_the_others() -> None:
 
 
 async def test_the_queue_has_a_bound() -> None:
-    """Past it ``has_room`` is false and ``room`` waits until the queue has been taken."""
+    """``has_room`` is false past the bound, and ``room`` waits until the queue has been taken."""
 
     size = len(record(full(1)))
     world = JournalWorld(queue_bytes_max=3 * size + 1)

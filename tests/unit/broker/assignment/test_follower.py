@@ -763,7 +763,7 @@ async def test_a_sequence_gap_is_refused_though_its_partition_ends_meanwhile() -
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_partition_that_is_moved_again_at_any_moment_keeps_its_log(seed: int) -> None:
-    """Among three brokers, often before the last move is done, over a slow store that loses requests."""
+    """The moves are among three brokers, often before the last move is done, over a slow store that loses requests."""
 
     async with cluster("a", "b", "c", seed=seed, broker=BrokerConfig(handover_wait_ms=500)) as c:
         c.topic()

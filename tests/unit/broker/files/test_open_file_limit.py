@@ -166,7 +166,7 @@ async def test_partitions_that_are_always_busy_take_turns_with_the_open_files() 
 
 
 async def test_a_partition_with_pauses_of_less_than_a_second_keeps_its_file_for_its_turn() -> None:
-    """Between two records it is not idle: else nearly each of them would cost a file."""
+    """The partition is not idle between two records: else nearly each record would cost a file."""
 
     async with world(broker=BrokerConfig(open_pipelines_max=4)) as w:
         made = Crowded(w, 1000)

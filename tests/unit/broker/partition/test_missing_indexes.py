@@ -36,7 +36,7 @@ from tests.unit.broker.world import idempotent
 @pytest.mark.slow
 @pytest.mark.leaves_tasks
 async def test_an_index_that_an_owner_died_before_writing_is_written_by_the_next() -> None:
-    """Without it readers scan the segment for ever, and compaction ends before it."""
+    """Readers would scan the segment for ever without the index, and compaction would end before it."""
     async with cluster("a", "b", "c") as c:
         key = await owned(c, 3)
         path = path_of(c).idx((await record_of(c)).segments[0].name)

@@ -119,7 +119,7 @@ async def test_lz4_frames_of_other_clients_are_taken(is_checked: bool) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
 async def test_large_batches_are_checked_off_the_loop_in_their_order(codec: str) -> None:
-    """Beyond what the loop may take: off it, in the order of the requests, with the same verdicts."""
+    """Batches too large for the loop are checked off it, in the order of the requests, with the same verdicts."""
     calls = 0
 
     async def elsewhere(call: Callable[[], Outcome]) -> Outcome:

@@ -16,6 +16,7 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage.checkpoint import Checkpoint, ProducerBatch, ProducerState
 from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from tests.harness.fakes import FakeClock
 
 KEY = PartitionKey(UUID(int=7), 0)
 
@@ -54,9 +55,7 @@ async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: t
         return kept.get(incarnation)
 
     fs = MemoryFileSystem(MemoryStorage(), "b")
-    shared: Any = SimpleNamespace(
-        fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
-    )
+    shared: Any = SimpleNamespace(fs=fs, journals=SimpleNamespace(find=find), clock=FakeClock(1), report=pytest.fail)
     files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
     event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals), is_ours=owned)
     assert isinstance(event, ev.LogRecovered)
@@ -77,9 +76,7 @@ async def test_a_bounded_number_of_journals_is_read_at_once() -> None:
         return checkpoint(8, log_start=2) if incarnation == "b-349" else None
 
     fs = MemoryFileSystem(MemoryStorage(), "b")
-    shared: Any = SimpleNamespace(
-        fs=fs, journals=SimpleNamespace(find=find), clock=SimpleNamespace(now_ms=lambda: 1), report=pytest.fail
-    )
+    shared: Any = SimpleNamespace(fs=fs, journals=SimpleNamespace(find=find), clock=FakeClock(1), report=pytest.fail)
     files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
     journals = tuple(f"b-{number}" for number in range(350))
     event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals), is_ours=owned)

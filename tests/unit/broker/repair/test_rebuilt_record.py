@@ -194,7 +194,7 @@ def test_a_long_folder_is_not_kept() -> None:
 
 @pytest.mark.parametrize("count", [OPEN_MAX, OPEN_MAX + 1, NAMES_MAX, 5 * NAMES_MAX])
 def test_a_record_stays_small(count: int) -> None:
-    """With more unindexed segments than it may list the newest remain, and nothing that seems to have a gap behind."""
+    """The newest segments remain if too many are unindexed, and no segment that seems to have a gap behind it."""
     files = folder((name(0, 1), True))
     for number in range(count):
         files.segment(name(10 + number, 2, number), "log", 100, 1)

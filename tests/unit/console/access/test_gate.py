@@ -57,7 +57,7 @@ def test_openapi_says_which_requests_need_a_login_and_a_right() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("route", sorted(RIGHTS))
 async def test_each_request_needs_its_login_and_its_right(route: tuple[str, str]) -> None:
-    """Without a log-in 401, without the right 403; with it, whatever the handler responds."""
+    """The response is 401 without a log-in, 403 without the right, and the handler's with both."""
     (method, template), right = route, RIGHTS[route]
     path = path_of(template) if template in OPENAPI["paths"] else template.replace("{file}", "app.js")
     acls = Acls()

@@ -17,6 +17,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.assignment import CHUNK, AssignmentChunk
 from bmq.meta.cluster.view import ViewChange
+from tests.harness.fakes import FakeCatalog, FakeClock
 from tests.harness.loop_stops import is_short, longest_step_s, without_collector
 from tests.harness.seeds import example_count
 
@@ -32,11 +33,9 @@ class World:
         self.chunks: dict[tuple[uuid.UUID, int], AssignmentChunk] = {}
         self.now = 0.0
         self.table = PartitionTable()
-        catalog: Any = SimpleNamespace(topics={}, by_id=self.topics.get)
+        self.catalog = FakeCatalog()
         view: Any = SimpleNamespace(chunks=self.chunks, chunk=lambda topic, number: self.chunks.get((topic, number)))
-        clock: Any = SimpleNamespace(monotonic=lambda: self.now)
-        self.feed = TableFeed(self.table, catalog, view, clock)
-        self.catalog = catalog
+        self.feed = TableFeed(self.table, self.catalog, view, FakeClock(monotonic=lambda: self.now))
 
     def topic(self, topic_id: uuid.UUID, partitions: int) -> None:
         """Create a topic, give it more partitions, or delete it (0)."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from bmq.controller.topics import files as topic_files
 from bmq.controller.topics.files import PACE_S, Publisher
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
+from tests.harness.fakes import FakeCatalog
 
 
 class Files:
@@ -38,10 +38,9 @@ class Files:
 
 
 def catalog(topics: int) -> Catalog:
-    made = {
-        f"t{n}": Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=1, revision=n + 1) for n in range(topics)
-    }
-    return cast(Catalog, SimpleNamespace(topics=made))
+    return FakeCatalog(
+        *(Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=1, revision=n + 1) for n in range(topics))
+    )
 
 
 async def test_the_newest_topic_files_are_checked_at_once_and_the_others_at_a_pace(

@@ -12,7 +12,7 @@ from bmq.coordinator.group.timers import NEVER, GroupTimers, Timer, TimerKind
 
 @pytest.mark.slow
 def test_deadlines_come_in_order_and_only_when_due() -> None:
-    """Against a plain model; heartbeats only move, so the heap stays within twice the timers."""
+    """A plain model has the same deadlines; heartbeats only move, so the heap stays within twice the timers."""
     rng = random.Random(5)
     deadlines = GroupTimers()
     timers = [Timer("g", TimerKind.SESSION, str(number)) for number in range(200)]

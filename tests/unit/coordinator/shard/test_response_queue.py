@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bmq.coordinator.shard.response_queue import ANSWERS_A_TURN, ResponseQueue
+from bmq.coordinator.shard.response_queue import RESPONSES_A_TURN, ResponseQueue
 
 
 def tokens(count: int) -> list[asyncio.Future[int]]:
@@ -19,34 +19,34 @@ def given(waiting: list[asyncio.Future[int]]) -> int:
 
 
 async def test_few_responses_are_given_at_once() -> None:
-    queue, waiting = ResponseQueue(), tokens(ANSWERS_A_TURN)
+    queue, waiting = ResponseQueue(), tokens(RESPONSES_A_TURN)
     for number, token in enumerate(waiting):
         queue.give(token, number)
-    assert [token.result() for token in waiting] == list(range(ANSWERS_A_TURN))
+    assert [token.result() for token in waiting] == list(range(RESPONSES_A_TURN))
     assert repr(queue) == "<ResponseQueue 0 waiting>"
 
 
 async def test_many_responses_are_given_in_order_a_bounded_number_a_turn() -> None:
-    queue, waiting = ResponseQueue(), tokens(3 * ANSWERS_A_TURN + 7)
+    queue, waiting = ResponseQueue(), tokens(3 * RESPONSES_A_TURN + 7)
     for number, token in enumerate(waiting):
         queue.give(token, number)
     counts = [given(waiting)]
     while counts[-1] < len(waiting):
         await asyncio.sleep(0)
         counts.append(given(waiting))
-        assert counts[-1] - counts[-2] <= ANSWERS_A_TURN
+        assert counts[-1] - counts[-2] <= RESPONSES_A_TURN
     assert counts[:3] == [100, 200, 300]
     assert [token.result() for token in waiting] == list(range(len(waiting)))
 
 
 async def test_a_response_does_not_overtake_those_that_wait() -> None:
-    queue, waiting = ResponseQueue(), tokens(2 * ANSWERS_A_TURN)
+    queue, waiting = ResponseQueue(), tokens(2 * RESPONSES_A_TURN)
     for token in waiting:
         queue.give(token, 1)
     (late,) = tokens(1)
     queue.give(late, 2)
     await asyncio.sleep(0)
-    assert given(waiting) == 2 * ANSWERS_A_TURN
+    assert given(waiting) == 2 * RESPONSES_A_TURN
     assert not late.done(), "this turn has given out all that it may"
     assert await late == 2
 
@@ -54,15 +54,15 @@ async def test_a_response_does_not_overtake_those_that_wait() -> None:
 async def test_an_emptied_queue_gives_responses_at_once_again() -> None:
     queue = ResponseQueue()
     for _ in range(3):
-        waiting = tokens(ANSWERS_A_TURN)
+        waiting = tokens(RESPONSES_A_TURN)
         for token in waiting:
             queue.give(token, 1)
-        assert given(waiting) == ANSWERS_A_TURN
+        assert given(waiting) == RESPONSES_A_TURN
         await asyncio.sleep(1)
 
 
 async def test_a_request_that_was_cancelled_is_passed_over() -> None:
-    queue, waiting = ResponseQueue(), tokens(ANSWERS_A_TURN + 2)
+    queue, waiting = ResponseQueue(), tokens(RESPONSES_A_TURN + 2)
     waiting[0].cancel()
     for token in waiting:
         queue.give(token, 1)
@@ -74,7 +74,7 @@ async def test_a_request_that_was_cancelled_is_passed_over() -> None:
 
 async def test_each_request_has_one_response() -> None:
     queue, loop = ResponseQueue(), asyncio.get_running_loop()
-    tokens = [loop.create_future() for _ in range(ANSWERS_A_TURN + 3)]
+    tokens = [loop.create_future() for _ in range(RESPONSES_A_TURN + 3)]
     for token in tokens:
         queue.give(token, "first")
         queue.give(token, "second")

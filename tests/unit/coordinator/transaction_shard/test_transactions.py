@@ -141,7 +141,7 @@ async def test_a_groups_offsets_are_a_partition_of_the_offsets_topic() -> None:
 @pytest.mark.parametrize("adds", [4, 5])
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_groups_offsets_leave_a_transaction_of_version_2_as_it_is(adds: int, *, is_first: bool) -> None:
-    """After the time-out the producer goes on; a client before version 2 would be fenced by the same abort."""
+    """The producer goes on after the time-out; a client before version 2 would be fenced by the same abort."""
     async with running(World()) as world:
         made = await world.a.init(timeout_ms=1_000)
         producer = (made.producer_id, made.producer_epoch)

@@ -403,7 +403,7 @@ CODEC_PRESENT: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("number", range(len(CODECS)), ids=CODECS)
 @pytest.mark.parametrize("is_idempotent", [False, True])
 def test_we_accept_what_kafka_python_builds(number: int, is_idempotent: bool) -> None:
-    """With every codec that its build has; the header says what was put in."""
+    """Each codec of its build is read; the header says what was put in."""
     if not CODEC_PRESENT[CODECS[number]]():
         pytest.skip(f"kafka-python has no {CODECS[number]} here")
     builder = MemoryRecordsBuilder(2, number, 1 << 20)
@@ -426,7 +426,7 @@ def test_we_accept_what_kafka_python_builds(number: int, is_idempotent: bool) ->
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_varints_are_zig_zag(value: int) -> None:
-    """Against the definition: 7 bits a byte, lowest first, of 0, -1, 1, -2, ..."""
+    """The definition: 7 bits a byte, lowest first, of 0, -1, 1, -2, ..."""
     data = encode_varint(value)
     assert all(byte & 0x80 for byte in data[:-1])
     assert not data[-1] & 0x80

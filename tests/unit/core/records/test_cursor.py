@@ -85,7 +85,7 @@ def test_one_window_gives_them_all(check: BatchCheck, offsets: OffsetOrder) -> N
 @pytest.mark.slow
 @CHECKS
 def test_bytes_cut_anywhere_end_in_a_torn_batch(check: BatchCheck) -> None:
-    """At a batch's end the walk is over; anywhere else the last batch is damage that says how much of it is there."""
+    """The walk is over at a batch's end; anywhere else the last batch is damage: the error has its present bytes."""
     ends = {0} | {at + size for _, at, size in PLACES}
     for keep in range(len(DATA)):
         cursor = BatchCursor(0, 5, check=check, length=keep)
@@ -287,7 +287,7 @@ def test_reading_batches_does_not_copy() -> None:
 
 @pytest.mark.parametrize("keep", range(1, len(PARTS[0])))
 def test_batches_that_do_not_fill_the_bytes_are_corrupt(keep: int) -> None:
-    """At every byte, alone and behind a whole one."""
+    """The batch is cut at every byte, alone and behind a whole batch."""
     for whole in ([], PARTS[1:2]):
         found = read_batches(memoryview(b"".join(whole) + PARTS[0][:keep]))
         assert [next(found).base_offset for _ in whole] == [7] * len(whole)

@@ -190,7 +190,7 @@ def test_partitions_without_records_take_one_buffer() -> None:
 
 
 def test_golden_request_version_4() -> None:
-    """From the protocol guide: replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, topics."""
+    """Fields of the protocol guide: replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, topics."""
     text = "ffffffff 000001f4 00000001 03200000 01 00000001 0001 74 00000001 00000003 0000000000000007 00100000"
     asked = parse_fetch(memoryview(bytes.fromhex(text)), 4)
     assert (asked.replica_id, asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (-1, 500, 1, 50 << 20)

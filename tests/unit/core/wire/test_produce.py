@@ -110,7 +110,7 @@ def test_what_a_version_lacks_is_left_out(version: int) -> None:
 
 
 def test_golden_request_version_3() -> None:
-    """From the protocol guide: transactional_id, acks, timeout_ms, [name, [index, records]]."""
+    """Fields of the protocol guide: transactional_id, acks, timeout_ms, [name, [index, records]]."""
     text = "ffff ffff 00001388 00000001 0001 74 00000002 00000000 00000003 616263 00000001 ffffffff"
     asked = parse_produce(memoryview(bytes.fromhex(text)), 3)
     assert (asked.transactional_id, asked.acks, asked.timeout_ms) == (None, -1, 5_000)

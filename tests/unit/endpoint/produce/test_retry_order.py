@@ -1,4 +1,4 @@
-"""After a refused idempotent batch nothing that follows it passes before it has come again."""
+"""Nothing that follows a refused idempotent batch passes before the batch has come again."""
 
 from __future__ import annotations
 

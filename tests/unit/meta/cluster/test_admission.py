@@ -6,8 +6,7 @@ import asyncio
 import struct
 import uuid
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -22,7 +21,7 @@ from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingReques
 from bmq.core.rpc.peers import PROTOCOL
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.core.security.session import ANONYMOUS_SESSION
-from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.admission import AGAIN_S, MemberAdmission, ShardOwnership
 from bmq.meta.cluster.assignment import encode_shards
 from bmq.meta.cluster.keys import features_key, member_key, shards_key
@@ -33,19 +32,12 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.kv import Delete, Put
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS
+from tests.harness.fakes import FakeCatalog
 
 OFFSETS_ID, OTHER_ID, TRANSACTIONS_ID = (uuid.UUID(int=number) for number in (1, 2, 3))
-TOPICS = {
-    OFFSETS_TOPIC: SimpleNamespace(topic_id=OFFSETS_ID),
-    TRANSACTIONS_TOPIC: SimpleNamespace(topic_id=TRANSACTIONS_ID),
-    "other": SimpleNamespace(topic_id=OTHER_ID),
-}
-
-
-def catalog_of(*names: str) -> Any:
-    """Return a catalog that shows these topics."""
-    shown = {name: TOPICS[name] for name in names}
-    return SimpleNamespace(topics=shown, by_id={each.topic_id: each for each in shown.values()}.get)
+OFFSETS = Topic(name=OFFSETS_TOPIC, topic_id=OFFSETS_ID, partitions=50)
+TRANSACTIONAL = Topic(name=TRANSACTIONS_TOPIC, topic_id=TRANSACTIONS_ID, partitions=50)
+OTHER = Topic(name="other", topic_id=OTHER_ID, partitions=1)
 
 
 class World:
@@ -59,7 +51,7 @@ class World:
         self.endpoint = InternalEndpoint("own", "c", LoopClock(), is_serving=lambda: True, admit=self.admission.admit)
         self.asked: list[str] = []
         self.endpoint.register(ShardOpenRequest, self._respond, role="coordinator")
-        self.ownership = ShardOwnership(self.kv, "c", self.seen, catalog_of(OFFSETS_TOPIC, "other"))
+        self.ownership = ShardOwnership(self.kv, "c", self.seen, FakeCatalog(OFFSETS, OTHER))
 
     def _respond(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         self.asked.append(call.caller)
@@ -275,7 +267,7 @@ async def test_an_ownership_is_that_of_the_kind_whose_topic_the_partition_is_of(
     await w.put_shards({3: ShardOwner("c1", 7)})
     await w.kv.commit([], [Put(shards_key("c", TRANSACTIONS), encode_shards({3: ShardOwner("c2", 9)}))])
     await w.seen.start()
-    check = ShardOwnership(w.kv, "c", w.seen, catalog_of(OFFSETS_TOPIC, TRANSACTIONS_TOPIC)).check
+    check = ShardOwnership(w.kv, "c", w.seen, FakeCatalog(OFFSETS, TRANSACTIONAL)).check
     await check(PartitionKey(OFFSETS_ID, 3), 7, "c1")
     await check(PartitionKey(TRANSACTIONS_ID, 3), 9, "c2")
     for topic_id, number, caller in ((OFFSETS_ID, 9, "c2"), (TRANSACTIONS_ID, 7, "c1")):
@@ -291,7 +283,7 @@ async def test_a_topic_that_the_catalog_does_not_show_yet_may_be_of_each_kind_th
     await w.kv.commit([], [Put(shards_key("c", TRANSACTIONS), encode_shards({3: ShardOwner("c2", 9)}))])
     await w.seen.start()
     key = PartitionKey(TRANSACTIONS_ID, 3)
-    empty = ShardOwnership(w.kv, "c", w.seen, catalog_of())
+    empty = ShardOwnership(w.kv, "c", w.seen, FakeCatalog())
     await empty.check(key, 7, "c1")
     await empty.check(key, 9, "c2")
     with pytest.raises(RequestError) as refused:

@@ -136,7 +136,7 @@ class AdminServing(AdminWorld):
 
 
 def decode(kind: Any, version: int, data: bytes) -> Any:
-    """Without its header (the correlation id, and tags in flexible versions)."""
+    """Decode a response without its header (the correlation id, and tags in flexible versions)."""
     return kind.decode(data[5 if kind.flexible_version_q(version) else 4 :], version=version)
 
 

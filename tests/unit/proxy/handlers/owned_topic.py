@@ -13,6 +13,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Ends
 from bmq.meta.catalog import Topic
 from bmq.proxy.scopes import ProxyScopes
+from tests.harness.fakes import FakeCatalog
 from tests.harness.scopes import make_scopes
 
 ENDS = Ends(epoch=7, log_start=10, last_stable_offset=40, high_watermark=50)
@@ -38,13 +39,14 @@ class FakeOwner:
 
 def scopes_of(owners: Mapping[int, FakeOwner], *, topics: Mapping[str, Topic] | None = None) -> ProxyScopes:
     """Return scopes for topic ``t`` with 4 partitions; partitions without an owner in ``owners`` get none."""
-    found = {"t": Topic(name="t", topic_id=UUID(int=1), partitions=4), **(topics or {})}
+    catalog = FakeCatalog(Topic(name="t", topic_id=UUID(int=1), partitions=4))
+    catalog.topics.update(topics or {})
 
     async def wait(key: PartitionKey, timeout_s: float) -> Any:
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no owner in time")
 
     return make_scopes(
-        catalog=SimpleNamespace(topics=found, broker_configs=lambda node: {}),
+        catalog=catalog,
         owners=SimpleNamespace(get=lambda key: owners.get(key.partition), wait=wait),
         config=NodeConfig(),
     )

@@ -11,6 +11,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.wire.messages import FindCoordinatorRequest
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import find_coordinator
+from tests.harness.fakes import request_of
 from tests.harness.scopes import make_scopes
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -35,9 +36,8 @@ class FakeCoordinator:
 async def ask(version: int, *keys: str, kind: int = GROUP, coordinator: FakeCoordinator | None = None) -> Any:
     proxies = SimpleNamespace(addresses=PROXIES, coordinator_of=lambda shard: {5: 77}.get(shard, 1 + shard % 2))
     scopes = make_scopes(coordinator=coordinator or FakeCoordinator(), proxies=proxies)
-    request: Any = SimpleNamespace(api_version=version)
     message = FindCoordinatorRequest(key=keys[0] if keys else "", key_type=kind, coordinator_keys=list(keys))
-    return await find_coordinator.handle(scopes, request, message)
+    return await find_coordinator.handle(scopes, request_of(version=version), message)
 
 
 @pytest.mark.parametrize("version", range(4))

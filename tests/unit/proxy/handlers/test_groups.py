@@ -14,7 +14,6 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acl_index import AclIndex
 from bmq.core.security.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
-from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
@@ -22,6 +21,7 @@ from bmq.core.wire.codec_client import decode_response, encode_response_body
 from bmq.core.wire.header import response_is_flexible
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
+from bmq.meta.catalog import Topic
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.proxy.handlers import (
     delete_groups,
@@ -37,6 +37,7 @@ from bmq.proxy.handlers import (
     sync_group,
 )
 from tests.harness.audit import HeldAudit
+from tests.harness.fakes import FakeCatalog, FakeClient
 from tests.harness.members import OneProxy
 from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.fakes import World, commit_request, join_request, running, sync_request
@@ -55,9 +56,7 @@ class Caller:
         members = OneProxy(ProxyAddress(7, "proxy", 9092))
         self.audit = HeldAudit()
         self.scopes = make_scopes(coordinator=world.coordinator, proxies=members, audit=self.audit)
-        self.client: Any = SimpleNamespace(
-            host="10.0.0.1", peer="10.0.0.1:1", is_closed=False, session=ANONYMOUS_SESSION
-        )
+        self.client = FakeClient()
 
     async def __call__(self, message: Any, version: int) -> Any:
         api = APIS[message.API_KEY]
@@ -357,15 +356,14 @@ async def test_all_offsets_of_another_proxys_group_are_those_of_topics_that_the_
     ]
     acls = AclIndex([everything, *denied, everything._replace(resource_type=ResourceType.GROUP)])
     authorizer = CachedAuthorizer(acls, (), allows_without_acls=False)
-    topics = {ids[name]: SimpleNamespace(name=name) for name in ("orders", "secret")}
+    topics = [Topic(name=name, topic_id=ids[name], partitions=1) for name in ("orders", "secret")]
     scopes = make_scopes(
         coordinator=SimpleNamespace(offset_fetch=elsewhere),
-        catalog=SimpleNamespace(by_id=topics.get),
+        catalog=FakeCatalog(*topics),
         authorizer=authorizer,
     )
-    client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", session=ANONYMOUS_SESSION)
     body = memoryview(bytes(asked.encode(version=version)))
-    request = Request(int(ApiKey.OFFSET_FETCH), version, 1, "client", body, client, 0.0)
+    request = Request(int(ApiKey.OFFSET_FETCH), version, 1, "client", body, FakeClient(), 0.0)
     response = await offset_fetch.handle(scopes, request, decode_request(ApiKey.OFFSET_FETCH, version, body))
     if version >= 10:
         assert [topic.topic_id for topic in response.groups[0].topics] == [ids["orders"]]

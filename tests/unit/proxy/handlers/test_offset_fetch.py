@@ -9,10 +9,10 @@ import pytest
 
 from bmq.core.errors import ErrorCode
 from bmq.core.security.acls import ResourceType
-from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.proxy.handlers import offset_fetch
+from tests.harness.fakes import request_of
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.scopes import make_scopes
 from tests.unit.proxy.turns import Turns
@@ -46,10 +46,7 @@ async def fetch(message: Any, authorizer: Any) -> m.OffsetFetchResponse:
         return m.OffsetFetchResponse(groups=[groups(group_id=each.group_id, topics=[]) for each in asked.groups])
 
     scopes = make_scopes(coordinator=SimpleNamespace(offset_fetch=coordinator), authorizer=authorizer)
-    client = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", session=ANONYMOUS_SESSION)
-    request: Any = SimpleNamespace(
-        api_key=ApiKey.OFFSET_FETCH, api_version=message.API_VERSION, client=client, client_id="c"
-    )
+    request = request_of(ApiKey.OFFSET_FETCH, message.API_VERSION, client_id="c")
     return await offset_fetch.handle(scopes, request, message)
 
 

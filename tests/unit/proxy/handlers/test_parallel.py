@@ -26,7 +26,7 @@ from bmq.proxy.handlers._parallel import (
     each,
 )
 from bmq.proxy.partition_queries import ask_all
-from tests.harness.fakes import FakeClient
+from tests.harness.fakes import FakeCatalog, FakeClient
 from tests.harness.loop_stops import without_collector
 from tests.harness.scopes import make_scopes
 from tests.unit.proxy.handlers.admin_requests import CREATE, GROW, codes, create, grow, new
@@ -184,7 +184,7 @@ async def test_too_many_partitions_in_all_create_nothing(module: Any) -> None:
         admin = RefusingAdmin()
         request = Request(0, 0, 0, None, memoryview(b""), FakeClient(), 0.0)
         message = SimpleNamespace(topics=topics(count, 100_000), validate_only=True, timeout_ms=10_000)
-        scopes = make_scopes(admin=admin, catalog=SimpleNamespace(topics={}))
+        scopes = make_scopes(admin=admin, catalog=FakeCatalog())
         response = await module.handle(scopes, request, message)
         found = response.topics if module is create_topics else response.results
         return {each.error_code for each in found}, admin.asked

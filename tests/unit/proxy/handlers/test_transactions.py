@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +19,6 @@ from bmq.core.security.acls import (
     PatternType,
     ResourceType,
 )
-from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
@@ -34,6 +32,7 @@ from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.proxy.apis import ALL_APIS
 from tests.harness.audit import HeldAudit
+from tests.harness.fakes import FakeClient
 from tests.harness.members import OneProxy, OneView
 from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.fakes import MemoryCatalog, topic
@@ -98,8 +97,7 @@ class Caller:
         api = APIS[message.API_KEY]
         version = message.API_VERSION if version is None else version
         body = memoryview(bytes(message.encode(version=version)))
-        client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", session=ANONYMOUS_SESSION)
-        request = Request(int(api.key), version, 1, "client", body, client, 0.0)
+        request = Request(int(api.key), version, 1, "client", body, FakeClient(), 0.0)
         response = api.handle(make_scopes(**self.parts), request, decode_request(int(api.key), version, body))
         if inspect.isawaitable(response):
             response = await response

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acl_index import AclIndex
 from bmq.core.security.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
-from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import response_is_flexible
@@ -19,6 +17,7 @@ from bmq.core.wire.messages import TxnOffsetCommitResponse
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.meta.cluster.levels import FeatureLevels
 from bmq.proxy.handlers import txn_offset_commit
+from tests.harness.fakes import FakeClient
 from tests.harness.scopes import make_scopes
 from tests.unit.coordinator.fakes import World, running
 from tests.unit.coordinator.txn_requests import end, stable, txn_request
@@ -35,9 +34,8 @@ async def send(world: World, message: Any, version: int, **scope: Any) -> list[E
     """Return the code of each partition in the response."""
     levels = FeatureLevels(levels={"transaction.version": 1})
     scopes = make_scopes(coordinator=world.coordinator, levels=lambda: levels, **scope)
-    client: Any = SimpleNamespace(host="10.0.0.1", peer="10.0.0.1:1", is_closed=False, session=ANONYMOUS_SESSION)
     body = memoryview(bytes(message.encode(version=version)))
-    request = Request(int(KEY), version, 1, "client", body, client, 0.0)
+    request = Request(int(KEY), version, 1, "client", body, FakeClient(), 0.0)
     response = await txn_offset_commit.handle(scopes, request, decode_request(KEY, version, body))
     data = b"".join(encode_response(int(KEY), version, 1, response))[5 if response_is_flexible(KEY, version) else 4 :]
     topics = TxnOffsetCommitResponse.decode(data, version=version).topics

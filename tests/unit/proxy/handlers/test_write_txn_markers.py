@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from bmq.core.wire.messages import WriteTxnMarkersRequest
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
 from bmq.proxy.handlers import write_txn_markers
+from tests.harness.fakes import request_of
 from tests.harness.scopes import change
 from tests.unit.proxy.handlers.owned_topic import FakeOwner, scopes_of
 
@@ -38,11 +38,10 @@ def marker(producer_id: int, *topics: tuple[str, list[int]], is_commit: bool = F
 
 async def write(owners: dict[int, FakeOwner], *markers: Any, version: int = 2, **parts: Any) -> list[Any]:
     """Return (producer id, topic, partition, error) of each partition."""
-    request: Any = SimpleNamespace(api_version=version)
     message: Any = WriteTxnMarkersRequest(markers=list(markers))
     parts.setdefault("levels", lambda: LEVEL_1)
     scopes = change(scopes_of(owners, topics=INTERNAL), **parts)
-    response = await write_txn_markers.handle(scopes, request, message)
+    response = await write_txn_markers.handle(scopes, request_of(version=version), message)
     return [
         (each.producer_id, topic.name, one.partition_index, ErrorCode(one.error_code).name)
         for each in response.markers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 from bmq.core.net.request import Request
@@ -13,7 +12,7 @@ from bmq.core.security.session import Session
 from bmq.meta.security.client_quotas import Entity, Holder, find_client_quota, find_ip_quota, has_client_quota
 from bmq.meta.security.quotas_view import QuotasView
 from bmq.proxy.quotas.request_quotas import RequestQuotas
-from tests.harness.fakes import FakeClient
+from tests.harness.fakes import FakeClient, FakeClock
 
 
 class FakeQuotas:
@@ -58,10 +57,10 @@ class QuotasWorld:
         self.now = 100.0
         self.processor_s = 0.0
         self.view = FakeQuotas()
-        self.clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.clock = FakeClock(monotonic=lambda: self.now)
         self.quotas = RequestQuotas(
             cast(QuotasView, self.view),
-            cast(Any, self.clock),
+            self.clock,
             lambda limit: limit * share,
             lambda: self.processor_s,
         )

@@ -47,7 +47,7 @@ async def test_reading_and_questions_go_on_through_another_proxy() -> None:
 
 
 async def test_the_direct_connection_is_used_again_once_it_stands() -> None:
-    """Without an error, and with nothing out of order: what went round is answered before anything goes straight."""
+    """The change makes no error and keeps the order: relayed requests have responses before a request goes straight."""
 
     async with relayed() as world:
         await answers([world.send(plain())])

@@ -14,7 +14,7 @@ from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.messages.member import ErrorResponse
 from bmq.core.rpc.messages.proxy import RelayRequest, RelayResponse
 from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost
-from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_ANSWERS_S, RelayedConnection
+from bmq.proxy.relay.relayed_connection import BYTES_MAX, LAST_RESPONSES_S, RelayedConnection
 
 
 class FakePeer:
@@ -116,9 +116,9 @@ async def test_one_that_never_says_what_became_of_the_others_is_given_up() -> No
     (peer, way) = relayed()
     calls = [way.call(0, 13, [b"x"]) for _ in range(2)]
     peer.respond(0, RelayResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", was_sent=False))
-    await asyncio.sleep(LAST_ANSWERS_S / 2)
+    await asyncio.sleep(LAST_RESPONSES_S / 2)
     assert not calls[1].done()
-    await asyncio.sleep(LAST_ANSWERS_S)
+    await asyncio.sleep(LAST_RESPONSES_S)
     assert [lost(each) for each in calls] == [False, True]
 
 
@@ -158,7 +158,7 @@ async def test_retired_it_closes_with_its_last_answer_and_tells_nobody() -> None
     call = way.call(0, 13, [b"x"])
     way.retire()
     assert lost(way.call(0, 13, [b"late"])) is False
-    await asyncio.sleep(10 * LAST_ANSWERS_S)
+    await asyncio.sleep(10 * LAST_RESPONSES_S)
     assert not peer.is_closed, "a slow flush takes its time"
     peer.respond(0, OK)
     assert bytes(await call) == b"fine"

@@ -30,7 +30,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ListOffsetsRequest
 from bmq.proxy.handlers import list_offsets
 from bmq.proxy.routing.batched_queries import LOST_S, SINGLES_MAX, TOGETHER_MAX, WAIT_S, BatchedQueries
-from tests.harness.fakes import FakeClient, member
+from tests.harness.fakes import member, request_of
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.harness.waiting import now
 from tests.unit.proxy.cluster import Cluster, cluster, plain
@@ -264,7 +264,7 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
         for number in range(partitions)
     ]
     message = SimpleNamespace(API_VERSION=7, isolation_level=0, topics=[Topic(name="orders", partitions=asked)])
-    request: Any = SimpleNamespace(api_key=ApiKey.LIST_OFFSETS, client=FakeClient(), client_id=None)
+    request = request_of(ApiKey.LIST_OFFSETS, 7)
     (topic,) = (await list_offsets.handle(world.scopes, request, message)).topics
     return list(topic.partitions)
 

@@ -326,7 +326,7 @@ def test_a_producer_that_comes_again_is_not_given_up() -> None:
 
 
 def test_an_expired_batch_is_given_up() -> None:
-    """Under way it is not answered; refused it is not given back."""
+    """A batch under way gets no response; a refused batch is not given back."""
     story = opened()
     story.hand(9)
     assert story.tell(Expired(story.parts[0])) == []

@@ -20,7 +20,7 @@ from bmq.core.wire.codec import encode_response
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.shard_kinds import GROUPS, ShardId
-from bmq.proxy.shards.client import CALL_TIMEOUT_S, EntryRefused, Forwards, NoAnswer
+from bmq.proxy.shards.client import CALL_TIMEOUT_S, EntryRefused, Forwards, NoResponse
 from tests.harness.waiting import now
 
 CLIENT = ClientInfo("client-1", "/10.0.0.1")
@@ -81,7 +81,7 @@ def forwards(peers: FakePeers, local: Any = None) -> Forwards:
 
 
 async def refused(of: Forwards, asked: Any, owner: ShardOwner = THERE) -> EntryRefused:
-    with pytest.raises(NoAnswer) as caught:
+    with pytest.raises(NoResponse) as caught:
         await of.ask(asked, REQUEST, CLIENT, owner, shards(1))
     return caught.value.refused
 

@@ -222,7 +222,7 @@ async def test_an_error_of_the_request_itself_is_asked_for_once() -> None:
 
 @pytest.mark.parametrize("is_loading", [False, True])
 async def test_a_pattern_that_cannot_be_read_is_refused_whichever_shards_are_loaded(*, is_loading: bool) -> None:
-    """In the first case the cluster has no shard yet."""
+    """The cluster has no shard yet in the first case."""
     async with transactions() as w:
         if is_loading:
             await _begun(w)

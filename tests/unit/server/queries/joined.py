@@ -32,10 +32,7 @@ def topic(name: str, topic_id: uuid.UUID, partitions: int = 1) -> Topic:
 
 
 def catalog_of(*topics: Topic) -> FakeCatalog:
-    catalog = FakeCatalog()
-    for each in topics:
-        catalog.put(each.name, each)
-    return catalog
+    return FakeCatalog(*topics)
 
 
 def joined_as(view: FakeView, ask: Ask | None = None, features: FeatureTable = FEATURES) -> ClusterMember:

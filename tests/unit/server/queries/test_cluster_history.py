@@ -13,7 +13,7 @@ from bmq.core.rpc.peers import PeerLost
 from bmq.core.wire.api_keys import ApiKey
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server.cluster_member import ClusterMember
-from bmq.server.queries.cluster_history import ANSWER_S, ClusterHistory, totals
+from bmq.server.queries.cluster_history import RESPONSE_S, ClusterHistory, totals
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.members import lone_broker
 from tests.unit.server.queries.joined import joined, member
@@ -29,7 +29,7 @@ class Peers:
         self._answers = answers
 
     async def ask(self, member: Any, request: HistoryRequest, timeout_s: float) -> Any:
-        assert timeout_s == ANSWER_S
+        assert timeout_s == RESPONSE_S
         response = self._answers[member.incarnation]
         if isinstance(response, Exception):
             raise response
@@ -111,5 +111,5 @@ async def test_a_member_answers_with_what_is_newer() -> None:
         now_ms = START_MS + step * INTERVAL_MS
         history.sample()
     history.stop()
-    response = await own.peers.ask(member("own"), HistoryRequest(after_ms=1001 * INTERVAL_MS), ANSWER_S)
+    response = await own.peers.ask(member("own"), HistoryRequest(after_ms=1001 * INTERVAL_MS), RESPONSE_S)
     assert (response.layout, response.rows) == (LAYOUT, encode_rows([HistoryRow(1002, Totals())]))

@@ -21,6 +21,7 @@ from bmq.core.model import PartitionKey
 from bmq.server.console_view import console_state
 from bmq.server.queries.counts import COUNTS_S, Counts
 from bmq.storage.layout import PartitionPath
+from tests.harness.fakes import FakeClock
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.harness.seeds import amount
 from tests.unit.broker.world import World
@@ -104,7 +105,7 @@ async def test_very_many_open_transactions_are_looked_at_without_a_stop() -> Non
     shards = object.__new__(TransactionShards)
     serving: Any = SimpleNamespace(state=state)
     shards._loaded = lambda: [serving]  # type: ignore[assignment,method-assign,return-value]
-    shards._clock = SimpleNamespace(now_ms=lambda: 4_000)
+    shards._clock = FakeClock(4_000)
     counts = Counts(None, cast(Any, SimpleNamespace(transaction_shards=shards)))
     with loop_stops() as stops:
         await counts.count()

@@ -19,7 +19,7 @@ from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.queries.collected_metrics import Collected
 from bmq.server.queries.group_lag_history import GroupLagHistory
-from bmq.server.queries.member_queries import ANSWER_S
+from bmq.server.queries.member_queries import RESPONSE_S
 from tests.unit.server.queries.joined import catalog_of, joined, member, topic
 
 NOW_MS = 1_700_000_000_000
@@ -77,7 +77,7 @@ async def test_a_coordinator_samples_its_groups_over_all_topics() -> None:
     assert (await history.facts("billing", NOW_MS))["samples"] == []
     assert (await history.facts(OTHER_TOPICS, 0))["samples"] == []
     assert (await history.facts("partial", 0))["samples"] == []
-    response = await of.peers.ask(member("own"), GroupLagRequest(group_id="audit", after_ms=0), ANSWER_S)
+    response = await of.peers.ask(member("own"), GroupLagRequest(group_id="audit", after_ms=0), RESPONSE_S)
     assert (response.is_counted, response.samples) == (True, ((NOW_MS, 0),))
 
 

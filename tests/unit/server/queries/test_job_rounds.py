@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bmq.console.operations import RoundFacts
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import (
@@ -18,13 +19,16 @@ from bmq.core.rpc.messages.broker import (
 )
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, Member
-from bmq.server.queries.job_rounds import ANSWER_S, JobRounds, ask_owner
+from bmq.server.queries.job_rounds import RESPONSE_S, JobRounds, ask_owner
 from tests.unit.server.queries.joined import catalog_of, joined, member, topic
 
 TOPIC = uuid.UUID(int=7)
 KEY = PartitionKey(TOPIC, 1)
 REQUEST = BeginCleaningRequest(TOPIC, 1, "j")
-RESPONSE = BeginCleaningResponse(start=5)
+RESPONSE = BeginCleaningResponse(
+    start=5, first_dirty=6, end=9, now_ms=70, swap_until_ms=80, delete_retention_ms=4, segment_bytes=100,
+    index_interval_bytes=10, clean_bytes=30, dirty_bytes=50, hold_ms=60, aborted=b"a", producers=b"p",
+)  # fmt: skip
 
 
 class Cluster:
@@ -46,7 +50,7 @@ class Cluster:
 async def test_the_owner_is_asked_also_if_it_is_this_process(owner: str) -> None:
     cluster = Cluster(owner)
     assert await ask_owner(cluster.joined, KEY, REQUEST) is RESPONSE
-    assert cluster.asked == [(owner, REQUEST, ANSWER_S)]
+    assert cluster.asked == [(owner, REQUEST, RESPONSE_S)]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +80,13 @@ async def test_a_round_of_an_existing_partition_is_planned_by_its_owner() -> Non
     cluster = Cluster("other")
     rounds = JobRounds(cluster.joined, catalog_of(topic("orders", TOPIC, 2)))
     facts = await rounds.begin_cleaning("orders", 1, "j")
-    assert (facts["topic_id"], facts["partition"], facts["start"]) == (str(TOPIC), 1, 5)
-    assert cluster.asked == [("other", REQUEST, ANSWER_S)]
+    assert facts == {
+        "topic_id": str(TOPIC), "partition": 1, "start": 5, "first_dirty": 6, "end": 9, "now_ms": 70,
+        "swap_until_ms": 80, "delete_retention_ms": 4, "segment_bytes": 100, "index_interval_bytes": 10,
+        "clean_bytes": 30, "dirty_bytes": 50, "hold_ms": 60, "aborted": "YQ==", "producers": "cA==",
+    }  # fmt: skip
+    assert facts.keys() == RoundFacts.__annotations__.keys()
+    assert cluster.asked == [("other", REQUEST, RESPONSE_S)]
     for wrong in (("orders", 2), ("nobody", 0)):
         with pytest.raises(RequestError) as caught:
             await rounds.begin_cleaning(*wrong, "j")

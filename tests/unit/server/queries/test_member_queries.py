@@ -11,7 +11,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages.coordinator import ShardsNotLoadedRequest
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, PROXY, Member
-from bmq.server.queries.member_queries import ANSWER_S, PARALLEL, ask_members, others_with
+from bmq.server.queries.member_queries import PARALLEL, RESPONSE_S, ask_members, others_with
 from tests.harness.waiting import now
 from tests.unit.server.queries.joined import joined, member
 
@@ -34,7 +34,7 @@ def test_other_processes_with_the_role_and_an_address_are_asked() -> None:
 )
 async def test_a_process_without_a_response_is_left_out(error: Exception) -> None:
     async def ask(asked: Member, request: object, timeout_s: float) -> str:
-        assert timeout_s == ANSWER_S
+        assert timeout_s == RESPONSE_S
         if asked.incarnation == "a":
             raise error
         return f"of {asked.incarnation}"

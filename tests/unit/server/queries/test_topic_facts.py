@@ -118,7 +118,7 @@ async def _refuses() -> int:
 async def test_partitions_are_shown_while_storage_does_not_answer(
     count: Callable[[], Awaitable[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without their bytes; and storage is waited for once, not for every few partitions."""
+    """The facts lack their bytes; and storage is waited for once, not for every few partitions."""
     monkeypatch.setattr(FarOwner, "count", staticmethod(count))
     owners = FarOwners()
     owners.connect_s = 0.0

@@ -12,12 +12,13 @@ import pytest
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.roles.local_shard_log import LocalShardLog, LocalShardLogs
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import OffsetNotFound
+from tests.harness.fakes import FakeCatalog
 
 TOPIC = UUID(int=1)
 KEY = PartitionKey(TOPIC, 0)
@@ -177,11 +178,10 @@ def logs(owner: Any, fence: ShardFence | None = None, *, has_topic: bool = True)
         assert key == KEY
         return owner
 
-    topics = {OFFSETS_TOPIC: SimpleNamespace(topic_id=TOPIC, partitions=1)} if has_topic else {}
+    topics = [Topic(name=OFFSETS_TOPIC, topic_id=TOPIC, partitions=1)] if has_topic else []
     assigned: Any = SimpleNamespace(wait=wait)
-    catalog: Any = SimpleNamespace(topics=topics)
     pool: Any = SimpleNamespace(fs=None, progress=None)
-    return LocalShardLogs(assigned, catalog, pool, ShardFence() if fence is None else fence)
+    return LocalShardLogs(assigned, FakeCatalog(*topics), pool, ShardFence() if fence is None else fence)
 
 
 @pytest.mark.parametrize(("partition", "has_topic"), [(0, False), (1, True)])

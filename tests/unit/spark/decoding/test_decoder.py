@@ -164,7 +164,7 @@ def test_big_records_of_each_codec(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_framing_of_javas_clients(codec: str) -> None:
-    """Among it snappy's blocks, each behind its length."""
+    """The framing has snappy's blocks, each behind its length."""
     data = bytes(recompress(Batch(memoryview(plain(0, 2000))), Compression(codec, {"gzip": 6, "lz4": 9}.get(codec, 3))))
     assert rows_of(table(data)) == read_by_kafka(plain(0, 2000))
 

@@ -150,7 +150,7 @@ async def test_rule_10_a_deleted_prefix_is_not_read() -> None:
 
 
 async def test_an_index_that_covers_a_beginning_is_completed_by_a_scan() -> None:
-    """Between the two steps that join neighbours the first index stands beside a longer log."""
+    """The first index stands beside a longer log between the two steps that join neighbours."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()

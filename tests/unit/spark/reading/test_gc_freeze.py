@@ -48,7 +48,7 @@ def test_what_comes_later_is_collected() -> None:
 
 
 def test_planning_and_reading_set_it_aside() -> None:
-    """In a process that did no more than a worker of Spark's does."""
+    """The process does no more than a worker of Spark's does."""
     program = (
         "import gc; from bmq.spark.reading.batch_reader import BmqBatchReader\n"
         "from bmq.spark.source import BmqDataSource\n"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -30,6 +31,7 @@ from bmq.core.records.reader import RECORDS_BYTES_MAX
 from bmq.storage.cleaning.batch_writer import cut_records
 from bmq.storage.cleaning.compiled_filter import COMPILED_FILTERS, CompiledFilters, CompiledRecordFilter
 from bmq.storage.cleaning.key_offsets import ENTRY_BYTES
+from bmq.storage.cleaning.loops import layout
 from bmq.storage.cleaning.record_filter import NOTHING, Kept, PythonRecordFilter, RecordFilter
 from bmq.storage.cleaning.retention import NO_HORIZON
 from tests.harness.seeds import seeds
@@ -265,7 +267,7 @@ def test_the_largest_timestamp_is_that_of_the_records_that_stay(attributes: int)
 
 
 def test_the_map_is_as_large_as_its_log_and_never_larger_than_the_buffer() -> None:
-    assert KERNELS.ENTRY_BYTES == ENTRY_BYTES == 24
+    assert layout.ENTRY_BYTES == ENTRY_BYTES == 24
     assert compiled(BUFFER_BYTES, 1 << 40).table_bytes == BUFFER_BYTES // 24 * 24
     assert compiled(BUFFER_BYTES, 100).table_bytes == 200 * 24
     assert compiled(BUFFER_BYTES, 0).table_bytes == 2 * 24
@@ -406,6 +408,13 @@ def test_the_machine_code_is_kept() -> None:
     for kernel in (KERNELS.map_records, KERNELS.mark_records, KERNELS.keep_records, KERNELS.sip_hash):
         assert len(kernel.signatures) == 1
         assert kernel.stats.cache_path
+
+
+def test_machine_code_of_other_parts_is_not_loaded() -> None:
+    parts = machine_code.digest("bmq.storage.cleaning.loops")
+    for name in ("map_records", "mark_records", "keep_records", "sip_hash"):
+        folder = Path(getattr(KERNELS, name).stats.cache_path)
+        assert [*folder.glob(f"kernels.{name}-{parts}-*.nbi")], folder
 
 
 def test_a_filter_has_kafkas_limit_of_a_batch() -> None:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import pytest
 from crc32c import crc32c
 
-from bmq.core import machine_code
 from bmq.core.errors import FormatError
 from bmq.core.records.batch import (
     CRC_START,
@@ -35,6 +34,7 @@ from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.cleaning import source_reader
 from bmq.storage.cleaning.compiled_filter import COMPILED_FILTERS
 from bmq.storage.cleaning.key_offsets import ENTRY_BYTES
+from bmq.storage.cleaning.loops.layout import REBASED_BYTES_MAX
 from bmq.storage.cleaning.plain_runs import RunRules, Window
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
@@ -48,7 +48,6 @@ from tests.unit.storage.cleaning.random_logs import extend_log
 pytestmark = pytest.mark.slow
 
 assert COMPILED_FILTERS.load_compiled()
-KERNELS: Any = machine_code.load("bmq.storage.cleaning.kernels")
 SECRET = bytes(range(16))
 ROOT = Path(__file__).parents[4]
 HEADER_FIELDS = {8: ">i", 16: ">b", 21: ">h", 23: ">i", 27: ">q", 35: ">q", 43: ">q", 57: ">i"}
@@ -386,7 +385,7 @@ def test_the_header_of_a_lying_batch_is_not_followed() -> None:
         window = Window(memoryview(data), 0, 1 << 40)
         rules = RunRules(end_offset=1 << 40, epoch=-1, gap_from=0, now_ms=0, new_horizon=1, horizon_end=1 << 40)
         run = records.keep_run(window, 0, rules)
-        assert len(run.data) <= len(data) + HEADER_BYTES + 5 * KERNELS.REBASED_BYTES_MAX
+        assert len(run.data) <= len(data) + HEADER_BYTES + 5 * REBASED_BYTES_MAX
 
 
 def test_there_are_no_runs_without_an_instruction_for_the_crc() -> None:

@@ -16,7 +16,6 @@ from bmq.storage.cleaning.plan import (
     LogFacts,
     Reason,
     SegmentFacts,
-    dirtiest_first,
     group_segments,
     plan_cleaning,
 )
@@ -173,19 +172,6 @@ def test_groups_hold_every_segment_once_in_order(sizes: list[int], limit: int) -
         assert len(group) == 1 or sum(each.bytes for each in group) <= limit
     for group, following in pairwise(groups):
         assert sum(each.bytes for each in group) + following[0].bytes > limit
-
-
-def test_the_dirtiest_log_is_first_and_a_log_past_its_lag_before_it() -> None:
-    eager = replace(COMPACTED, min_cleanable_dirty_ratio=0.0)
-    late = replace(COMPACTED, max_compaction_lag_ms=1)
-    plans = [
-        ("half", planned(log((100, 10), (100, -1)), eager)),
-        ("clean", planned(log((100, 10)), eager)),
-        ("b-all", planned(log((100, -1)))),
-        ("a-all", planned(log((100, -1)))),
-        ("late", planned(log((99, 10), (1, -1)), late)),
-    ]
-    assert [name for name, _ in dirtiest_first(plans)] == ["late", "a-all", "b-all", "half"]
 
 
 def test_a_plan_tells_what_the_next_segment_waits_for() -> None:

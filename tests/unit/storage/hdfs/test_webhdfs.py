@@ -46,7 +46,7 @@ async def test_another_cluster_and_an_open_one_are_opened(tmp_path: Path, proper
 
 
 async def test_a_namenode_that_demands_a_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any configuration, the NameNode's own answer is what shows Kerberos."""
+    """The NameNode's own response shows Kerberos, without any configuration."""
     for name in ("HADOOP_CONF_DIR", "HADOOP_HOME"):
         monkeypatch.delenv(name, raising=False)
 
