@@ -129,6 +129,13 @@ class HttpServer:
             closed += close_backlog(sock)
         return closed + (self._tls.give_clients_up() if self._tls is not None else 0)
 
+    def close_departed(self) -> int:
+        """Close the connections whose client has closed them, whatever it sent before; return their number.
+
+        Their requests are dropped, but for those whose handler runs already.
+        """
+        return self.connections.drop_departed()
+
     async def stop(self) -> None:
         """Listen no more, and close all connections, after ``STOP_TIMEOUT_S`` at most."""
         if self._listening is not None:

@@ -24,6 +24,7 @@ from bmq.console.operations import NotPossible
 from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
+from bmq.core.net.departures import Departures
 
 CONNECTIONS_MAX = 200
 REQUESTS_MAX = 100
@@ -60,7 +61,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Connections:
     """All connections of one server, by what they wait for.
 
-    ``look`` is called before bytes are read.  It may call ``drop_all``: this process has stood still.
+    ``look`` is called before bytes are read.  It may call ``drop_all`` or ``drop_departed``: this process has stood
+    still.
     """
 
     def __init__(self, look: Callable[[], None] = no_op) -> None:
@@ -75,6 +77,7 @@ class Connections:
         self.refused = 0
         """Connections and bodies that came while there were too many: they were closed, or others in their place."""
         self.look = look
+        self._departures = Departures()
         self.dropped = 0
         """Connections closed because clients had not read their responses."""
 
@@ -87,8 +90,10 @@ class Connections:
     def add(self, connection: HttpConnection) -> bool:
         """Add a waiting connection; if there are too many, drop the connection that has waited longest.
 
-        Returns False if there are too many and none of them waits.
+        Returns False if there are too many and none of them waits, or if its client has gone.
         """
+        if connection.socket is not None and self._departures.has_left(connection.socket):
+            return False
         if len(self) >= CONNECTIONS_MAX:
             self.refused += 1
             if not self._waiting:
@@ -103,6 +108,19 @@ class Connections:
         for connection in connections:
             connection.drop()
         return len(connections)
+
+    def drop_departed(self) -> int:
+        """Drop the connections whose client has closed them, whatever it sent before; return their number.
+
+        A connection in the backlog is closed at its accept.
+        """
+        by_transport: dict[asyncio.BaseTransport, HttpConnection] = {
+            each.socket: each for each in (*self._waiting, *self._answering) if each.socket is not None
+        }
+        departed = self._departures.find(by_transport)
+        for transport in departed:
+            by_transport[transport].drop()
+        return len(departed)
 
     def answers(self, connection: HttpConnection) -> None:
         """Note that a request of ``connection`` is being served.  Does nothing if the connection is removed."""
@@ -156,7 +174,7 @@ class Connections:
 class HttpConnection(web.RequestHandler):
     """One connection of the HTTP server, with its time-outs."""
 
-    __slots__ = ("_connections", "_deadline", "_head_bytes", "_head_end", "_is_idle", "_is_in_head", "_socket")
+    __slots__ = ("_connections", "_deadline", "_head_bytes", "_head_end", "_is_idle", "_is_in_head", "socket")
 
     def __init__(self, manager: Any, connections: Connections, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -169,10 +187,11 @@ class HttpConnection(web.RequestHandler):
         self._head_bytes = 0
         self._head_end = b""  # the last bytes of the head so far
         self._deadline: asyncio.TimerHandle | None = None
-        self._socket: asyncio.Transport | None = None  # kept here: aiohttp drops its own before all bytes are sent
+        self.socket: asyncio.Transport | None = None
+        """The transport until it is closed: aiohttp drops its own before all bytes are sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = cast(asyncio.Transport, transport)
+        self.socket = cast(asyncio.Transport, transport)
         super().connection_made(transport)
         if self._connections.add(self):
             self._wait(HEAD_S)
@@ -182,7 +201,7 @@ class HttpConnection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
         self._connections.remove(self)
-        self._socket = None
+        self.socket = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -239,7 +258,7 @@ class HttpConnection(web.RequestHandler):
         finally:
             self._connections.has_sent(self)
             self._is_in_head = True
-            if self._socket is not None:
+            if self.socket is not None:
                 self._wait(IDLE_S, is_idle=True)
             else:
                 self._stop_waiting()
@@ -248,7 +267,7 @@ class HttpConnection(web.RequestHandler):
         """Close the connection at once, without sending the bytes that the client has not read."""
         self._stop_waiting()
         self._connections.remove(self)
-        transport = self._socket
+        transport = self.socket
         self.force_close()
         if transport is not None:
             transport.abort()

@@ -12,6 +12,7 @@ from bmq.console.http import HttpServer
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.logging.fields import fields
 from bmq.core.metrics.counters import Metrics
+from bmq.core.net.departures import Ended, ended
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.listener_config import ANY_HOST, ListenerAddress, address_text
 from bmq.core.net.request import Dispatch
@@ -29,7 +30,8 @@ CLIENTS_SHARE = 0.25
 class Sockets:
     """Sockets of a ``Node``: ``start`` it, ``open`` them, then ``drain``, then ``close``."""
 
-    def __init__(self, node: Node, http: HttpServer) -> None:
+    def __init__(self, node: Node, http: HttpServer, ended: Ended = ended) -> None:
+        """Create the listeners; ``ended`` finds their connections whose other side has closed them."""
         self._node = node
         self._http = http
         self._config = node.config
@@ -43,12 +45,12 @@ class Sockets:
                 node.proxy.endpoint, node.config, node.metrics,
                 is_response_room_wanted=node.is_response_room_wanted,
                 rates=node.security.connection_rates, bounds=node.security.connection_bounds, audit=node.proxy.audit,
-                standstill=node.joined.standstill,
+                standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             self._internal = Listener(
                 node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=node.joined.strangers,
-                audit=node.proxy.audit, standstill=node.joined.standstill,
+                audit=node.proxy.audit, standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
 
     async def start(self) -> None:
@@ -59,6 +61,7 @@ class Sockets:
         """
         await asyncio.to_thread(own_name)
         self._node.close_clients = self._close_clients
+        self._node.close_departed = self._close_departed
         if self._internal is None:
             self._node.joined.is_at(http=self._http_address())
         await self._node.start()
@@ -138,6 +141,11 @@ class Sockets:
         """Close the connections of all clients, of Kafka and of the HTTP API; return their number.  Both listen on."""
         closed = self._http.give_clients_up()
         return closed + (self._kafka.give_clients_up() if self._kafka is not None else 0)
+
+    def _close_departed(self) -> int:
+        """Close the connections whose other side has closed them, of all ports; return their number."""
+        listeners = (each for each in (self._kafka, self._internal) if each is not None)
+        return self._http.close_departed() + sum(each.close_departed() for each in listeners)
 
     def close(self) -> None:
         """Close the sockets for clients.  Other processes are served until ``close_internal``."""

@@ -115,6 +115,8 @@ class Node:
         self._on_failed = on_failed
         self.close_clients: Callable[[], int] = _no_clients
         """Called to close all clients' connections; returns their number."""
+        self.close_departed: Callable[[], int] = _no_clients
+        """Called to close the connections whose client has gone; returns their number."""
         self.joined = joined
         self.fs = fs
         self.kv = kv
@@ -239,6 +241,7 @@ class Node:
         joined.on_id = self._renumbered
         joined.is_serving = self._may_be_asked
         joined.on_lost, joined.on_joined = self._lost, self._joined_again
+        joined.standstill.on_doubt.add(self._close_departed)
         joined.standstill.on_found.add(
             lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")
         )
@@ -281,6 +284,18 @@ class Node:
             "all clients' connections are closed, with the requests in them: clients connect and send them again",
             extra=fields(connections=closed, error=why),
         )
+
+    def _close_departed(self, seconds: float) -> None:
+        """Close the connections of clients that have gone while this process stood still, with the requests in them.
+
+        A client with a short time-out may have given such a request up, and have gone on through another process.
+        """
+        closed = self.close_departed()
+        if closed:
+            _log.info(
+                "connections of clients that have gone are closed, with the requests in them",
+                extra=fields(connections=closed, error=f"this process stood still for {seconds:.1f} s"),
+            )
 
     def _joined_again(self) -> None:
         self._set_member(True)

@@ -15,11 +15,12 @@ length       consequence
 ``DOUBT_S``    a doubt: this process may have been declared dead.  It asks the store whether it is still a member, which
              settles the doubt.  Until then its partitions' owners prove their ownership before they say where a log
              ends or begins (``broker.partition.assurance``).  Two pauses of ``PAUSE_S`` soon after one another count as
-             well: together they may keep a process from answering the controller's pings
+             well: together they may keep a process from answering the controller's pings.  And connections that the
+             other side has closed meanwhile are closed, with the requests that lie in them (``core.net.departures``)
 ``GIVEN_UP_S`` a doubt that the membership does not settle: a partition on its way to another broker may have been taken
-             over from a living process (``BrokerConfig.handover_wait_ms``).  And clients are given up: one with a short
-             time-out may have gone on through another process, and every other process has given up its connections to
-             this one (``core.rpc.liveness``)
+             over from a living process (``BrokerConfig.handover_wait_ms``).  And clients are given up, whether the end
+             of their connections has arrived or not: a client with a short time-out may have gone on elsewhere,
+             and every other process has given up its connections to this one (``core.rpc.liveness``)
 ``ALONE_S``    the length after which a process that has its cluster alone gives clients up: no other process can have
              served them.  Kafka's own request time-out has passed then, so whatever lies in a socket has no reader any
              more.  A shorter length would let a slow disk close all connections again and again
@@ -107,12 +108,11 @@ class Standstill:
 
     @property
     def is_unnoticed(self) -> bool:
-        """True if a standstill of ``given_up_s`` has ended, unseen by ``look``.  Then ``look`` is called soon.
+        """True if a standstill has ended, unseen by ``look``.  Then ``look`` is called soon.
 
-        For code that may not call ``look`` itself: it sends nothing for a client until the client is given up.
+        For code that may not call ``look`` itself: such code sends nothing for a client before ``look`` has run.
         """
-        now = self.now()
-        if now <= self.deadline or now - self._beat_at < self._given_up_s:
+        if self.now() <= self.deadline:
             return False
         if self._look_due is None:
             self._look_due = asyncio.get_running_loop().call_soon(self._look_now)

@@ -188,6 +188,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------- for request handlers
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport, once the connection stands."""
+        assert self._transport is not None
+        return self._transport
+
     def on_close(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call ``call`` at the close: see ``core.net.request.Client``.  After the close it is called at once."""
         if self.is_closed:
@@ -321,7 +327,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._settle(has_completed=bool(frames))
 
     def eof_received(self) -> None:
-        """Return None, which closes the connection: as in Kafka, the client's outstanding responses are not sent."""
+        """Close the connection, at once: as in Kafka, the client's outstanding responses are not sent.
+
+        The loop closes it too, since None is returned, but calls ``connection_lost`` in a later turn.  A request that
+        waits may not begin before.
+        """
+        self.close()
 
     def pause_writing(self) -> None:
         assert self._transport is not None
@@ -388,7 +399,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if standstill.now() > standstill.deadline:
             standstill.look()
             if self.is_closed:
-                return  # the process stood still: its clients are given up
+                return  # the process stood still: its client is given up, or has gone
         try:
             response = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch

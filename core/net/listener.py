@@ -22,6 +22,7 @@ from bmq.core.metrics.counters import Metrics
 from bmq.core.net.admission import NO_BOUNDS, NO_RATES, ConnectionBounds, ConnectionRates
 from bmq.core.net.backlog import close_backlog
 from bmq.core.net.client_connection import ClientConnection
+from bmq.core.net.departures import Departures, Ended, ended
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
 from bmq.core.net.login_budget import LIMIT_BYTES, LoginBudget
@@ -65,6 +66,7 @@ class Listener:
         bounds: ConnectionBounds = NO_BOUNDS,
         audit: Audit = NO_AUDIT,
         standstill: Standstill | None = None,
+        ended: Ended = ended,
     ) -> None:
         """``is_response_room_wanted`` returns whether responses wait for memory that unsent ones hold.
 
@@ -72,6 +74,7 @@ class Listener:
         ``rates`` bounds how fast connections come, ``bounds`` how many of one principal there are.
         ``audit`` gets the log-ins by certificate, and the handshakes that fail.
         ``standstill`` is looked at before each request; without one nobody watches the loop.
+        ``ended`` finds the connections whose client has gone.
         """
         self._rates = rates
         self._bounds = bounds
@@ -83,6 +86,7 @@ class Listener:
         self.metrics = metrics
         self.audit = audit
         self.standstill = standstill or Standstill(SystemClock())  # one that is never started finds nothing
+        self._departures = Departures(ended)
         self.budget = RequestBudget(config.queued_max_request_bytes, metrics)
         self.login_budget = LoginBudget[ClientConnection](
             min(LIMIT_BYTES, config.queued_max_request_bytes // 2), metrics, self._close_before_login
@@ -192,6 +196,20 @@ class Listener:
         listening = () if self._is_stopping else self._servers
         return len(accepted) + sum(close_backlog(sock) for server in listening for sock in server.sockets)
 
+    def close_departed(self) -> int:
+        """Close the connections whose client has closed them, whatever it sent before; return their number.
+
+        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
+        A connection in the backlog is closed at its accept.
+        """
+        by_transport: dict[asyncio.BaseTransport, ClientConnection] = {}
+        for connection in self.connections:
+            by_transport[connection.transport] = connection
+        departed = self._departures.find(by_transport)
+        for transport in departed:
+            by_transport[transport].close()
+        return len(departed)
+
     # --------------------------------------------------------------------------------------- events of connections
 
     def opened(self, connection: ClientConnection) -> float:
@@ -214,6 +232,9 @@ class Listener:
         if refusal:
             metrics.connections_refused += 1
             _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
+            connection.close()
+            return self.now
+        if self._departures.has_left(connection.transport):
             connection.close()
             return self.now
         if self._rates.is_active and not self._admit(connection):

@@ -33,6 +33,8 @@ from tests.simulation.kafka_clients import Refused, check, pause, produce_reques
 
 GIVES_UP_S = 3.0
 """Request time-out of these clients: short, as many set it."""
+SHORT_S = 0.3, 1.0
+"""The shortest time-outs that clients set."""
 
 
 class Message(NamedTuple):
@@ -85,10 +87,10 @@ def plain_request(topic: str, timestamp: int, count: int) -> Any:
     return produce_request(topic, 0, bytes(build_batch([Record(value=b"v")] * count, base_timestamp=timestamp)), -1)
 
 
-async def abandon(client: ClusterClient, request: Any, response: type[Any], version: int) -> None:
+async def abandon(client: ClusterClient, message: Message, gives_up_s: float = GIVES_UP_S) -> None:
     """Send a request to a process that stands still, and give it up with its connection."""
     try:
-        reply = await client.call(request, response, version, GIVES_UP_S)
+        reply = await client.call(*message, gives_up_s)
     except Disconnected:
         return
     raise AssertionError(f"a process that stands still has responded {reply}")

@@ -68,6 +68,8 @@ class Places:
     rng: Random
     slow: Place
     number: int
+    gives_up_s: float = GIVES_UP_S
+    """Request time-out of the clients."""
 
     def client(self) -> ClusterClient:
         """Return a client of any process that is not stopped."""
@@ -101,6 +103,10 @@ class Abandoning:
     async def give_up(self) -> None:
         raise NotImplementedError
 
+    async def abandon(self, message: Message) -> None:
+        """Send a request to the stopped process, and give it up."""
+        await abandon(self.client, message, self.at.gives_up_s)
+
     async def go_on(self) -> None:
         """Do the same and more through another process."""
 
@@ -116,7 +122,7 @@ class Committing(Abandoning):
     """A consumer that assigns its partitions itself."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, commit_request(self.name, TOPIC, 100), OffsetCommitResponse, 7)
+        await self.abandon(Message(commit_request(self.name, TOPIC, 100), OffsetCommitResponse, 7))
 
     async def go_on(self) -> None:
         self.offset = self.at.rng.choice((0, 200))
@@ -138,7 +144,7 @@ class _AlteringOffsets(Committing):
         await self.at.ask(partial(commit, group=self.name, topic=TOPIC, offset=50))
 
     async def give_up(self) -> None:
-        await abandon(self.client, *self.message)
+        await self.abandon(self.message)
 
 
 class DeletingOffsets(_AlteringOffsets):
@@ -164,7 +170,7 @@ class Joining(Abandoning):
     """A static member."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, join_request(self.name, TOPIC, "i"), JoinGroupResponse, 5)
+        await self.abandon(Message(join_request(self.name, TOPIC, "i"), JoinGroupResponse, 5))
 
     async def go_on(self) -> None:
         self.member, self.generation = await self.at.ask(partial(join, group=self.name, topic=TOPIC, instance="i"))
@@ -188,7 +194,7 @@ class Leaving(Joining):
         await self.at.ask(partial(join, group=self.name, topic=TOPIC, instance="i"))
 
     async def give_up(self) -> None:
-        await abandon(self.client, leave_request(self.name, "i"), LeaveGroupResponse, 3)
+        await self.abandon(Message(leave_request(self.name, "i"), LeaveGroupResponse, 3))
 
 
 class _OfALog(Abandoning):
@@ -215,7 +221,7 @@ class Deleting(_OfALog):
     """An administrator who thinks better of it."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, delete_request(self.name, 2), DeleteRecordsResponse, 2)
+        await self.abandon(Message(delete_request(self.name, 2), DeleteRecordsResponse, 2))
 
     async def check(self) -> None:
         assert await self.find(EARLIEST) == 0, f"{self.name}: records were deleted after their client had gone on"
@@ -225,7 +231,7 @@ class Producing(_OfALog):
     """A producer without a producer id."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, plain_request(self.name, 1_000, 1), ProduceResponse, 9)
+        await self.abandon(Message(plain_request(self.name, 1_000, 1), ProduceResponse, 9))
 
     async def go_on(self) -> None:
         await self.write(1_000, 1)
@@ -238,7 +244,7 @@ class _Asking(Abandoning):
     """A client that asks the process as soon as that goes on, about what others have done meanwhile."""
 
     async def give_up(self) -> None:
-        await asyncio.sleep(GIVES_UP_S)
+        await asyncio.sleep(self.at.gives_up_s)
 
     async def go_on(self) -> None:
         self.right = await self.change()

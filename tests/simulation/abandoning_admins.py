@@ -35,7 +35,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataResponse
 
 from bmq.core.errors import ErrorCode
-from tests.simulation.abandoned_requests import Message, abandon, respond
+from tests.simulation.abandoned_requests import Message, respond
 from tests.simulation.abandoning import Abandoning
 from tests.simulation.cluster_world import ClusterClient
 from tests.simulation.kafka_clients import create_topic, metadata_request
@@ -62,7 +62,7 @@ class Administrating(Abandoning):
     """What ``describe`` returns after the last change."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, *self.changes[0].message)
+        await self.abandon(self.changes[0].message)
 
     async def go_on(self) -> None:
         for change in self.changes:

@@ -18,7 +18,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitResponse,
 )
 
-from tests.simulation.abandoned_requests import Message, abandon, committed
+from tests.simulation.abandoned_requests import Message, committed
 from tests.simulation.abandoning import TOPIC, Abandoning
 
 TIMEOUT_MS = 600_000
@@ -84,7 +84,7 @@ class Beginning(_Transacting):
     """A new instance of an application."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, *self.init())
+        await self.abandon(self.init())
 
     async def go_on(self) -> None:
         await self.begin()
@@ -99,7 +99,7 @@ class AddingPartitions(_Transacting):
     """A producer that adds a partition, and commits the transaction."""
 
     async def give_up(self) -> None:
-        await abandon(self.client, *self.add())
+        await self.abandon(self.add())
 
     async def go_on(self) -> None:
         await self.respond(self.add())
@@ -124,7 +124,7 @@ class Ending(_Transacting):
         await self.respond(self.add())
 
     async def give_up(self) -> None:
-        await abandon(self.client, *self.end())
+        await self.abandon(self.end())
 
     async def go_on(self) -> None:
         await self.respond(self.end())
@@ -143,7 +143,7 @@ class CommittingInTransactions(_Transacting):
         await self.respond(self.add_offsets())
 
     async def give_up(self) -> None:
-        await abandon(self.client, *self.commit_offset(100))
+        await self.abandon(self.commit_offset(100))
 
     async def go_on(self) -> None:
         for message in (

@@ -64,6 +64,9 @@ class _NoHttp:
     def give_clients_up(self) -> int:
         return 0
 
+    def close_departed(self) -> int:
+        return 0
+
 
 class Process:
     """One start of a place; ``run`` is its main task."""
@@ -121,7 +124,7 @@ class Process:
             if node.broker is not None:
                 self.world.acks.watch(node.broker.broker.context.wiring.flush_listener, self.incarnation)
             speak(self)
-            sockets = self.sockets = Sockets(node, cast(HttpServer, _NoHttp()))
+            sockets = self.sockets = Sockets(node, cast(HttpServer, _NoHttp()), self.world.network.ended)
             if await self._asked.comes_before(sockets.start()):
                 return
             await sockets.open()

@@ -14,6 +14,8 @@ from kafka.protocol.consumer import JoinGroupResponse, OffsetCommitResponse
 from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
 from tests.simulation.abandoned_requests import (
+    GIVES_UP_S,
+    Message,
     abandon,
     commit,
     commit_request,
@@ -25,7 +27,7 @@ from tests.simulation.abandoned_requests import (
     settle,
 )
 from tests.simulation.cluster_checks import BugsTold, check_quiet
-from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Place, Process
+from tests.simulation.cluster_world import CLIENT, ClusterClient, ClusterWorld, Place, Process
 from tests.simulation.kafka_clients import create_topic
 from tests.simulation.kafka_world import CONFIG
 from tests.simulation.test_cut_from_store import ROLES, SEGMENT_BYTES
@@ -87,17 +89,29 @@ async def two_clients(world: ClusterWorld) -> tuple[Process, ClusterClient, Clus
 
 
 @pytest.mark.seed(1)
+@pytest.mark.parametrize("gives_up_s", [GIVES_UP_S, 1.0])
 @pytest.mark.parametrize("then", [200, 0])
-async def test_a_commit_that_lay_in_a_stopped_process_takes_no_later_one_back(then: int) -> None:
-    """``then`` 0: a reset, after which the old commit would skip records."""
+async def test_a_commit_that_lay_in_a_stopped_process_takes_no_later_one_back(then: int, gives_up_s: float) -> None:
+    """``then`` 0: a reset, after which the old commit would skip records.
+
+    The end of the connection has arrived if the time-out is 1 s: the process stands still too shortly to give all
+    clients up.  After 3 s it has not arrived.
+    """
     async with three_nodes(1) as world:
         stopped, slow, other = await two_clients(world)
         stopped.stop()
-        await abandon(slow, commit_request(GROUP, TOPIC, 100), OffsetCommitResponse, 7)
+        message = Message(commit_request(GROUP, TOPIC, 100), OffsetCommitResponse, 7)
+        giving_up = asyncio.create_task(abandon(slow, message, gives_up_s))
+        await asyncio.sleep(0.1)
+        if gives_up_s == GIVES_UP_S:
+            world.network.cut(CLIENT, stopped.place.host)
+        await giving_up
         await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=100))
         await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=then))
         stopped.resume()
         await settle()
+        assert stopped.node is not None
+        assert bool(stopped.node.metrics.clients_given_up) == (gives_up_s == GIVES_UP_S)
         assert await insist(world, other, partial(committed, group=GROUP, topic=TOPIC)) == then
         other.close()
 
@@ -136,7 +150,7 @@ async def test_a_join_that_lay_in_a_stopped_process_does_not_fence_the_member_th
     async with three_nodes(1) as world:
         stopped, slow, other = await two_clients(world)
         stopped.stop()
-        await abandon(slow, join_request(GROUP, TOPIC, "i1"), JoinGroupResponse, 5)
+        await abandon(slow, Message(join_request(GROUP, TOPIC, "i1"), JoinGroupResponse, 5))
         member, generation = await insist(world, other, partial(join, group=GROUP, topic=TOPIC, instance="i1"))
         stopped.resume()
         for _ in range(10):

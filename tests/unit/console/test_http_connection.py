@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from bmq.console.security_headers import SECURITY_HEADERS
 from bmq.console.state import ConsoleState
 from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.limit import BURST
+from bmq.core.net.departures import ended
 from tests.harness.waiting import until
 from tests.unit.console.states import state
 
@@ -68,6 +70,43 @@ async def test_a_standstill_is_found_before_the_bytes_that_lay_in_a_socket_are_r
                 await reader.readuntil(b"\r\n\r\n")
         assert b"HTTP/1.1" not in await reader.read()
         assert server.connections.requests == 1
+        writer.close()
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+async def test_after_a_standstill_a_request_is_not_served_if_its_client_has_gone(is_accepted: bool) -> None:
+    """The client connected before, or while the process stood still: then only the kernel has accepted it."""
+    has_stood = False
+
+    def look() -> None:
+        nonlocal has_stood
+        if has_stood:
+            has_stood = False
+            closed.append(server.close_departed())
+
+    closed: list[int] = []
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with serving(look=look) as server:
+        reader, writer = await connect(server)
+        writer.write(request)
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        await reader.readuntil(b"\r\n\r\n")
+        leaving = socket.create_connection(("127.0.0.1", server.port))
+        if is_accepted:
+            await until(lambda: len(server.connections) == 2)
+        leaving.sendall(request)
+        leaving.close()
+        for _ in range(20_000 if is_accepted else 0):  # loopback delivers the end at once
+            if ended([each.socket for each in server.connections._waiting if each.socket]):
+                break
+        has_stood = True
+        if not is_accepted:
+            look()
+        writer.write(request)
+        await reader.readuntil(b" 200 OK\r\n")
+        await until(lambda: len(server.connections) == 1)
+        assert closed == [int(is_accepted)]
+        assert server.connections.requests == 2
         writer.close()
 
 

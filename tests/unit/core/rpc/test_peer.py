@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bmq.core.aio.standstill import GIVEN_UP_S, Standstill
+from bmq.core.aio.standstill import DOUBT_S, GIVEN_UP_S, Standstill
 from bmq.core.clock import LoopClock
 from bmq.core.rpc.peer import Evidence, PeerSettings
 from bmq.core.rpc.peers import ConnectionKind, PeerBusy
@@ -209,15 +209,16 @@ async def test_bytes_that_are_not_a_response_end_the_connection(response: bytes)
         assert not peer.is_up
 
 
-async def test_a_call_right_after_a_standstill_is_refused_and_the_connection_goes_on() -> None:
-    """The call may be for a client that has given its request up: it is given up before anything is sent."""
+@pytest.mark.parametrize("seconds", [1.01 * DOUBT_S, GIVEN_UP_S])
+async def test_a_call_right_after_a_standstill_is_refused_and_the_connection_goes_on(seconds: float) -> None:
+    """The call may be for a client that has given its request up: its connection is closed before anything is sent."""
     async with World(PeerSettings()) as world:
         standstill = Standstill(LoopClock())
         standstill.start()
         world.peers._standstill = standstill
         peer = await up(world)
         loop: Any = asyncio.get_running_loop()
-        loop.clock.now += GIVEN_UP_S
+        loop.clock.now += seconds
         refused = await lost(peer.call(ECHO, 0, echo("1")))
         assert isinstance(refused, PeerBusy)
         assert not refused.was_sent
