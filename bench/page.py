@@ -58,11 +58,11 @@ def listed(properties: Mapping[str, str]) -> str:
 
 
 def verdicts(found: Mapping[str, Comparison]) -> str:
-    """Return a list of what is better, equal and worse; the keys name what was compared."""
+    """Return nested lists of what is better, equal and worse; the keys name what was compared."""
     lines = []
     for verdict in ("better", "equal", "WORSE"):
         names = [name for name, comparison in found.items() if comparison.verdict == verdict]
-        lines.append(f"- {verdict}: {', '.join(names) or 'nothing'}")
+        lines += [f"- {verdict}:{'' if names else ' nothing'}", *(f"  - {name}" for name in names)]
     return "\n".join(lines)
 
 

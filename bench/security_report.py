@@ -97,11 +97,11 @@ def page(results: Results) -> str:
 
 
 def _what(results: Results) -> str:
-    return f"""The page compares one `bmq serve` with one Kafka broker. Each keeps one copy in a folder of this machine, so
-only the server and its security cost. Each runs twice, without an authorizer and with {results.plan["acls"]:,} ACLs, with the
-listeners of the table below. Records of {RECORD_BYTES:,} bytes, not compressed, {PARTITIONS} partitions, librdkafka as
-the client of both. Each round takes the configurations in turn, each on Kafka and on BMQ, one right after the other.
-Cores: {results.plan["cores"]}."""
+    return f"""The page compares one `bmq serve` with one Kafka broker. Each keeps one copy in a folder of this machine.
+Only the server and its security cost. Each runs twice, without an authorizer and with {results.plan["acls"]:,} ACLs,
+with the listeners of the table below. Records have {RECORD_BYTES:,} bytes, not compressed, in {PARTITIONS} partitions.
+librdkafka is the client of both. A round takes the configurations in turn, on Kafka and on BMQ, one right after the
+other. Cores: {results.plan["cores"]}."""
 
 
 def _configurations(results: Results) -> str:
@@ -130,8 +130,9 @@ def _neighbour(results: Results) -> str:
         found = compare_rounds(results, NEIGHBOUR, figure.metric, before=(ADAPTER, ALONE), after=(ADAPTER, BESIDE))
         rows.append((figure.words, *map(figure.shown, both), ratio_cell(found)))
     count = len(results.of(NEIGHBOUR, ADAPTER, ALONE))
-    return f"""One process of BMQ. A client sends {RECORDS_S:,} records a second, alone and beside another client, which
-produces all it can against a quota of {LIMIT / 1e6:g} MB a second: {count} pairs, in alternating order.
+    return f"""A client of one process sends {RECORDS_S:,} records a second, alone and beside another client. The other
+client produces without a pause, against a quota of {LIMIT / 1e6:g} MB a second. There are {count} pairs, in alternating
+order.
 
 {table(("", ALONE, BESIDE, "ratio"), rows)}"""
 

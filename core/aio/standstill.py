@@ -110,7 +110,7 @@ class Standstill:
     def is_unnoticed(self) -> bool:
         """True if a standstill has ended, unseen by ``look``.  Then ``look`` is called soon.
 
-        For code that may not call ``look`` itself: such code sends nothing for a client before ``look`` has run.
+        A caller in the middle of other work reads it, and sends nothing for a client before ``look`` has run.
         """
         if self.now() <= self.deadline:
             return False

@@ -265,7 +265,7 @@ class ClusterNetwork:
 
     @staticmethod
     def ended(transports: Iterable[asyncio.BaseTransport]) -> Collection[asyncio.BaseTransport]:
-        """In the place of ``core.net.departures.ended``: the kernel has got the end, whatever lies unread before it."""
+        """Stand in for ``core.net.departures.ended``: the kernel has the end, whatever lies unread before it."""
         return [each for each in transports if isinstance(each, End) and each._has_ended and not each.is_closing()]
 
     def latency(self) -> float:
